@@ -1,6 +1,6 @@
-# make demo | test | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
+# make demo | test | check | test-versions | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench docs lint kernels dist kafka-jars clean
+.PHONY: help setup demo test check test-versions soak bench docs lint kernels spark-classes dist kafka-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -18,8 +18,12 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 export NUMBA_CACHE_DIR := $(CACHE)/numba
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 export XDG_CACHE_HOME := $(CACHE)
+# With it, a JVM of Spark takes half the CPU to start: see tests/conftest.py.
+SPARK_CLASSES := $(CACHE)/spark-classes.jsa
 # Where the jars are, tests marked kafka run too.
 export DISTLOG_KAFKA_JARS ?= $(wildcard $(CURDIR)/.venv/kafka)
+# Where these servers are, tests marked stores run too.
+export DISTLOG_STORE_SERVERS ?= $(wildcard $(CURDIR)/.venv/stores)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR
 # Every process would compile all of the library again: a third of what its start takes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,29 +32,53 @@ help:
 	@echo 'make demo [INPUT=file [KEY_COLUMN=name] [TIME_COLUMN=name]]'
 	@echo '                        append, read, look up and maintain events with Spark, on this machine'
 	@echo 'make test               ruff, mypy and every test'
+	@echo 'make check              ruff, mypy and the quick tests'
+	@echo 'make test-versions      try each PySpark from 4.0 on, in .venv/spark, and compare with docs/spark-setup.md'
 	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs, cut the power, and search on'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
 	@echo 'make dist               build a wheel, and a zip for spark-submit --py-files, in dist/'
 	@echo 'make kafka-jars         get a Kafka broker and tools from Maven Central (needs mvn), for tests marked kafka'
+	@echo 'make store-servers      get Azurite (needs npm) and fake-gcs-server (needs go), for tests marked stores'
 	@echo 'make clean              remove .venv and everything that was built or cached'
 
 setup:
 	@tools/bootstrap.sh
 
+# The shell gets these as they were given, and make does not read a name with $ in it as its own language.
+override INPUT := $(value INPUT)
+override KEY_COLUMN := $(value KEY_COLUMN)
+override TIME_COLUMN := $(value TIME_COLUMN)
+override MINUTES := $(value MINUTES)
+export INPUT KEY_COLUMN TIME_COLUMN MINUTES
+
 demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
 		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
-# mypy has one core, so the other compiles distlog's kernels, which else each worker would. Then three workers on two
-# cores, since many tests wait.
+# mypy has one core, so the other does what else each worker or each session of Spark would: it compiles distlog's
+# kernels, and archives Spark's classes. Then three workers on two cores, since many tests wait.
 test: setup
-	@$(MAKE) --no-print-directory -j2 lint kernels
+	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes
 	@$(PYTHON_BIN) -m pytest -n 3
+
+# What a change is tried with: no Spark, no servers, nothing long.
+check: setup
+	@$(MAKE) --no-print-directory -j2 lint kernels
+	@$(PYTHON_BIN) -m pytest -n 2 -m 'not spark and not s3 and not stores and not kafka and not long'
 
 kernels: setup
 	@$(PYTHON_BIN) distlog_command.py warmup >/dev/null
+
+spark-classes: setup
+	@[ "$(SPARK_CLASSES)" -nt .venv/ready ] || \
+		SPARK_SUBMIT_OPTS='-Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit=$(SPARK_CLASSES)' \
+		spark-submit --master 'local[2]' tools/spark_classes.py >/dev/null 2>&1 || true
+
+# Each version lies in a folder of its own, which pip fills once.
+test-versions: setup kernels
+	@$(PYTHON_BIN) -m tools.spark_versions
 
 soak: setup
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10}
@@ -66,14 +94,22 @@ kafka-jars: setup
 	@mvn -q -f tools/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/kafka
 	@mvn -q -f tools/kafka/pom.xml -P spark dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/kafka/spark
 
+store-servers: setup
+	@$(PYTHON_BIN) -m pip install --quiet --disable-pip-version-check -e '.[gcs,azure]'
+	@npm install --silent --no-audit --no-fund --prefix .venv/stores azurite@3
+	@GOBIN=$(CURDIR)/.venv/stores/bin go install github.com/fsouza/fake-gcs-server@v1.56.1
+
 lint: setup
 	@$(PYTHON_BIN) -m ruff check .
 	@$(PYTHON_BIN) -m ruff format --check .
 	@$(PYTHON_BIN) -m mypy
 
+# One commit makes one wheel, whatever rights its files have in a clone, and whenever it is made.
 dist: setup
-	@rm -rf build dist
-	@$(PYTHON_BIN) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@rm -rf build dist; mkdir -p build/source
+	@cp -R distlog distlog_command.py pyspark_distlog.py pyproject.toml README.md LICENSE build/source
+	@chmod -R u=rwX,go=rX build/source
+	@umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 1000000000) $(PYTHON_BIN) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist build/source
 	@wheel=$$(echo dist/*.whl); $(PYTHON_BIN) tools/spark_zip.py $${wheel%-py3-none-any.whl}.zip
 	@ls dist/*
 

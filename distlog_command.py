@@ -11,7 +11,7 @@ def main() -> None:
     """Run the `distlog` command."""
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_usual:
-        # an exception would be raised within an import, which may hide it or tell it in its own words
+        # an exception would be raised within an import, which may hide it or report it in its own words
         signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     from distlog.cli import load
 

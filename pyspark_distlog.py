@@ -1,8 +1,8 @@
 """Makes Spark find the format `distlog` without `register`.
 
 Spark looks for `DefaultSource` in modules whose names begin with `pyspark_`. One such module that cannot be imported
-hides those of all other packages. So this module can be imported even if `distlog.spark` cannot. It raises the reason
-when the format is used.
+hides the modules of all other packages. So this module can be imported even if `distlog.spark` cannot. It raises the
+reason when the format is used.
 """
 
 from typing import Any

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 import distlog
 from benchmarks.requests import server
-from distlog.core.segments.bundles import Bundles
+from distlog.core.segments.segment_writer import Bundles
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.appending.append_commit import commit_append
-from distlog.core.topics.appending.appender import Appender
+from distlog.core.topics.append_commit import commit_append
+from distlog.core.topics.appender import Appender
 from distlog.core.topics.topic import Topic
 
 TASKS, PARTITIONS, VALUE_BYTES = 8, 200, 100

@@ -11,12 +11,10 @@ from functools import cache
 from itertools import pairwise
 from math import ceil
 
-from distlog.core.maintenance.merging.merge_job import JOB_BYTES, JOB_SEGMENTS
-from distlog.core.maintenance.merging.merge_plan import worth_it
-from distlog.core.segments.bundles import LARGEST_PART
-from distlog.core.segments.segment_file import HELD_BYTES
-from distlog.core.storage.objects.upload import PART_BYTES, SINGLE_PUT_BYTES
-from distlog.core.storage.range_merge import MAX_MERGED_BYTES as RANGE_BYTES
+from distlog.core.maintenance.merge import JOB_BYTES, JOB_SEGMENTS, worth_it
+from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_PART
+from distlog.core.storage.backend import MAX_MERGED_BYTES as RANGE_BYTES
+from distlog.core.storage.object_store import PART_BYTES, SINGLE_PUT_BYTES
 
 PUT_DOLLARS, GET_DOLLARS, MONTH_OF_GB_DOLLARS = 0.005 / 1000, 0.0004 / 1000, 0.023
 DAY_S, DAYS_A_MONTH = 86_400, 30
@@ -27,7 +25,7 @@ SLOW = 10, 900
 #: What one task writes in a second, at most.
 TASK_BYTES = 100_000_000
 #: What a commit says of a segment of files of its own, in JSON, and of a part of a bundle, in columns.
-ADD_BYTES, PART_ADD_BYTES = 750, 60
+ADD_BYTES, PART_ADD_BYTES = 750, 20
 #: Two files for each checkpoint, which the hundredth commit writes.
 CHECKPOINT_PUTS, CHECKPOINT_COMMITS = 2, 100
 
@@ -183,7 +181,7 @@ class Day:
 
     @property
     def commit_gigabytes(self) -> float:
-        """What a day adds to the commit log, which is kept for ever."""
+        """What a day adds to the commit log, which keeps a week."""
         each = PART_ADD_BYTES if self.partitions > 1 and self.part_bytes <= LARGEST_PART else ADD_BYTES
         return DAY_S // self.append_s * self.tasks * self.partitions * each / 1e9
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -30,10 +31,11 @@ from kio.serial import entity_reader, entity_writer
 import distlog
 from benchmarks.costs import DAY_S, Requests
 from benchmarks.s3_server import S3Server
-from distlog.gateway.commits.gathered_appends import GatheredAppends
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.fresh_topic import FreshTopic
-from distlog.gateway.transactions.own_records import own_batch
+from distlog.gateway.gathered_appends import GatheredAppends
+from distlog.gateway.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.partition import FailedBatches
+from distlog.gateway.transactions.transaction_log import own_batch
 
 TOPIC, PARTITIONS, MB = "events", 1000, 1_000_000
 #: MB/s through a gateway on a server, and those that the gathering alone is fed with.
@@ -49,7 +51,7 @@ def run(seconds: int = SECONDS) -> list[dict[str, Any]]:
     """Requests in a second, one dict per rate; the case says how many are PUTs, and what a day of them costs."""
     config = GatewayConfig()
     rows = [_row(rate, _served(rate, seconds), seconds, config) for rate in SERVED]
-    return [*rows, *(_row(rate, _fed(rate, seconds, config), seconds, config) for rate in FED)]
+    return [*rows, *(_row(rate, fed(rate, seconds, config), seconds, config) for rate in FED)]
 
 
 def _row(rate: int, counted: Requests, seconds: float, config: GatewayConfig) -> dict[str, Any]:
@@ -161,12 +163,16 @@ def _batch(size: int) -> bytes:
     return own_batch([(b"", bytes(size - _BATCH_BYTES))], now_ms=1).data.tobytes()
 
 
-def _fed(rate: int, seconds: int, config: GatewayConfig) -> Requests:
+def fed(rate: int, seconds: int, config: GatewayConfig) -> Requests:
     """What the gathering asks of storage in memory for the bytes of so many seconds; each commit is full."""
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/{TOPIC}", PARTITIONS)
     # by the clock of this machine a commit may take longer to fill than by that of those who send
-    gathered = GatheredAppends(FreshTopic(TOPIC, topic), _AGES_MS, config.linger_bytes)
+    failed = FailedBatches()
     batch = _batch(config.linger_bytes // PARTITIONS + 1)
+    # only the last batch fills a commit: one that was full before would leave the others waiting
+    full = len(batch) * PARTITIONS
+    fresh = RefreshingTopic(TOPIC, topic)
+    gathered = GatheredAppends(fresh, _AGES_MS, full, lambda number: partial(failed.check, TOPIC, number))
     counters = topic.storage.counters
     puts, gets = counters.puts, counters.gets
     for _ in range(rate * MB * seconds // (len(batch) * PARTITIONS)):

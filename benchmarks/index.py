@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.indexes.offset_index import ENTRY, OffsetIndex
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, OffsetIndex
 
 ENTRIES = 1_310_720  # a full index of the default segment.index.bytes
 ROUNDS = 15
@@ -31,7 +31,7 @@ def run(entries: int = ENTRIES, lookups: int = 20_000) -> list[dict[str, Any]]:
     positions = np.arange(1, entries + 1) * 1000
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "00000000000000000000.index")
-        stored = np.empty(entries, ENTRY)
+        stored = np.empty(entries, OFFSET_ENTRY)
         stored["relative_offset"], stored["position"] = offsets, positions
         stored.tofile(path)
         with OffsetIndex(path, 0) as index:
@@ -78,7 +78,7 @@ def _files(index: OffsetIndex, positions: np.ndarray[Any, Any]) -> list[dict[str
         np.searchsorted(loaded[:, 0], 12_345_678, "right")
 
     def columns() -> list[np.ndarray[Any, Any]]:
-        stored = np.fromfile(index.path, ENTRY)
+        stored = np.fromfile(index.path, OFFSET_ENTRY)
         return [stored[name].astype(np.int64) for name in ("relative_offset", "position")]
 
     log_bytes = int(positions[-1]) + 1

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import distlog
 from distlog.core.batches.record_encoder import encode
-from distlog.core.log.partition.partition_log import PartitionLog
+from distlog.core.log.partition_log import PartitionLog
 
 VALUE = b"v" * 100
 CHUNK = 1 << 20

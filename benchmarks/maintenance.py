@@ -25,9 +25,9 @@ from benchmarks.segments_without_data import described
 from benchmarks.topics import table
 from distlog.core import paths
 from distlog.core.batches.record_batch import check_crcs, read_headers
-from distlog.core.commits.format.actions import Add
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.maintenance.merging.merge_plan import plan_merge
+from distlog.core.commits.actions import Add
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.maintenance.merge import plan_merge
 from distlog.core.maintenance.retention import plan_retention
 from distlog.core.topics.topic import Topic
 

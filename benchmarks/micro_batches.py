@@ -21,14 +21,14 @@ import distlog
 from benchmarks.cpu_time import best
 from benchmarks.segments_without_data import described
 from benchmarks.topics import table
+from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.commit_log import CHECKPOINT_COMMITS, CommitLog
-from distlog.core.commits.format.actions import Add, SetTransaction
-from distlog.core.commits.state.snapshot import Snapshot
-from distlog.core.commits.state.transaction_columns import TransactionInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.merging.tail_merge import merge_tails
+from distlog.core.maintenance.merge import merge_tails
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.appending.append_commit import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.topic import Topic
 
 BATCHES = 10_000

@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 import distlog
 from distlog.spark import append, read, session
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.worker import settle
+from distlog.spark.options import settle
 
 #: The number of rows for each size of value: some 200 to 700 MB.
 ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}

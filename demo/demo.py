@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import distlog
 from demo.clicks import clicks
 from distlog.spark import append, compact, read, rebuild_indexes, session
-from distlog.spark.jobs.append_job import check_lines
-from distlog.spark.jobs.job_inputs import Input
+from distlog.spark.jobs.append_job import JobInput, check_lines
 
 FOLDER = Path(".demo")
 ROWS = 1_000_000
@@ -42,7 +41,7 @@ def rows_of(spark: SparkSession, chosen: argparse.Namespace) -> DataFrame:
     columns = {"key": chosen.key or None, "timestamp": chosen.timestamp or None}
     pattern = ACCESS_LOG if is_access_log(chosen.input) else None
     time_format = "%d/%b/%Y:%H:%M:%S %z" if pattern else None
-    source = Input(paths=[chosen.input], pattern=pattern, time_format=time_format, **columns)
+    source = JobInput(paths=[chosen.input], pattern=pattern, time_format=time_format, **columns)
     return check_lines(source.rows(spark), skip=False).rows
 
 
@@ -129,11 +128,12 @@ def maintain(spark: SparkSession, topic: distlog.Topic) -> None:
 
 
 def damage(folder: Path) -> None:
-    """Delete the first time index, and overwrite another one if there is one."""
-    first, *others = sorted(folder.glob("*/*.timeindex"))
-    first.unlink()
-    if others:
-        others[-1].write_bytes(b"not an index")
+    """Delete the first time index, and overwrite the last one; a topic of a few records has none."""
+    indexes = sorted(folder.glob("*/*.timeindex"))
+    for index in indexes[:1]:
+        index.unlink()
+    for index in indexes[1:][-1:]:
+        index.write_bytes(b"not an index")
 
 
 def main() -> None:

@@ -6,47 +6,51 @@
 >>> topic.scan().to_table()
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from distlog.core import VERSION as __version__  # noqa: N811 - the name that Python has for it
-from distlog.core.config import TopicConfig
-from distlog.core.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    CorruptIndexError,
-    CorruptionError,
-    CorruptMetadataError,
-    CorruptRecordError,
-    DistlogError,
-    FencedMemberError,
-    InvalidConfigError,
-    InvalidPartitionsError,
-    InvalidRecordError,
-    InvalidTopicError,
-    OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    ReadOnlyTopicError,
-    RetentionWarning,
-    SnapshotTooOldError,
-    StorageDeniedError,
-    StorageError,
-    StorageFullError,
-    TopicExistsError,
-    TopicNotFoundError,
-    TransactionAbortedError,
-    TransactionTooOldError,
-    UnsupportedVersionError,
-)
-from distlog.core.following.follower import Follower
-from distlog.core.log_manager.log_manager import LogManager
-from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
-from distlog.core.tiered.tiered_topic import open_tiered
-from distlog.core.topics.adopt_topics import AdoptReport, adopt
-from distlog.core.topics.appending.append_commit import AppendResult
-from distlog.core.topics.open_topic import create, open, open_or_create, topics
-from distlog.core.topics.record import Record
-from distlog.core.topics.topic import Topic
-from distlog.core.topics.writing.delivery import Delivery
-from distlog.core.warm_up import warm_up
+
+if TYPE_CHECKING:
+    from distlog.core.config import TopicConfig
+    from distlog.core.errors import (
+        CommitConflictError,
+        CommitStateUnknownError,
+        CorruptIndexError,
+        CorruptionError,
+        CorruptMetadataError,
+        CorruptRecordError,
+        DistlogError,
+        FencedMemberError,
+        InvalidConfigError,
+        InvalidPartitionsError,
+        InvalidRecordError,
+        InvalidTopicError,
+        OffsetOutOfRangeError,
+        OutOfOrderSequenceError,
+        ProducerFencedError,
+        ReadOnlyTopicError,
+        RetentionWarning,
+        SnapshotTooOldError,
+        StorageDeniedError,
+        StorageError,
+        StorageFullError,
+        TimestampWarning,
+        TopicExistsError,
+        TopicNotFoundError,
+        TransactionTooOldError,
+        UnsupportedVersionError,
+    )
+    from distlog.core.following.follower import Follower
+    from distlog.core.log_manager.log_manager import LogManager
+    from distlog.core.reading.scan import Record
+    from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+    from distlog.core.tiered.tiered_topic import open_tiered
+    from distlog.core.topics.append_commit import AppendResult
+    from distlog.core.topics.destinations import Delivery
+    from distlog.core.topics.open_topic import AdoptReport, adopt, create, open, open_or_create, topics
+    from distlog.core.topics.topic import Topic
+    from distlog.core.warm_up import warm_up
 
 __all__ = [
     "EARLIEST",
@@ -79,11 +83,11 @@ __all__ = [
     "StorageDeniedError",
     "StorageError",
     "StorageFullError",
+    "TimestampWarning",
     "Topic",
     "TopicConfig",
     "TopicExistsError",
     "TopicNotFoundError",
-    "TransactionAbortedError",
     "TransactionTooOldError",
     "UnsupportedVersionError",
     "__version__",
@@ -95,6 +99,69 @@ __all__ = [
     "topics",
     "warm_up",
 ]
+
+#: The modules of these names. Each is imported when a name of it is first used, so that `import distlog` is quick.
+_MODULES = {
+    "distlog.core.config": ("TopicConfig",),
+    "distlog.core.errors": (
+        "CommitConflictError",
+        "CommitStateUnknownError",
+        "CorruptIndexError",
+        "CorruptionError",
+        "CorruptMetadataError",
+        "CorruptRecordError",
+        "DistlogError",
+        "FencedMemberError",
+        "InvalidConfigError",
+        "InvalidPartitionsError",
+        "InvalidRecordError",
+        "InvalidTopicError",
+        "OffsetOutOfRangeError",
+        "OutOfOrderSequenceError",
+        "ProducerFencedError",
+        "ReadOnlyTopicError",
+        "RetentionWarning",
+        "SnapshotTooOldError",
+        "StorageDeniedError",
+        "StorageError",
+        "StorageFullError",
+        "TimestampWarning",
+        "TopicExistsError",
+        "TopicNotFoundError",
+        "TransactionTooOldError",
+        "UnsupportedVersionError",
+    ),
+    "distlog.core.following.follower": ("Follower",),
+    "distlog.core.log_manager.log_manager": ("LogManager",),
+    "distlog.core.reading.scan": ("Record",),
+    "distlog.core.reading.time_lookup": (
+        "EARLIEST",
+        "LATEST",
+        "MAX_TIMESTAMP",
+    ),
+    "distlog.core.tiered.tiered_topic": ("open_tiered",),
+    "distlog.core.topics.append_commit": ("AppendResult",),
+    "distlog.core.topics.destinations": ("Delivery",),
+    "distlog.core.topics.open_topic": (
+        "AdoptReport",
+        "adopt",
+        "create",
+        "open",
+        "open_or_create",
+        "topics",
+    ),
+    "distlog.core.topics.topic": ("Topic",),
+    "distlog.core.warm_up": ("warm_up",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from command_line import CommandLine
+from cpu_budget import cpu_s, over_budget
 from fsspec.implementations.memory import MemoryFileSystem
 from full_disk import disk as disk
 from gated_writer import gate as gate
@@ -28,7 +30,7 @@ from partition_logs import let_go_of_the_dead
 from searches import FACTOR
 
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import Storage
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
@@ -36,8 +38,13 @@ from distlog.core.storage.storage import Storage
 settings.register_profile("distlog", deadline=None, max_examples=40 * FACTOR, derandomize=FACTOR == 1)
 settings.load_profile("distlog")
 
-# Every Java of the tests lives for seconds: what it compiles with its best compiler would never pay off.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Every Java of the tests lives for seconds: what it compiles with its best compiler would never pay off. Where there
+# is an archive of Spark's classes (`make spark-classes`), a start takes half the CPU; an old one is passed over.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_CLASSES = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "spark-classes.jsa")
+_ARCHIVE = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable" if _CLASSES.exists() else ""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", _JAVA + _ARCHIVE)
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JAVA)
 
 # A sync of a disk takes milliseconds, and tests make tens of thousands; what they kill are processes, not machines.
 # `make soak` stays on the disk, and so does who says so by this variable of pytest's.
@@ -82,6 +89,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(item: pytest.Item) -> int:
     return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("long") else 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Note what the test took, for the report."""
+    before_s = cpu_s()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("cpu_s", cpu_s() - before_s))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell which tests are too dear for what they are marked as."""
+    for line in over_budget(terminalreporter.getreports("passed")):
+        terminalreporter.write_line(f"without the mark `long`, {line}", yellow=True)
 
 
 @pytest.fixture(autouse=True)
@@ -138,12 +161,26 @@ def running_s3() -> Iterator[S3Server]:
         yield S3Server(endpoint, *(os.environ[f"DISTLOG_TEST_S3_{name}"] for name in ("KEY", "SECRET", "BUCKET")))
         return
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    _make_one_step_of_moto_puts()
     server.start()
     host, port = server.get_host_and_port()
     made = S3Server(f"http://{host}:{port}", "a-test-key", "a-test-secret", "distlog-test")
     _begin_anew(made)
     yield made
     server.stop()
+
+
+def _make_one_step_of_moto_puts() -> None:
+    """Moto looks for an object and puts it in two steps, so that now and then two writers would win."""
+    from moto.s3.responses import S3Response
+
+    put, lock = S3Response.put_object, threading.Lock()
+
+    def put_object(self: Any) -> Any:
+        with lock:
+            return put(self)
+
+    S3Response.put_object = put_object
 
 
 def _begin_anew(moto: S3Server) -> None:
@@ -194,7 +231,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     spark_session = pytest.importorskip("distlog.spark").session
     folder = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    made = spark_session(
+    places = [str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        # for the daemon alone, which the JVM tells its own environment
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
+        made = _session(spark_session, folder)
+    yield made
+    made.stop()
+
+
+def _session(spark_session: Any, folder: Path) -> Any:
+    return spark_session(
         "tests",
         **{
             "spark.master": "local[2,3]",
@@ -202,10 +249,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.shuffle.partitions": "2",
+            "spark.python.daemon.module": "preloaded_daemon",
         },
     )
-    yield made
-    made.stop()
 
 
 @pytest.fixture
@@ -218,5 +264,5 @@ def filled(cli: CommandLine) -> CommandLine:
     """One partition with five records, v0 to v4, at 1001 to 5005 ms."""
     cli.ok("create")
     lines = [json.dumps({"key": f"k{n}", "value": f"v{n}", "timestamp": 1001 * (n + 1)}) for n in range(5)]
-    cli.ok("append", "--format", "jsonl", stdin="\n".join(lines).encode())
+    cli.ok("append", "--format", "jsonl", stdin="".join(f"{line}\n" for line in lines).encode())
     return cli

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from distlog.core.arrow_arrays import booleans, flags_of, integers, numbers_of, texts
+from distlog.core.arrays import booleans, flags_of, integers, numbers_of, texts
 
 # What a command and each of Spark's planners do.
 PROGRAM = """

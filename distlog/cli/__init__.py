@@ -1,6 +1,6 @@
 """The `distlog` command.
 
-Most commands take a topic's URL first; all take `--json`. `distlog.console.report` describes their exit status.
+Most commands take a topic's URL first; all take `--json`. `distlog.console.output` describes their exit status.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from distlog.console.report import INTERRUPTED, fail
-from distlog.console.standard_streams import escape_what_cannot_be_encoded, open_closed_streams
-from distlog.core.errors import DistlogError, RetentionWarning
+from distlog.console.output import INTERRUPTED, escape_what_cannot_be_encoded, fail, open_closed_streams
+from distlog.core.errors import DistlogError, RetentionWarning, TimestampWarning
 
 
 def main() -> None:
@@ -20,7 +19,7 @@ def main() -> None:
 
 
 def load() -> Callable[[], None]:
-    """Import all commands; returns what runs the command line of this process, and exits with its status."""
+    """Import all commands; returns the function that runs this process's command line and exits with its status."""
     open_closed_streams()
     escape_what_cannot_be_encoded()
     try:
@@ -33,8 +32,9 @@ def load() -> Callable[[], None]:
 
 
 def _run(app: Callable[[], None]) -> None:
-    # `append` says it in its report
-    warnings.filterwarnings("ignore", category=RetentionWarning)
+    # the report of `append` has these warnings
+    for category in (RetentionWarning, TimestampWarning):
+        warnings.filterwarnings("ignore", category=category)
     try:
         app()
     except (DistlogError, OSError, ModuleNotFoundError) as error:
@@ -42,14 +42,14 @@ def _run(app: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
-        _tell_as_json(ended.__context__)
+        _print_as_json(ended.__context__)
         raise
 
 
-def _tell_as_json(wrong: BaseException | None) -> None:
-    """Print what is wrong with the command line as JSON too, if that is asked for: typer told it to people."""
-    if wrong is not None and "--json" in sys.argv and hasattr(wrong, "format_message"):
+def _print_as_json(error: BaseException | None) -> None:
+    """Print an error of the command line as JSON too, with `--json`: typer has printed it as text."""
+    if error is not None and "--json" in sys.argv and hasattr(error, "format_message"):
         from distlog.console.output import print_json
 
-        print_json({"error": wrong.format_message(), "type": type(wrong).__name__})
+        print_json({"error": error.format_message(), "type": type(error).__name__})
         sys.stdout.flush()

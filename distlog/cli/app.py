@@ -7,20 +7,7 @@ from typing import Annotated
 import typer
 
 from distlog import __version__
-from distlog.cli.commands import (
-    append_command,
-    dump_command,
-    group_commands,
-    kafka_commands,
-    maintenance_commands,
-    metadata_commands,
-    read_command,
-    serve_command,
-    service_command,
-    topic_commands,
-    users_command,
-    warmup_command,
-)
+from distlog.cli import maintenance_commands, record_commands, service_commands, topic_commands
 
 app = typer.Typer(
     name="distlog",
@@ -32,8 +19,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"distlog {__version__}")
         raise typer.Exit
 
@@ -47,17 +34,17 @@ def common(
     """Partitioned logs in Apache Kafka's file formats, on local disk or object storage, with no broker."""
 
 
-app.command()(metadata_commands.create)
+app.command()(topic_commands.create)
 app.command("list")(topic_commands.list_topics)
 app.command()(topic_commands.alter)
 app.command()(topic_commands.drop)
-app.command()(metadata_commands.describe)
-app.command()(metadata_commands.segments)
-app.command()(metadata_commands.history)
-app.command()(metadata_commands.offsets)
-app.command()(append_command.append)
-app.command()(read_command.read)
-app.command()(group_commands.groups)
+app.command()(topic_commands.describe)
+app.command()(topic_commands.segments)
+app.command()(topic_commands.history)
+app.command()(topic_commands.offsets)
+app.command()(record_commands.append)
+app.command()(record_commands.read)
+app.command()(topic_commands.groups)
 app.command()(maintenance_commands.retention)
 app.command()(maintenance_commands.delete_records)
 app.command()(topic_commands.restore)
@@ -65,10 +52,13 @@ app.command()(maintenance_commands.compact)
 app.command()(maintenance_commands.vacuum)
 app.command()(maintenance_commands.rebuild_index)
 app.command()(maintenance_commands.verify)
-app.command()(dump_command.dump)
-app.command()(kafka_commands.adopt)
-app.command()(kafka_commands.export)
-app.command()(service_command.run)
-app.command()(serve_command.serve)
-app.command()(users_command.users)
-app.command()(warmup_command.warmup)
+app.command()(maintenance_commands.repair)
+app.command()(record_commands.dump)
+app.command()(topic_commands.adopt)
+app.command()(topic_commands.export)
+app.command()(topic_commands.transactions)
+app.command()(service_commands.run)
+app.command()(service_commands.serve)
+app.command()(service_commands.users)
+app.command()(maintenance_commands.check_store)
+app.command()(service_commands.warmup)

@@ -1,18 +1,84 @@
-"""Reads the records for `distlog read`, partition by partition."""
+"""Reads and prints the records for `distlog read`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Annotated, Any
 
 import pyarrow as pa
+import typer
 
+from distlog.cli.options import usage
+from distlog.console.output import Conversions, csv_rows, print_batch, print_bytes
+from distlog.core.batches.record_batch import COLUMNS
+from distlog.core.errors import InvalidConfigError
+from distlog.core.following.followed_log import Start, ends_of
+from distlog.core.following.follower import Follower
 from distlog.core.reading import scan_plan
-from distlog.core.reading.first_and_last import first
-from distlog.core.reading.slices.time_range import TimeRange
+from distlog.core.reading.scan import first
+from distlog.core.reading.slices import TimeRange
 from distlog.core.reading.time_lookup import EARLIEST
 from distlog.core.topics.topic import Topic
-from distlog.core.transactions.isolation import IsolationLevel
+from distlog.core.transactions.open_transactions import IsolationLevel
+
+# ---
+# How `distlog read` prints records: as a table or tabbed lines, JSON, CSV, or in a format with conversions.
+
+
+#: The columns for people by default. JSON has all.
+_FOR_PEOPLE = tuple(name for name in COLUMNS if name != "timestamp_type")
+
+
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """The columns printed of each batch. `show` gets a batch, and whether it is the first."""
+
+    columns: Sequence[str]
+    show: Callable[[pa.RecordBatch, bool], None]
+
+
+def record_format(text: str) -> str | Conversions:
+    """`json`, `csv`, or a format with conversions; raises ValueError."""
+    return text if text in ("json", "csv") else Conversions.parse(text)
+
+
+RecordFormat = Annotated[
+    Any,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        parser=usage(record_format),
+        help="json, csv, or a text as in '%k %v\\n', which is not ended by itself: %v %s value, %k key, %p "
+        "partition, %o offset, %T ms since 1970, %h headers, %t topic, %S %K bytes of value and key, %%.",
+    ),
+]
+
+
+def printing(
+    topic: str, columns: Sequence[str] | None, chosen: str | Conversions | None, *, as_json: bool
+) -> Printing:
+    """Choose the printer for records of a topic. Raises InvalidConfigError for choices that do not go together."""
+    if as_json and chosen not in (None, "json"):
+        raise InvalidConfigError("give --json or --format, not both")
+    if isinstance(chosen, Conversions):
+        if columns:
+            raise InvalidConfigError("a --format with conversions names its own columns: leave out --columns")
+        return Printing(chosen.columns, lambda batch, _: print_bytes(chosen.texts(batch, topic)))
+    if chosen == "csv":
+        return Printing(columns or _FOR_PEOPLE, lambda batch, first: print_bytes(csv_rows(batch, titles=first)))
+    is_json = as_json or chosen == "json"
+    return Printing(
+        columns or (COLUMNS if is_json else _FOR_PEOPLE),
+        lambda batch, first: print_batch(batch, as_json=is_json, titles=first),
+    )
+
+
+# ---
+# Reads the records for `distlog read`, partition by partition.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +134,48 @@ def _from_partition(
     times = TimeRange.between(bounds.since, bounds.until)
     slices = scan_plan.slices_of(topic.reader, topic.live_snapshot, partition, start, times)
     return first(topic.reader, slices, columns, limit)
+
+
+# ---
+# Follows a topic for `distlog read --follow`.
+
+
+def followed_batches(
+    topic: Topic,
+    partitions: Sequence[int] | None,
+    bounds: Bounds,
+    limit: int | None,
+    columns: Sequence[str],
+    group: str | None,
+    timeout: float | None,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of the records as they come, at most `limit` records in all, until SIGTERM or the timeout.
+
+    A batch is committed to the group when the caller takes the next one.
+    """
+    start: Start | None = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
+    if bounds.tail is None:
+        start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
+    read_columns = (*columns, *(name for name in ("partition", "offset") if name not in columns))
+    follower = topic.follow(partitions, start, group, timeout, read_columns, isolation=bounds.isolation)
+    with follower, _ended_by_signal(follower):
+        while limit is None or limit > 0:
+            batch = next(follower, None)
+            if batch is None:
+                return
+            batch = batch.slice(0, limit)
+            limit = None if limit is None else limit - batch.num_rows
+            ends = ends_of(batch)
+            yield batch.select(list(columns))
+            if group is not None:
+                follower.commit(ends)
+
+
+@contextmanager
+def _ended_by_signal(follower: Follower) -> Iterator[None]:
+    """SIGTERM ends the iteration, so that the group need not wait for the lease."""
+    before = signal.signal(signal.SIGTERM, lambda *_: follower.close())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""Parses arguments of the command line and the jobs. Each function raises a ValueError that says what it expects."""
+"""Parses arguments of the command line and the jobs. A ValueError names the expected form."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def time(text: str, clock: Callable[[], int] = now_ms) -> int:
 
 def record_time(text: str) -> int:
     """A time that a record may have: not before 1970."""
-    found = time(text)
-    if found < 0:
+    milliseconds = time(text)
+    if milliseconds < 0:
         raise ValueError(f"{text!r} is before 1970; give a later time")
-    return found
+    return milliseconds
 
 
 def time_or_special(text: str) -> int:

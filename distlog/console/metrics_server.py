@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from distlog.core.errors import StorageError
-from distlog.core.log_manager.metrics import Metric
+from distlog.core.log_manager.log_manager import Metric
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as PrometheusMetric
 
 
 @contextmanager
-def metrics_server(port: int, metrics: Callable[[], list[Metric]]) -> Iterator[int]:
-    """Serve what `metrics` returns at each request, on all addresses of this machine; yields the port.
+def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "0.0.0.0") -> Iterator[int]:
+    """Serve the result of `metrics` at each request, at the address `host`, which may be all; yields the port.
 
     Port 0 takes a free one. Raises ModuleNotFoundError without prometheus-client, StorageError if the port is taken.
     """
@@ -27,7 +27,7 @@ def metrics_server(port: int, metrics: Callable[[], list[Metric]]) -> Iterator[i
     registry = CollectorRegistry()
     registry.register(_Collector(metrics))
     try:
-        server, thread = start_http_server(port, registry=registry)
+        server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise StorageError(f"cannot serve metrics: {error.strerror or error}", port=port) from error
     try:
@@ -39,7 +39,7 @@ def metrics_server(port: int, metrics: Callable[[], list[Metric]]) -> Iterator[i
 
 
 class _Collector:
-    """What prometheus-client asks at each request."""
+    """The collector that prometheus-client asks at each request."""
 
     def __init__(self, metrics: Callable[[], list[Metric]]) -> None:
         self._metrics = metrics

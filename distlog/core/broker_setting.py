@@ -27,7 +27,7 @@ class BrokerSetting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called where it is shown."""
+        """The name under which it is shown."""
         return self.names[0]
 
 
@@ -54,14 +54,14 @@ def given(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
     Raises InvalidConfigError for a value that Kafka refuses.
     """
     defaults = {each.name: each.default for each in dataclasses.fields(kind)}
-    found = {
-        name: (one, next((known for known in one.names if known in settings), None))
+    by_field = {
+        name: (one, next((present for present in one.names if present in settings), None))
         for name, one in settings_of(kind).items()
     }
     return {
-        name: _value(one, known, settings[known], defaults[name])
-        for name, (one, known) in found.items()
-        if known is not None
+        name: _value(one, present, settings[present], defaults[name])
+        for name, (one, present) in by_field.items()
+        if present is not None
     }
 
 

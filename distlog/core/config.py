@@ -1,8 +1,9 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
 Three differ: `batch.bytes` is distlog's own, since no producer decides it; `file.delete.delay.ms` is one day, since a
-Spark reader may hold a snapshot for hours; `flush.messages` is 1, so what is acknowledged is on the device, as there
-are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
+Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is on the device, as
+there are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be
+smaller.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from distlog.core.display.shown import ShownSettings
+from distlog.core.display import ShownSettings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 
 MAX_INT = 2**31 - 1
@@ -21,6 +22,12 @@ MAX_LONG = 2**63 - 1
 MIN_LONG = -(2**63)
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+#: `commit.retention.ms` unless a topic sets it, and its least value. The least is far above the time that a request
+#: to a store may take: half of it is how long a process may believe that its look at the head is fresh.
+COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS = 7 * DAY_MS, 60_000
+#: `commit.retention.ms` is at least so many times `file.delete.delay.ms`: a snapshot may be held for the delay, and
+#: half of the retention is how long its holder need not look whether its commit is still there.
+COMMIT_RETENTION_DELAYS = 2
 #: The least that a segment can hold (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
 _LEAST_SEGMENT = 14
 _INTERNAL = "internal."
@@ -51,6 +58,12 @@ class TopicConfig(ShownSettings):
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
     cleanup_policy: str = _one_of(
         "delete", ("delete", "compact", "compact,delete", "delete,compact"), "what retention does"
+    )
+    commit_retention_ms: int = _setting(
+        COMMIT_RETENTION_MS,
+        lambda value: value == -1 or LEAST_COMMIT_RETENTION_MS <= value <= MAX_LONG,
+        f"-1 or between {LEAST_COMMIT_RETENTION_MS} and {MAX_LONG}",
+        "how far back history and time travel reach; vacuum deletes older commits; -1 keeps all",
     )
     compression_type: str = _one_of(
         "producer",
@@ -105,7 +118,7 @@ class TopicConfig(ShownSettings):
     unknown: tuple[tuple[str, str], ...] = ()
     # The names that the topic sets itself, if only to their defaults; see `with_defaults`.
     given: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    # The defaults of who opened the topic, in place of Kafka's: (name, value).
+    # The defaults that the caller opened the topic with, in place of Kafka's: (name, value).
     defaults: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,15 +130,41 @@ class TopicConfig(ShownSettings):
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> TopicConfig:
-        """The config of Kafka-named `settings`, strings or values; InvalidConfigError names what is wrong."""
+        """The config of Kafka-named `settings`, strings or values; InvalidConfigError names the fault."""
         _check_mapping(settings)
         _check_new(settings)
-        return cls._kept(settings)
+        config = cls._kept(settings)
+        config._check_commit_retention()
+        return config
 
     @classmethod
     def _kept(cls, settings: Mapping[str, object]) -> TopicConfig:
         values: dict[str, Any] = {_field_name(name): _parse(name, value) for name, value in settings.items()}
         return cls(**values, given=tuple(settings))
+
+    def _check_commit_retention(self) -> None:
+        least_ms = COMMIT_RETENTION_DELAYS * self.file_delete_delay_ms
+        if "commit.retention.ms" in self.given and 0 <= self.commit_retention_ms < least_ms:
+            text = f"commit.retention.ms must be at least {COMMIT_RETENTION_DELAYS} times file.delete.delay.ms"
+            raise InvalidConfigError(f"{text}, or -1", value=self.commit_retention_ms, least=least_ms)
+
+    @property
+    def look_retention_ms(self) -> int:
+        """For how long a commit surely stays when there are newer ones, as far as the topic's own settings say.
+
+        All processes must agree on it: so the caller's defaults do not count, and without an end it is the default.
+        """
+        is_own = "commit.retention.ms" in self.given or "commit.retention.ms" not in dict(self.defaults)
+        own_ms = self.commit_retention_ms if is_own else COMMIT_RETENTION_MS
+        return COMMIT_RETENTION_MS if own_ms == -1 else own_ms
+
+    @property
+    def commits_kept_ms(self) -> int | None:
+        """The time for which vacuum keeps commits, None if for ever; never shorter than `look_retention_ms`."""
+        if self.commit_retention_ms == -1:
+            return None
+        least_ms = COMMIT_RETENTION_DELAYS * self.file_delete_delay_ms
+        return max(self.commit_retention_ms, self.look_retention_ms, least_ms)
 
     @property
     def segment_size(self) -> int:
@@ -139,11 +178,11 @@ class TopicConfig(ShownSettings):
         Raises UnsupportedVersionError when this library knows the name, but not the value.
         """
         try:
-            known = cls._kept({name: value for name, value in settings.items() if name in _FIELDS})
+            config = cls._kept({name: value for name, value in settings.items() if name in _FIELDS})
         except InvalidConfigError as error:
             raise UnsupportedVersionError(f"a newer distlog set this topic's config: upgrade ({error})") from error
         unknown = sorted((name, value) for name, value in settings.items() if name not in _FIELDS)
-        return dataclasses.replace(known, unknown=tuple(unknown))
+        return dataclasses.replace(config, unknown=tuple(unknown))
 
     def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
         """This config with `settings` replaced; None resets a setting to its default. Raises as `parse` does."""
@@ -151,13 +190,14 @@ class TopicConfig(ShownSettings):
         for name in settings.keys() - dict(self.unknown).keys():
             _field_name(name)
         _check_new({name: value for name, value in settings.items() if value is not None})
-        kept: dict[str, object] = {**self._known_overrides(), **settings}
-        known = TopicConfig._kept({name: value for name, value in kept.items() if value is not None})
+        merged: dict[str, object] = {**self._known_overrides(), **settings}
+        config = TopicConfig._kept({name: value for name, value in merged.items() if value is not None})
+        config._check_commit_retention()
         unknown = tuple(each for each in self.unknown if each[0] not in settings)
-        return dataclasses.replace(known, unknown=unknown).with_defaults(dict(self.defaults))
+        return dataclasses.replace(config, unknown=unknown).with_defaults(dict(self.defaults))
 
     def with_defaults(self, defaults: Mapping[str, object]) -> TopicConfig:
-        """This config, with `defaults` (Kafka names) for what the topic does not set itself.
+        """This config, with `defaults` (Kafka names) for settings that the topic does not have itself.
 
         They are in effect, but are no settings of the topic: they are never stored. If the compaction lags would
         contradict each other, only the topic's own count. Raises as `parse` does.

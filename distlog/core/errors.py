@@ -16,14 +16,14 @@ DistlogError                     one base; `details` holds the facts that the me
 │   ├── TransactionTooOldError   its files may have been vacuumed: write them again
 │   ├── FencedMemberError        another member of the group has the partitions now: read on
 │   ├── LeaderFencedError        another process leads the partition now: ask it
-│   ├── TransactionAbortedError  it was open for longer than its timeout: abort it, and begin another
 │   └── ProducerFencedError      a newer producer with the same transactional id took over: end this one
 ├── OutOfOrderSequenceError      batches of a producer are missing before this one: begin a new producer
 ├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
 ├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
-├── StorageError                 the storage cannot do, or did not do, what a log needs
-│   └── StorageFullError         no space is left, or a quota is used up: vacuum, or make room
-└── CorruptionError              what was read is not what was written: verify, then rebuild or restore
+├── StorageError                 the storage cannot hold a log, or failed
+│   ├── StorageFullError         no space is left, or a quota is used up: vacuum, or make room
+│   └── LockHeldError            another process or thread holds a lock: find out why, or end it
+└── CorruptionError              bytes read are not the bytes written: verify, then rebuild or restore
     ├── CorruptRecordError       ... a record batch in a log file
     ├── CorruptIndexError        ... an index file (it can be rebuilt from the log)
     └── CorruptMetadataError     ... a commit or a checkpoint
@@ -36,6 +36,10 @@ from typing import Any
 
 class RetentionWarning(UserWarning):
     """Records were appended that are older than the topic keeps them: the next retention deletes them."""
+
+
+class TimestampWarning(UserWarning):
+    """Records were appended with times before 1990: mostly numbers of another unit than milliseconds."""
 
 
 class DistlogError(Exception):
@@ -71,11 +75,11 @@ class InvalidRecordError(DistlogError, ValueError):
 
 
 class RecordTooLargeError(InvalidRecordError):
-    """A batch is above max.message.bytes, or what is appended at once is above segment.bytes."""
+    """A batch is above max.message.bytes, or the batches appended at once are above segment.bytes."""
 
 
 class RecordErrors(tuple[tuple[int, str], ...]):
-    """(its number in the batch, what is wrong with it) of each record that cannot be appended."""
+    """(its number in the batch, its fault) of each record that cannot be appended."""
 
     __slots__ = ()
 
@@ -88,7 +92,7 @@ class RecordValidationError(InvalidRecordError):
 
     @property
     def record_errors(self) -> RecordErrors:
-        """What is wrong with which records."""
+        """The numbers of the bad records, and the fault of each."""
         errors: RecordErrors = self.details["record_errors"]
         return errors
 
@@ -118,7 +122,7 @@ class OffsetOutOfRangeError(DistlogError, LookupError):
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
-    """A file of the version that is read is gone, or what it had was cut off before it was on the device."""
+    """A file of the version that is read is gone, or its records were cut off before they were on the device."""
 
 
 class CommitConflictError(DistlogError):
@@ -130,19 +134,15 @@ class TransactionTooOldError(CommitConflictError):
 
 
 class FencedMemberError(CommitConflictError):
-    """The member is no longer in its group, so it cannot commit positions: others have its partitions now."""
-
-
-class TransactionAbortedError(CommitConflictError):
-    """The transaction of a producer was aborted by others, since it was open for longer than its timeout."""
+    """The member is no longer in its group, so it cannot commit positions: other members have its partitions now."""
 
 
 class ProducerFencedError(CommitConflictError):
-    """A newer epoch of the producer has begun, so what this one appends is refused."""
+    """A newer epoch of the producer has begun, so the appends of this one are refused."""
 
 
 class LeaderFencedError(CommitConflictError):
-    """Another process leads the partition now, so what this one appends as its leader is refused."""
+    """Another process leads the partition now, so the appends of this one as its leader are refused."""
 
 
 class OutOfOrderSequenceError(DistlogError):
@@ -165,12 +165,16 @@ class StorageFullError(StorageError):
     """There is no space left on the disk, or a quota is used up; nothing was written."""
 
 
+class LockHeldError(StorageError):
+    """A process, or a thread of this one, holds a lock for longer than the caller waits; nothing was done."""
+
+
 class StorageDeniedError(StorageError, PermissionError):
     """The storage does not let this process do that."""
 
 
 class CorruptionError(DistlogError):
-    """Bytes read from storage are not what was written."""
+    """Bytes read from storage are not the bytes that were written."""
 
 
 class CorruptRecordError(CorruptionError):

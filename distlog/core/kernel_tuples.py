@@ -1,4 +1,4 @@
-"""What kernels that write and read records are given, and what they tell: numba knows named tuples, no class."""
+"""The arguments and results of kernels that write and read records: numba knows named tuples, no class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ByteColumn(NamedTuple):
 
 
 class HeaderColumn(NamedTuple):
-    """Headers: those of record i are items [firsts[i], ends[i]) of `key` and `value`."""
+    """Headers: record i has the items [firsts[i], ends[i]) of `key` and `value`."""
 
     firsts: np.ndarray
     ends: np.ndarray
@@ -53,13 +53,13 @@ class Slices(NamedTuple):
 
 
 class HeaderPlaces(NamedTuple):
-    """Which `records` have headers, and the `positions` of their numbers; the record count follows the last."""
+    """The `records` that have headers, and the `positions` of their numbers; the record count follows the last."""
 
     records: np.ndarray
     positions: np.ndarray
 
 
-class RecordFields(NamedTuple):
+class ScannedFields(NamedTuple):
     """The fields of a record and where they are. A size below 0 means null; the header count is at `headers_at`."""
 
     end: int
@@ -74,9 +74,9 @@ class RecordFields(NamedTuple):
 
 
 class ScanProgress(NamedTuple):
-    """Where a scan is: at record `number` of the section, at `position`, after the offset delta `previous`.
+    """The state of a scan: at record `number` of the section, at `position`, after the offset delta `previous`.
 
-    The other fields count what was emitted: records, bytes of their keys and of their values, records with headers,
+    The other fields are counts of the output: records, bytes of their keys and of their values, records with headers,
     and headers of this section's records.
     """
 
@@ -98,7 +98,7 @@ class TimeBounds(NamedTuple):
 
 
 class CheckedRecords(NamedTuple):
-    """How a check ended, at which record, and what the records before it are.
+    """The end of a check: its status, the record at which it ended, and the facts of the records before it.
 
     `newest_record` is the first one with the largest timestamp. `refused` counts records that the log does not take.
     """
@@ -122,7 +122,7 @@ class Layout(NamedTuple):
     """The values of a line, in their order.
 
     Value i is of `kinds[i]`, comes after `labels[i]`, and has its first text at `first[i]` of `words`: of a choice
-    its texts; of an optional number the one that stands for nothing, and those before and after a number.
+    its texts; of an optional number the text for an absent one, and the texts before and after a number.
     """
 
     labels: Texts
@@ -132,7 +132,7 @@ class Layout(NamedTuple):
 
 
 class RecordContent(NamedTuple):
-    """What records hold, found in `data`: keys, values and headers, as a scan of them gave it."""
+    """The content of records in `data`: keys, values and headers, as a scan found them."""
 
     data: np.ndarray
     key: Slices

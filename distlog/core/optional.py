@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 
-def optional(module: str, what: str, install: str) -> Any:
-    """The module; raises ModuleNotFoundError that says what needs it and what to install.
+def optional(module: str, user: str, install: str) -> Any:
+    """The module; raises ModuleNotFoundError that names its `user` and the package to `install`.
 
     Its name is that of the missing module, as of every ModuleNotFoundError.
     """
@@ -16,4 +16,4 @@ def optional(module: str, what: str, install: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise ModuleNotFoundError(f"{what} needs {error.name}: pip install {install}", name=error.name) from None
+        raise ModuleNotFoundError(f"{user} needs {error.name}: pip install {install}", name=error.name) from None

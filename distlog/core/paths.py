@@ -3,16 +3,19 @@
 A topic is a folder; all names below are relative to it:
 
     _commits/00000000000000000007.json                          commit 7
-    _commits/00000000000000000100.<uuid hex>.checkpoint.parquet the state at version 100
+    _commits/00000000000000000100.<sha256>.checkpoint.arrow.zst the state at version 100
     _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large for one file
     _commits/_last_checkpoint                                   a hint
+    _commits/.removed-files                                     on a local disk, the lock of deletes and restores
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
-    <topic>-<partition>/<stem>.snapshot                         what its producers had done before that segment
+    <topic>-<partition>/<stem>.snapshot                         the states of its producers before that segment
     <topic>-<partition>/<offset:020d>.snapshot                  the same where the log begins, or a broker ended it
-    <topic>-<partition>/leader-epoch-checkpoint                 what a broker left of its leader epochs
+    <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
     _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
-    <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
+    <topic>-<partition>/.lock .flush                            on a local disk, the locks of appends in place
+    <topic>-<partition>/.lock.page .flush.page                  copies of the locks' pages, for users that only read
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
+    _groups/<topic id>/<group>/<member id>.beat                 the last heartbeat of one of its members
 
 The gateways of a root are a group too: of no topic, in the root's own `_groups`.
 
@@ -32,16 +35,21 @@ MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}
 GROUPS_DIR = "_groups"
 BUNDLES_DIR = "_bundles"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
+#: An empty file, which stays as long as the commits do.
+REMOVED_FILES_LOCK = f"{COMMITS_DIR}/.removed-files"
 NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
+#: The suffix of the copy of a lock's page, behind the name of the lock's file.
+PAGE_COPY = ".page"
 SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
 BUNDLE_SUFFIX = ".bundle"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", SNAPSHOT_SUFFIX)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
-_CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.arrow\.zst")
+_FORMER_CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
 _MANIFEST = re.compile(MANIFEST_PATTERN)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _PROBE = re.compile(r"\.probe-[0-9a-f]{32}")
@@ -49,12 +57,13 @@ _PROBE = re.compile(r"\.probe-[0-9a-f]{32}")
 _GROUP = re.compile(r"(?:[a-zA-Z0-9_-]|~[0-9a-f]{2})(?:[a-zA-Z0-9._-]|~[0-9a-f]{2})*")
 _UNSAFE = re.compile(rb"^\.|[^a-zA-Z0-9._-]")
 _ESCAPED = re.compile(rb"~([0-9a-f]{2})")
+_HEARTBEAT = re.compile(r"([0-9a-f]{32})\.beat")
 _LONGEST_NAME = 249
 _STEM = re.compile(STEM_PATTERN)
 #: A segment that Kafka's tiered storage uploaded: start offset and uuid. No commit names one.
 _REMOTE_STEM = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}")
 _PARTITION_DIR = r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,5})"
-#: What producers had done before an offset; unlike other files of 20 digits it is not of one segment.
+#: The states of producers before an offset; unlike other files of 20 digits it is not of one segment.
 _PRODUCER_SNAPSHOT = re.compile(rf"{_PARTITION_DIR}/(?P<offset>[0-9]{{20}}){re.escape(SNAPSHOT_SUFFIX)}")
 _LEADER_EPOCHS = re.compile(rf"{_PARTITION_DIR}/{LEADER_EPOCHS}")
 _SEGMENT_FILE = re.compile(
@@ -79,7 +88,7 @@ def check_stem(stem: str) -> str:
 
 
 def new_stem(read_version: int, unique_hex: str) -> str:
-    """The stem of a new segment; `read_version` is what its writer read before it wrote the first byte."""
+    """The stem of a new segment; `read_version` is the version that its writer read before it began to write."""
     return check_stem(f"v{read_version:020d}-{unique_hex}")
 
 
@@ -136,9 +145,9 @@ def commit_file(version: int) -> str:
     return f"{COMMITS_DIR}/{version:020d}.json"
 
 
-def checkpoint_file(version: int, unique_hex: str) -> str:
-    """The relative name of a checkpoint of the state at `version`."""
-    return f"{COMMITS_DIR}/{version:020d}.{unique_hex}.checkpoint.parquet"
+def checkpoint_file(version: int, digest_hex: str) -> str:
+    """The relative name of a checkpoint of the state at `version`; the digits are of the file's SHA-256."""
+    return f"{COMMITS_DIR}/{version:020d}.{digest_hex}.checkpoint.arrow.zst"
 
 
 def manifest_file(read_version: int, unique_hex: str) -> str:
@@ -164,15 +173,21 @@ def parse_checkpoint_file(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def parse_former_checkpoint_file(name: str) -> int | None:
+    """The version in the file name of a checkpoint in Parquet, as older libraries wrote them; None for any other."""
+    match = _FORMER_CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def group_folder(topic_id: str, group: str) -> str:
     """The relative name of the folder of a group of followers; raises InvalidConfigError if it has no such name.
 
-    The topic's id is in it: the groups of a dropped topic are not those of a new one at the same address.
+    The topic's id is in it: a new topic at the same address does not get the groups of a dropped one.
     """
     if not isinstance(group, str):
         raise InvalidConfigError("a group's name must be text", group=repr(group))
     try:
-        escaped = _UNSAFE.sub(lambda found: b"~%02x" % found[0][0], group.encode()).decode()
+        escaped = _UNSAFE.sub(lambda match: b"~%02x" % match[0][0], group.encode()).decode()
     except UnicodeEncodeError:
         raise InvalidConfigError("a group's name must be text that UTF-8 can hold", group=repr(group)) from None
     if not 0 < len(escaped) <= _LONGEST_NAME:
@@ -185,8 +200,19 @@ def parse_group_folder(name: str) -> str | None:
     """The group whose folder has this name (the last part of its path), or None for any other folder."""
     if not _GROUP.fullmatch(name):
         return None
-    group = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), name.encode()).decode("utf-8", "replace")
+    group = _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), name.encode()).decode("utf-8", "replace")
     return group if group_folder("", group).endswith(f"/{name}") else None
+
+
+def heartbeat_file(member: str) -> str:
+    """The name of the file of heartbeats of a member of a group, in the group's folder."""
+    return f"{member}.beat"
+
+
+def parse_heartbeat_file(name: str) -> str | None:
+    """The id of the member whose file of heartbeats has this name (the last part of its path), or None."""
+    match = _HEARTBEAT.fullmatch(name)
+    return match[1] if match else None
 
 
 def temporary_file(unique_hex: str) -> str:
@@ -200,10 +226,10 @@ def probe_file(unique_hex: str) -> str:
 
 
 def is_lock_file(name: str) -> bool:
-    """Whether a file (by the last part of its path) is a lock of a partition."""
-    return name in (LOCK_FILE, FLUSH_FILE)
+    """True if a file (by the last part of its path) is a lock of a partition, or the copy of its page."""
+    return name.removesuffix(PAGE_COPY) in (LOCK_FILE, FLUSH_FILE)
 
 
 def is_left_over(name: str) -> bool:
-    """Whether a file (by the last part of its path) is temporary or a probe: it stays only if its writer died."""
+    """True if a file (by the last part of its path) is temporary or a probe: it stays only if its writer died."""
     return _TEMPORARY.fullmatch(name) is not None or _PROBE.fullmatch(name) is not None

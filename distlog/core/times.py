@@ -9,8 +9,19 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
+from distlog.core.errors import InvalidConfigError
+
 #: A record without a time (Kafka's RecordBatch.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
+
+#: The units in which numbers may count time: the divisor and the factor that make them milliseconds.
+_UNITS = {"s": (1, 1000, "seconds"), "ms": (1, 1, "milliseconds"), "us": (1000, 1, "microseconds")}
+_UNITS["ns"] = (1_000_000, 1, "nanoseconds")
+TIME_UNITS = tuple(_UNITS)
+#: The year 5138: later times count a smaller unit.
+_TOO_LATE_MS = 10**14
+#: The rule for a number that is a time; the commands have an option for the unit, too.
+WHOLE_TIME = "a timestamp is a whole number of milliseconds since 1970, or of the unit that timestamp_unit names"
 
 Time = int | str | datetime | np.datetime64
 
@@ -19,7 +30,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def now_ms() -> int:
-    """The time of day in milliseconds since 1970; it is passed as the clock to what needs one."""
+    """The time of day in milliseconds since 1970; functions that need a clock are given it."""
     return time.time_ns() // 1_000_000
 
 
@@ -29,12 +40,41 @@ def elapsed_s() -> float:
 
 
 def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
-    """What to read in place of `clock` where each nanosecond counts, and how many of its units are a millisecond."""
+    """The clock in place of `clock` where each nanosecond counts, and how many of its units are a millisecond."""
     return (time.time_ns, 1_000_000) if clock is now_ms else (clock, 1)
 
 
-def to_ms(value: Time) -> int:
-    """Milliseconds since 1970 of an int (taken as it is), a datetime of Python, pandas or numpy, or ISO 8601 text.
+def check_unit(unit: str) -> str:
+    """`unit`; raises InvalidConfigError unless it is one of TIME_UNITS."""
+    if unit not in TIME_UNITS:
+        raise InvalidConfigError(f"a time's unit is one of {', '.join(TIME_UNITS)}", timestamp_unit=ascii(unit)[:100])
+    return unit
+
+
+def scale(unit: str) -> tuple[int, int]:
+    """The divisor and the factor that make numbers of a unit milliseconds; one of the two is 1."""
+    return _UNITS[unit][:2]
+
+
+def in_ms(number: int, unit: str) -> int:
+    """Milliseconds, parts of one cut off, for a number of units. Numbers below 0 are no times, and stay."""
+    divisor, factor = scale(unit)
+    return number if number < 0 else number // divisor * factor
+
+
+def wrong_unit(number: int, unit: str = "ms") -> str | None:
+    """The complaint about a number of units that would be thousands of years from now; else None."""
+    if in_ms(number, unit) < _TOO_LATE_MS:
+        return None
+    likely = next((each for each in TIME_UNITS if in_ms(number, each) < _TOO_LATE_MS), "ns")
+    return (
+        f"a timestamp is {_UNITS[unit][2]} since 1970, and this looks like {_UNITS[likely][2]}: "
+        f"give the unit, {likely}, as timestamp_unit"
+    )
+
+
+def to_ms(value: Time, unit: str = "ms") -> int:
+    """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
     No zone means UTC.
     Parts of a millisecond are cut off, as Arrow does. Raises ValueError for anything else.
@@ -43,14 +83,14 @@ def to_ms(value: Time) -> int:
         if isinstance(value, str):
             text = value.strip()
             if text.removeprefix("-").isdecimal():
-                return int(text)
+                return in_ms(int(text), unit)
             value = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
         if isinstance(value, np.datetime64):
             value = _of_numpy(value)
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
             return int((aware - _EPOCH) // _MILLISECOND)
-        return operator.index(value)
+        return in_ms(operator.index(value), unit)
     except (ValueError, TypeError):
         raise ValueError(f"a time must be ms since 1970, a datetime or ISO 8601 text: {value!r}") from None
 

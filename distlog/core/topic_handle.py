@@ -10,11 +10,11 @@ from random import Random, SystemRandom
 from typing import Any
 
 from distlog.core import VERSION, paths
-from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_log import CommitLog, trusted_ms
+from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS
-from distlog.core.commits.store_time import trusted_ms
 from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.reading.files.segment_reader import SegmentReader
+from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 
@@ -29,7 +29,7 @@ def topic_log(
     """The commit log of the topic in `storage`; works for a dropped topic too.
 
     Its commits name this library, the `engine` that runs it, if any, and this machine. `defaults` are settings for
-    what the topic does not set itself.
+    settings that the topic does not have itself.
     """
     names = ("distlog", VERSION, engine, platform.node())
     writer = " ".join(filter(None, names))
@@ -43,11 +43,12 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopicHandle:
-    """The topic called `name` in `storage`, with all that work on it needs.
+    """The topic called `name` in `storage`, with the tools for all work on it.
 
     `clock` gives ms since 1970. `new_id` gives the ids that make file names unique. `random` must be unpredictable,
     because compaction draws from it the secret under which keys are hashed. The handle pickles, into Spark tasks too:
-    storage, name, `clock`, `new_id` and the commit log's `defaults` go along; the rest is made anew.
+    storage, name, `clock`, `new_id`, `producer_expiration_ms` and the commit log's `defaults` go along; the rest is
+    made anew.
     """
 
     storage: Storage
@@ -57,6 +58,8 @@ class TopicHandle:
     clock: Callable[[], int] = now_ms
     new_id: Callable[[], str] = new_id
     random: Random = field(default_factory=SystemRandom)
+    #: How long a silent producer is remembered: Kafka's `producer.id.expiration.ms`.
+    producer_expiration_ms: int = EXPIRATION_MS
 
     @classmethod
     def of(
@@ -66,10 +69,12 @@ class TopicHandle:
         log: CommitLog | None = None,
         clock: Callable[[], int] = now_ms,
         new_id: Callable[[], str] = new_id,
+        producer_expiration_ms: int = EXPIRATION_MS,
     ) -> TopicHandle:
         """The handle of a topic, with a reader of its own, and a commit log of its own unless `log` is given."""
         reader = SegmentReader(storage, name, IndexCache())
-        return cls(storage, name, reader, log or topic_log(storage, clock), clock, new_id)
+        commit_log = log or topic_log(storage, clock)
+        return cls(storage, name, reader, commit_log, clock, new_id, producer_expiration_ms=producer_expiration_ms)
 
     def trusted_ms(self) -> int:
         """The time in ms: this process's clock, or the store's if this one is far ahead of it. Asks the store."""
@@ -80,7 +85,8 @@ class TopicHandle:
         return paths.new_stem(read_version, self.new_id())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.storage, self.name, self.clock, self.new_id, dict(self.log.defaults))
+        names = self.storage, self.name, self.clock, self.new_id
+        return _again, (*names, dict(self.log.defaults), self.producer_expiration_ms)
 
 
 def _again(
@@ -89,5 +95,7 @@ def _again(
     clock: Callable[[], int],
     new_id: Callable[[], str],
     defaults: Mapping[str, object],
+    producer_expiration_ms: int,
 ) -> TopicHandle:
-    return TopicHandle.of(storage, name, topic_log(storage, clock, defaults=defaults), clock, new_id)
+    log = topic_log(storage, clock, defaults=defaults)
+    return TopicHandle.of(storage, name, log, clock, new_id, producer_expiration_ms)

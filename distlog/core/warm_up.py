@@ -18,11 +18,11 @@ import numpy as np
 
 from distlog.core.config import MAX_LONG
 from distlog.core.dump.dump import dump
-from distlog.core.dump.dumped_file import DumpedFile
-from distlog.core.dump.options import DumpOptions
-from distlog.core.dump.output import DumpOutput
-from distlog.core.errors import RetentionWarning
-from distlog.core.kernels.times import to_microseconds
+from distlog.core.dump.lines import DumpOptions, DumpOutput
+from distlog.core.dump.log_dump import DumpedFile
+from distlog.core.errors import RetentionWarning, TimestampWarning
+from distlog.core.kernels.record_scan import to_microseconds
+from distlog.core.topics.appender import SMALL_PARTITIONS
 from distlog.core.topics.open_topic import create
 from distlog.core.topics.topic import Topic
 
@@ -34,7 +34,7 @@ _CONFIG = {"min.cleanable.dirty.ratio": 0, "index.interval.bytes": 64, "batch.by
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What a warm-up took."""
+    """The time that a warm-up took."""
 
     seconds: float
 
@@ -47,15 +47,16 @@ class WarmUp:
 
 
 def warm_up() -> WarmUp:
-    """Compile what reads, appends and maintenance need, so that no process pays for it later.
+    """Compile the kernels of reads, appends and maintenance, so that no process pays for it later.
 
-    Run it once after an installation, or when an image for containers is built, as the user who may write beside the
+    Run it once after an installation, or when an image for containers is built, as a user that may write beside the
     installed library, or with NUMBA_CACHE_DIR set. Where the code is good already, it takes about a second.
     """
     started = time.monotonic()
     to_microseconds(np.zeros(1, np.int64), np.zeros(1, np.int64))  # which only Spark needs
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RetentionWarning)
+        for category in (RetentionWarning, TimestampWarning):
+            warnings.simplefilter("ignore", category)
         for root in (folder, f"memory://{uuid.uuid4().hex}"):
             for policy in ("delete", "compact"):
                 _use(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
@@ -67,6 +68,9 @@ def _use(topic: Topic) -> None:
     for codec in _CODECS:
         topic.append(list(_records()), compression=codec)
         topic.append(list(_records(headers=[("name", b"value")])), partition=0, compression=codec)
+    many = create(f"{topic.url}-{SMALL_PARTITIONS}", SMALL_PARTITIONS, topic.config.overrides())
+    for more in ({}, {"headers": [("name", b"value")]}):
+        many.append([{**record, **more, "partition": n % SMALL_PARTITIONS} for n, record in enumerate(_records())])
     with topic.writer(linger_ms=0) as writer:
         for record in _records():
             writer.append(**record)
@@ -105,8 +109,8 @@ def _read(topic: Topic) -> None:
     topic.scan(start=3, end=7).count()
     list(topic.records(start=5, limit=2))
     topic.read(0, 5, check_crcs=True)
-    for wanted in (5000, MAX_LONG):
-        topic.offsets_for_times(wanted)
+    for start in (5000, MAX_LONG):
+        topic.offsets_for_times(start)
     with topic.follow(timeout=0) as follower:
         for _ in follower:
             pass

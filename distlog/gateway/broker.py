@@ -1,21 +1,22 @@
-"""What handlers work with: the topics, the fetches that wait, the settings, and the APIs that there are."""
+"""The gateway as its handlers see it: topics, waiting requests, settings, groups, transactions and APIs."""
 
 from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.cluster.node import Node
+from distlog.gateway.client_quotas import ClientQuotas
+from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.fetches.delayed_fetches import DelayedFetches
-from distlog.gateway.fetches.fetch_memory import FetchMemory
-from distlog.gateway.protocol.response_frame import Fields
+from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.groups.coordinator import GroupServices
+from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 
 class Api(NamedTuple):
@@ -38,12 +39,14 @@ class Broker:
     config: GatewayConfig
     metadata: MetadataCache
     fetches: DelayedFetches
+    appends: DelayedAppends
     clock: Callable[[], int]
     apis: Mapping[int, Api]
     fetch_memory: FetchMemory
     cluster: GatewayLease
-    #: What APIs of other packages keep between requests, by the package's name.
-    parts: dict[str, Any] = field(default_factory=dict)
+    groups: GroupServices
+    transactions: TransactionServices
+    quotas: ClientQuotas
 
     @property
     def cluster_id(self) -> str:

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
 
-from distlog.core.broker_setting import broker_setting
-from distlog.core.config import MAX_INT
-from distlog.gateway.group_settings import GroupSettings
+from distlog.core.broker_setting import broker_setting, given, shown
+from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
+
+# ---
+# The settings of consumer groups, by Kafka's names.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The broker's settings of groups, by Kafka's names (`group.initial.rebalance.delay.ms`, ...) and defaults."""
+
+    initial_rebalance_delay_ms: int = broker_setting(
+        "group.initial.rebalance.delay.ms", 3000, "how long a new group waits for more members", most=MAX_INT
+    )
+    min_session_timeout_ms: int = broker_setting(
+        "group.min.session.timeout.ms", 6000, "the least that a member's `session.timeout.ms` may be", most=MAX_INT
+    )
+    max_session_timeout_ms: int = broker_setting(
+        "group.max.session.timeout.ms",
+        1_800_000,
+        "the most that a member's `session.timeout.ms` may be",
+        most=MAX_INT,
+    )
+    max_size: int = broker_setting("group.max.size", MAX_INT, "members of a group", least=1, most=MAX_INT)
+
+
+# ---
+# The settings of a gateway, by Kafka's names where Kafka has them.
+
 
 _MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """Limits and habits of a gateway; times in ms, sizes in bytes. Fields with a name of Kafka's are its settings.
+    """Limits and defaults of a gateway; times in ms, sizes in bytes. Fields with a name of Kafka's are its settings.
 
-    `advertised` is the host and port that clients are told; without it they are told where they connected to.
-    A gateway that has not shown for `broker_session_timeout_ms` that it lives is taken for dead by the others.
+    `advertised` is the host and port for clients; without it, the address that a client connected to is advertised.
+    A gateway without a heartbeat for `broker_session_timeout_ms` counts as dead.
     `queued_max_request_bytes` bounds the requests that are received or handled, `fetch_memory_bytes` the records in
     responses that clients have not taken yet. `request_timeout_ms` is how long a request, once begun, may take to
     arrive, and a client to take its response: a second more for each MiB, but no longer without a byte.
@@ -30,14 +61,11 @@ class GatewayConfig:
     broker_session_timeout_ms: int = broker_setting(
         "broker.session.timeout.ms",
         9000,
-        "who shows no life for so long is taken for dead",
+        "a gateway without a heartbeat for so long counts as dead",
         least=500,
         most=3_600_000,
     )
     num_io_threads: int = broker_setting("num.io.threads", 8, "threads that handle requests", least=1, most=1000)
-    queued_max_requests: int = broker_setting(
-        "queued.max.requests", 500, "requests that wait for a handler", least=1, most=MAX_INT
-    )
     queued_max_request_bytes: int = broker_setting(
         "queued.max.request.bytes", 512 << 20, "bytes of all requests that are received or handled", least=1 << 20
     )
@@ -58,7 +86,7 @@ class GatewayConfig:
     failed_authentication_delay_ms: int = broker_setting(
         "connection.failed.authentication.delay.ms",
         1000,
-        "who fails to authenticate is told after this",
+        "delay of the response to a failed authentication",
         most=MAX_INT,
     )
     sasl_server_max_receive_size: int = broker_setting(
@@ -93,9 +121,56 @@ class GatewayConfig:
         least=1,
         most=MAX_INT,
     )
+    producer_id_expiration_ms: int = broker_setting(
+        "producer.id.expiration.ms",
+        EXPIRATION_MS,
+        "how long a silent producer is remembered",
+        least=1,
+        most=MAX_INT,
+    )
     groups: GroupSettings = field(default_factory=GroupSettings)
 
     @property
     def connection_limit(self) -> int:
-        """How many connections there may be, so that as many files are left for logs."""
+        """The most connections, so that as many open files are left for logs."""
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
+
+
+# ---
+# Kafka's broker settings that a gateway knows, as a `server.properties` has them.
+
+
+#: The broker setting of each topic setting, in the same unit.
+_OF_TOPICS = {topic: broker for broker, topic in SAME_MEANING.items()} | {
+    topic: times[0][0] for topic, times in TIMES.items()
+}
+
+
+class ShownSetting(NamedTuple):
+    """A setting of the gateway, as it is now."""
+
+    name: str
+    value: str
+    is_default: bool
+    meaning: str
+
+
+def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> GatewayConfig:
+    """The config with the settings of Kafka that it knows; other settings are ignored. Raises InvalidConfigError."""
+    groups = replace(config.groups, **given(GroupSettings, settings))
+    return replace(config, groups=groups, **given(GatewayConfig, settings))
+
+
+def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
+    """The settings of the gateway itself, sorted by name."""
+    values = chain(shown(config), shown(config.groups))
+    return sorted(ShownSetting(one.name, value, is_default, one.meaning) for one, value, is_default in values)
+
+
+def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
+    """The broker's settings that count for topics which do not set them; `defaults` are the given ones."""
+    values = TopicConfig.parse(defaults).all()
+    for topic, broker in _OF_TOPICS.items():
+        value = values[topic]
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        yield ShownSetting(broker, text, topic not in defaults, f"{topic} of topics that do not set it")

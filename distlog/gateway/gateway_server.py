@@ -4,61 +4,138 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
-from distlog.core.display.units import counted
-from distlog.core.log_manager.metrics import Metric
+from distlog.core.config import MAX_LONG
+from distlog.core.display import counted
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
+from distlog.core.topics.open_topic import create
 from distlog.gateway.broker import Broker
-from distlog.gateway.broker_parts import FOLLOW_GROUPS, GROUPS, TRANSACTIONS
-from distlog.gateway.broker_settings import with_settings
-from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.cluster.node import advertised, this_machine
-from distlog.gateway.config import GatewayConfig
-from distlog.gateway.fetches.delayed_fetches import DelayedFetches
-from distlog.gateway.fetches.fetch_memory import FetchMemory
-from distlog.gateway.gateway_metrics import server_metrics
-from distlog.gateway.groups.dropped_topics import DroppedTopics
-from distlog.gateway.groups.follow_groups import FollowGroups
-from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.services import GroupServices
-from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, OF_SASL, OF_TRANSACTIONS, KafkaApis, supports
-from distlog.gateway.request_metrics import RequestMetrics
+from distlog.gateway.client_quotas import ClientQuotas
+from distlog.gateway.cluster import GatewayLease, advertised, this_machine
+from distlog.gateway.config import GatewayConfig, with_settings
+from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.kafka_apis import (
+    APIS,
+    OF_MEMBERS,
+    OF_SASL,
+    OF_TOPICS,
+    OF_TRANSACTIONS,
+    KafkaApis,
+    RequestMetrics,
+    supports,
+)
+from distlog.gateway.leadership import PERIOD_MS
+from distlog.gateway.protocol import messages
 from distlog.gateway.security.authentication import Authentication
-from distlog.gateway.server.acceptor import Acceptor
-from distlog.gateway.server.deadline import Deadline
-from distlog.gateway.server.processor import Processor
-from distlog.gateway.server.request import Request
-from distlog.gateway.server.request_channel import RequestChannel
-from distlog.gateway.server.request_handler_pool import KafkaRequestHandlerPool
+from distlog.gateway.server.connection import Acceptor, Processor, ShutdownDeadline
+from distlog.gateway.server.fairness import Shares
+from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.server.request import KafkaRequestHandlerPool, Request
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
-from distlog.gateway.topics.own_compaction import PERIOD_MS
-from distlog.gateway.transactions.services import TransactionServices
+from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
-#: How long the end may take, and how much of that is kept for the device: nothing that clients do takes it.
+# ---
+# The kernels that requests need are loaded before the first request, which would wait for them.
+
+
+def warm_up() -> None:
+    """Append to a small topic on disk, and read it, in the ways of the gateway."""
+    with tempfile.TemporaryDirectory() as folder:
+        # the batch is appended again with the time that it has, and the clock may be set back in between
+        topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
+        topic.append([{"key": b"k", "value": b"v", "partition": 1}])
+        batch = bytes(topic.read(1, 0))
+        with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
+            for _ in range(2):
+                log.append_batches(batch)
+        topic.refresh().read(0, 1)
+
+
+# ---
+# The metrics of connections and of waiting requests, as they are now.
+
+
+def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[Metric]:
+    """The metrics of connections, memory and waiting requests; makes no request to storage."""
+    gauges = {
+        "connections": ("open connections", len(processor.connections)),
+        "request_queue_size": ("requests that wait for a handler", waiting),
+        "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
+        "fetch_memory_bytes": (
+            "bytes of records in responses that clients have not taken",
+            broker.fetch_memory.used,
+        ),
+        "node_id": ("the id of this broker", broker.cluster.node.id),
+        "brokers": ("gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
+        "coordinated_partitions": (
+            "partitions of __consumer_offsets whose groups it coordinates",
+            len(broker.cluster.held_partitions),
+        ),
+        "delayed_fetches": ("fetches that wait for records", len(broker.fetches)),
+        "delayed_appends": ("produce requests that wait for a partition's lock", len(broker.appends)),
+    }
+    counters = {
+        "connections_accepted": ("connections that were accepted", processor.accepted),
+        "connections_refused": (
+            "connections that were refused: there were too many, in all or from one address",
+            processor.refused,
+        ),
+        "tls_handshakes_failed": ("connections that ended in TLS's handshake", processor.tls_failed),
+        "connections_hung_up": (
+            "connections that the gateway ended: no request, not allowed, too slow, or idle",
+            processor.hung_up,
+        ),
+    }
+    authentication = processor.authentication
+    return [
+        *(_metric(name, "gauge", *facts) for name, facts in gauges.items()),
+        *(_metric(name, "counter", *facts) for name, facts in counters.items()),
+        *(authentication.metrics() if authentication else ()),
+    ]
+
+
+def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: int) -> Metric:
+    return Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
+
+
+# ---
+# The gateway: puts the parts together, starts and stops them. Kafka's BrokerServer.
+
+
+#: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.
 STOP_TIMEOUT_S = 8.0
 _CLOSING_SHARE = 0.25
 _LAST_S = 0.5
-#: Threads of their own for what members live by, so that nobody is thrown out while the storage is slow.
+#: Threads of their own for members of groups, so that none loses its session while the storage is slow.
 _MEMBERS_THREADS = 2
-#: A thread of its own for passwords, which take time on purpose: whoever guesses has no more than one core.
+#: A thread of its own for passwords, which take time on purpose: guessing clients have no more than one core.
 _SASL_THREADS = 1
-#: How often logs are looked at for which `flush.ms` may have passed.
+#: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
+_TOPICS_THREADS = 4
+#: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
-#: How often topics with positions are looked at whether others dropped them: by whether that is a look at a disk.
+#: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
 
 
 class GatewayServer:
     """Kafka's protocol at `host` and `port` (0: a free one), for the topics below `root`. Use it in a `with` block.
 
-    `settings` are Kafka's broker settings: those that a gateway knows, and those for topics that do not set theirs.
+    `settings` are Kafka's broker settings: the gateway's own, and the defaults of topics.
     """
 
     def __init__(
@@ -75,45 +152,44 @@ class GatewayServer:
         clock: Callable[[], int] = now_ms,
     ) -> None:
         config = with_settings(config or GatewayConfig(), settings or {})
-        self._host, self._asked_port = host, port
+        self._host, self._wanted_port = host, port
         self._loop = asyncio.new_event_loop()
-        self._channel, members_channel, transactions_channel, sasl_channel = (
-            RequestChannel(config.queued_max_requests, self._wake) for _ in range(4)
-        )
-        self._channels = (
-            dict.fromkeys(OF_MEMBERS, members_channel)
-            | dict.fromkeys(OF_TRANSACTIONS, transactions_channel)
-            | dict.fromkeys(OF_SASL, sasl_channel)
-        )
-        self._processor = Processor(config, self._loop, self._offer, supports, clock, authentication)
+        shares, quotas = Shares(time.monotonic), Quotas(time.monotonic)
+        self._processor = Processor(config, self._loop, shares, quotas, self._offer, supports, clock, authentication)
         self._acceptor = Acceptor(self._processor, tls)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
-        fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
+        fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
         lease_s = config.broker_session_timeout_ms / 1000
+        appends = DelayedAppends(self._offer)
         self._lease = GatewayLease(metadata.root, config.node_id, lease_s)
         memory = FetchMemory(config.fetch_memory_bytes)
-        self.broker = Broker(config, metadata, fetches, clock, APIS, memory, self._lease)
         store = OffsetsTopic(
-            self.root,
+            metadata.root.url,
             linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
             storage_options=storage_options,
         )
         self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
-        self._followers = FollowGroups(metadata)
-        self._transactions = TransactionServices(self.broker, self._groups)
-        self.broker.parts.update(
-            {GROUPS: self._groups, FOLLOW_GROUPS: self._followers, TRANSACTIONS: self._transactions}
-        )
+        self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
+        services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
+        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services)
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
-            KafkaRequestHandlerPool(self._channel, apis.handle, config.num_io_threads, "kafka-request-handler"),
-            KafkaRequestHandlerPool(members_channel, apis.handle, _MEMBERS_THREADS, "kafka-group-handler"),
-            KafkaRequestHandlerPool(
-                transactions_channel, apis.handle, config.num_io_threads, "kafka-transaction-handler"
-            ),
-            KafkaRequestHandlerPool(sasl_channel, apis.handle, _SASL_THREADS, "kafka-sasl-handler"),
+            KafkaRequestHandlerPool(shares, apis.handle, size, name)
+            for name, size in (
+                ("kafka-request-handler", config.num_io_threads),
+                ("kafka-group-handler", _MEMBERS_THREADS),
+                ("kafka-transaction-handler", config.num_io_threads),
+                ("kafka-topics-handler", _TOPICS_THREADS),
+                ("kafka-sasl-handler", _SASL_THREADS),
+            )
         ]
+        self._channel, *others = (each.channel for each in self._handlers)
+        self._channels = {
+            key: channel
+            for channel, keys in zip(others, (OF_MEMBERS, OF_TRANSACTIONS, OF_TOPICS, OF_SASL), strict=True)
+            for key in keys
+        }
         self._scheduler = Scheduler()
         self._schedule(store)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
@@ -123,10 +199,16 @@ class GatewayServer:
         scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
+        scheduler.schedule("client-quotas", self.broker.quotas.look, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
+
+    @property
+    def host(self) -> str:
+        """The address that it listens at."""
+        return self._host
 
     @property
     def port(self) -> int:
@@ -140,31 +222,32 @@ class GatewayServer:
 
     @property
     def status(self) -> str:
-        """What goes on, in a line for people."""
+        """The numbers of connections, topics and requests, in a line for people."""
         topics, requests = len(self.broker.metadata.loaded), self._requests.total
         connections = counted(self.connections, "connection")
         return f"{connections}, {counted(topics, 'topic')}, {counted(requests, 'request')}"
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of clients that are connected."""
         return len(self._processor.connections)
 
     def metrics(self) -> list[Metric]:
-        """Counters of requests and connections, and what goes on now; no storage is asked."""
-        waiting = sum(map(len, {self._channel, *self._channels.values()}))
+        """Counters of requests and connections, and gauges of the moment; makes no request to storage."""
+        waiting = sum(len(each.channel) for each in self._handlers)
         return [*server_metrics(self._processor, self.broker, waiting), *self._requests.metrics()]
 
     @property
     def address(self) -> str:
-        """What clients take for `bootstrap.servers`."""
+        """The value of clients' `bootstrap.servers`."""
         return f"{self._host}:{self.port}"
 
     def start(self) -> GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen."""
+        messages.load((api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1))
         self._thread.start()
         try:
-            self._in_loop(self._acceptor.listen(self._host, self._asked_port)).result()
+            self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()
         except BaseException:
             self._end_loop(STOP_TIMEOUT_S)
             raise
@@ -176,18 +259,20 @@ class GatewayServer:
             handlers.start()
         self._scheduler.start()
         self.broker.fetches.start()
+        self.broker.appends.start()
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Answer what is under way, close all, and have all that was appended on the device.
+        """Answer the requests under way, close all, and sync everything that was appended.
 
-        Returns False if something was given up on after `timeout_s`, whatever clients or the storage do.
+        Returns False if some work was given up after `timeout_s`; slow clients or storage do not make it take longer.
         """
         if self._loop.is_closed():
             return True
-        end, drained = Deadline(timeout_s), Deadline((1 - _CLOSING_SHARE) * timeout_s)
+        end, drained = ShutdownDeadline(timeout_s), ShutdownDeadline((1 - _CLOSING_SHARE) * timeout_s)
         stopping = self._in_loop(self._acceptor.stop(drained.left_s))
         self.broker.fetches.stop()
+        self.broker.appends.stop()
         self._groups.hurry()
         self.broker.metadata.hurry()
         finished = end.result_of(stopping)
@@ -198,7 +283,6 @@ class GatewayServer:
         return self._end_loop(end.left_s) and finished
 
     def _close(self) -> None:
-        self._followers.stop()
         self._transactions.stop()
         self._groups.stop()
         self.broker.metadata.close()
@@ -213,9 +297,6 @@ class GatewayServer:
 
     def _offer(self, request: Request) -> None:
         self._channels.get(request.head.api_key, self._channel).offer(request)
-
-    def _wake(self, work: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(work)
 
     def _in_loop(self, work: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

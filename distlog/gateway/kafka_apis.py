@@ -1,92 +1,90 @@
-"""Which function handles which API: Kafka's KafkaApis. To add an API, add its module to the table."""
+"""The table of APIs and their functions: Kafka's KafkaApis. To add an API, add its module to the table."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 
-from distlog.gateway.apis import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    api_versions,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_transactions,
-    end_txn,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_groups,
-    list_offsets,
-    list_transactions,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    sasl_authenticate,
-    sasl_handshake,
-    sync_group,
-    txn_offset_commit,
-)
+from distlog.core.log_manager.log_manager import Metric
+from distlog.gateway.apis import admin, cluster, groups, positions, quotas, records, sasl, topics, transactions
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.invalid_request import InvalidRequestError
-from distlog.gateway.protocol.request_frame import RequestHead
-from distlog.gateway.request_metrics import RequestMetrics
+from distlog.gateway.protocol.frames import RequestHead
+from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.server.request import ClientSession, Request
 
-_RECORDS = (produce, fetch, list_offsets, offset_for_leader_epoch, delete_records, init_producer_id)
-_TOPICS = (create_topics, delete_topics, create_partitions, describe_configs, incremental_alter_configs)
-_CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
-_GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
-_POSITIONS = (offset_commit, offset_fetch, offset_delete)
-_TRANSACTIONS = (add_partitions_to_txn, add_offsets_to_txn, txn_offset_commit, end_txn)
-_ADMIN = (list_groups, describe_groups, delete_groups, list_transactions, describe_transactions, describe_producers)
-_SASL = (sasl_handshake, sasl_authenticate)
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
-    module.API.key: module.API
-    for modules in (_RECORDS, _TOPICS, _CLUSTER, _GROUPS, _POSITIONS, _TRANSACTIONS, _ADMIN, _SASL)
-    for module in modules
+    api.key: api
+    for module in (records, topics, cluster, groups, positions, transactions, admin, sasl, quotas)
+    for api in module.APIS
 }
 
-#: What members live by, and asks no storage but that of groups: it must not wait for threads that do.
-OF_MEMBERS = frozenset(module.API.key for module in (*_GROUPS, offset_fetch))
-#: What waits for the storage, step by step: whoever reads and writes records must not wait for it.
-OF_TRANSACTIONS = frozenset(module.API.key for module in (*_TRANSACTIONS, init_producer_id))
-#: What proves who clients are; it takes time on purpose, and others must not wait for it.
-OF_SASL = frozenset(module.API.key for module in _SASL)
-_BEFORE_AUTHENTICATION = OF_SASL | {api_versions.KEY}
+#: The APIs that members of groups depend on: they use the storage of groups alone, and must not wait for other work.
+OF_MEMBERS = frozenset(api.key for api in groups.APIS)
+#: APIs that wait for the storage, step by step: readers and writers of records must not wait for them.
+OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, records.INIT_PRODUCER_ID, positions.OFFSET_FETCH))
+#: APIs that end or change topics: they wait for each partition's lock, which a stopped process may hold.
+OF_TOPICS = frozenset(api.key for api in (*topics.CHANGING_APIS, records.DELETE_RECORDS))
+#: APIs that authenticate clients: they take time on purpose, and other requests must not wait for them.
+OF_SASL = frozenset(api.key for api in sasl.APIS)
+_BEFORE_AUTHENTICATION = OF_SASL | {cluster.KEY}
 
 
 def supports(head: RequestHead, session: ClientSession) -> bool:
-    """Whether a request's body can be read; it is not of a version of ApiVersions that we do not know.
+    """True if a request's body can be read; False for a version of ApiVersions that is not known.
 
-    Raises InvalidRequestError for other APIs and versions: a client that asked what we speak does not send them. And,
-    as in Kafka, for what a client may not ask before it has authenticated.
+    Raises InvalidRequestError for other APIs and versions: a client that read ApiVersions does not send them. As in
+    Kafka, also for APIs that need authentication, before the client has authenticated.
     """
     if session.principal is None and head.api_key not in _BEFORE_AUTHENTICATION:
         raise InvalidRequestError("a request of a client that has not authenticated", api_key=head.api_key)
     api = APIS.get(head.api_key)
     if api is not None and api.oldest <= head.api_version <= api.newest:
         return True
-    if head.api_key == api_versions.KEY:
+    if head.api_key == cluster.KEY:
         return False
     raise InvalidRequestError(
         "an API or version that the gateway does not speak", api_key=head.api_key, version=head.api_version
     )
+
+
+class RequestMetrics:
+    """The number of requests, and the time that handlers worked on them; for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._seconds = Counter[str](), Counter[str]()
+
+    @property
+    def total(self) -> int:
+        """All requests so far."""
+        return sum(self._count.values())
+
+    def note(self, api: str, seconds: float) -> None:
+        """Count a request that a handler has worked on; one that was put off counts each time."""
+        with self._lock:
+            self._count[api] += 1
+            self._seconds[api] += seconds  # type: ignore[assignment]
+
+    def metrics(self) -> list[Metric]:
+        """The counters as they are now."""
+        with self._lock:
+            count, seconds = sorted(self._count.items()), sorted(self._seconds.items())
+        return [
+            Metric(
+                "distlog_gateway_requests",
+                "counter",
+                "requests that handlers worked on; a fetch that waited counts again",
+                [({"api": api}, float(value)) for api, value in count],
+            ),
+            Metric(
+                "distlog_gateway_request_seconds",
+                "counter",
+                "how long handlers worked on requests",
+                [({"api": api}, float(value)) for api, value in seconds],
+            ),
+        ]
 
 
 class KafkaApis:

@@ -1,1 +1,1 @@
-"""The jobs as programs: `python -m distlog.jobs.append`. Those in `jobs/` are the same, for spark-submit."""
+"""The jobs as programs: `python -m distlog.jobs.append`. The programs in `jobs/` are the same, for spark-submit."""

@@ -3,9 +3,8 @@
 import sys
 from functools import partial
 
-from distlog.spark.jobs.append_job import append_files
+from distlog.spark.jobs.append_job import FORMATS, UNITS, append_files
 from distlog.spark.jobs.job import add_settings, job_parser, run_job
-from distlog.spark.jobs.job_inputs import FORMATS
 
 parser = job_parser(__doc__)
 parser.add_argument("--input", required=True, action="append", metavar="PATH", help="file or folder; may be repeated")
@@ -13,7 +12,12 @@ parser.add_argument("--format", choices=FORMATS, help="format of the input; by d
 parser.add_argument("--key", metavar="COLUMN", help="column of the key; by default records have no key")
 parser.add_argument("--value", metavar="COLUMN", help="column of the value; by default the row as JSON, or the line")
 parser.add_argument(
-    "--timestamp", metavar="COLUMN", help="column of the time: ms since 1970, ISO 8601, or as --time-format says"
+    "--timestamp",
+    metavar="COLUMN",
+    help="column of the time: a number since 1970, ISO 8601, or as --time-format says",
+)
+parser.add_argument(
+    "--timestamp-unit", choices=UNITS, default="ms", help="the unit of times that are numbers; by default ms"
 )
 parser.add_argument(
     "--pattern", metavar="REGEX", help="for text: has groups named key, timestamp, value (or the line)"

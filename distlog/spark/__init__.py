@@ -7,8 +7,18 @@
 >>> spark.read.format("distlog").load("s3://bucket/logs/access")
 """
 
-from distlog.spark.frames import append, read
-from distlog.spark.maintenance import compact, rebuild_indexes, verify
+import distlog.spark.versions  # noqa: F401 - first, since it tells of a PySpark that is too old
+from distlog.spark.frames import append, compact, read, rebuild_indexes, register_tables, stream, verify
 from distlog.spark.spark_session import register, session
 
-__all__ = ["append", "compact", "read", "rebuild_indexes", "register", "session", "verify"]
+__all__ = [
+    "append",
+    "compact",
+    "read",
+    "rebuild_indexes",
+    "register",
+    "register_tables",
+    "session",
+    "stream",
+    "verify",
+]

@@ -1,35 +1,109 @@
-"""Functions that append and read DataFrames: they do what `df.write` and `spark.read` do, with Python's types."""
+"""Functions that append, read and maintain: they do what `df.write` and `spark.read` do, with Python's types."""
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, InvalidTopicError, TopicNotFoundError
+from distlog.core.integers import count_of
+from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
+from distlog.core.maintenance.merge import CompactReport, compact_or_merge
+from distlog.core.maintenance.rebuild import RebuildReport
+from distlog.core.maintenance.rebuild import rebuild_indexes as rebuild_by
+from distlog.core.maintenance.verify import VerifyReport
+from distlog.core.maintenance.verify import verify as verify_by
 from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
-from distlog.core.reading.slices.slices import OutOfRange, SegmentSlice, first_offsets
+from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
+from distlog.core.reading.time_lookup import EARLIEST, LATEST
 from distlog.core.storage.storage import Storage
-from distlog.core.times import Time, to_ms
-from distlog.core.topics.appending.append_commit import AppendResult, BatchId
-from distlog.core.topics.appending.appendable import ACCEPTED, IGNORED
-from distlog.core.topics.appending.retention_warning import warn_of_retention
+from distlog.core.times import Time, check_unit, to_ms
+from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch, replayed, warn_of_retention
+from distlog.core.topics.appendable import ACCEPTED, IGNORED, warn_of_early
 from distlog.core.topics.open_topic import open as open_topic
+from distlog.core.topics.open_topic import topics
 from distlog.core.topics.topic import Topic
-from distlog.core.transactions.isolation import Isolation, IsolationLevel
-from distlog.core.whole_number import count_of
-from distlog.spark.frame_write import append_to
-from distlog.spark.options import storage_texts
-from distlog.spark.source.kafka_rows import SPARK_NAMES, schema_of
-from distlog.spark.source.map_in_arrow import read_splits
-from distlog.spark.source.offsets import format_assign, format_offsets
-from distlog.spark.source.splits import Split, SplitSize, split
-from distlog.spark.spark_session import cores, make_ready
+from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
+from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
+from distlog.spark.read_options import format_assign, format_offsets
+from distlog.spark.sink import TopicFacts, find_write, parse_batch_id, partition_column
+from distlog.spark.spark_session import cores, format_with
+from distlog.spark.tasks import SparkRun, clean_in_tasks
+from distlog.spark.versions import by_id
+
+# ---
+# Appends a DataFrame to a topic that the driver has open, and returns the offsets of the rows.
+
+
+def append_to(
+    topic: Topic,
+    rows: DataFrame,
+    *,
+    shuffle: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    app_id: str | None = None,
+    batch_id: BatchId | None = None,
+    compression: str | None = None,
+    timestamp_unit: str = "ms",
+) -> AppendResult:
+    """Append rows with the columns of a topic. The arguments and errors are those of `distlog.spark.append`.
+
+    The topic's metadata is loaded again only for the commit.
+    """
+    check_batch(app_id, batch_id)
+    check_unit(timestamp_unit)
+    batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
+    if shuffle:
+        rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
+        rows = by_id(rows, topic.partitions, "partition")
+    write_id, facts = uuid.uuid4().hex, TopicFacts.of(topic.snapshot, app_id, batch_id)
+    options = {"writeId": write_id, "topicFacts": str(facts)}
+    if app_id is not None:
+        options |= {"txnAppId": app_id, "txnVersion": str(batch_id)}
+    if timestamp_unit != "ms":
+        options["timestampUnit"] = timestamp_unit
+    if compression is not None:
+        options["compression"] = compression
+    source = format_with(rows.sparkSession, storage_options)
+    rows.write.format(source).mode("append").options(**options).save(topic.url)
+    made = None if facts.is_done else find_write(topic.storage, write_id, topic.version, config=topic.config)
+    if made is not None and not made.replayed:
+        return made
+    return _first_result(rows.sparkSession, topic, app_id, batch_id)
+
+
+def _first_result(spark: SparkSession, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> AppendResult:
+    """The result of the first write, if this one repeated it; an empty result if there were no rows."""
+    if app_id is None:
+        app_id, batch_id = _micro_batch(spark)
+    before = replayed(topic.snapshot, app_id, batch_id)
+    return before or replayed(topic.refresh().snapshot, app_id, batch_id) or AppendResult(None)
+
+
+def _micro_batch(spark: SparkSession) -> tuple[str | None, int | None]:
+    """The query and batch that a foreachBatch function runs for, or (None, None) outside of one."""
+    try:
+        context = spark.sparkContext
+        query, batch = (
+            context.getLocalProperty("sql.streaming.queryId"),
+            context.getLocalProperty("streaming.sql.batchId"),
+        )
+    except Exception:  # Spark Connect has no context, and each kind of session raises another error
+        return None, None
+    return (query, int(batch)) if query and batch else (None, None)
+
+
+# ---
+# Functions that append and read DataFrames: they do what `df.write` and `spark.read` do, with Python's types.
+
 
 StorageSettings = Mapping[str, Any]
 
@@ -47,6 +121,7 @@ def append(
     app_id: str | None = None,
     batch_id: BatchId | None = None,
     compression: str | None = None,
+    timestamp_unit: str = "ms",
 ) -> AppendResult:
     """Append the rows of a DataFrame to a topic in one commit. Returns the version and the offsets of the rows.
 
@@ -56,7 +131,8 @@ def append(
     `shuffle` each task writes a segment for every partition among its rows, in the order of the tasks. With
     `shuffle` there is one segment per partition, and the order between input tasks is lost. A repeated
     (app_id, batch_id) appends nothing and returns the first result; a batch_id of digits is a number. `compression`
-    is the codec if the topic's compression.type is producer.
+    is the codec if the topic's compression.type is producer. Numbers in the column timestamp count
+    `timestamp_unit`: s, ms, us or ns. A TimestampWarning tells of times before 1990.
 
     Raises InvalidRecordError before any task runs. After that it raises Spark's own exceptions, with the text of
     distlog's.
@@ -70,7 +146,9 @@ def append(
         app_id=app_id,
         batch_id=batch_id,
         compression=compression,
+        timestamp_unit=timestamp_unit,
     )
+    warn_of_early(result.early_ms, topic.snapshot, 3)
     warn_of_retention(result.expired, topic.snapshot)
     if isinstance(url, Topic) and result.version is not None:
         url.refresh()
@@ -128,8 +206,8 @@ def read(
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = _opened(url, version, timestamp, storage_options)
     times = scan_plan.times(start, end, start_time, end_time)
-    asked = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
-    slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, asked, isolation, out_of_range, times)
+    bounds = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
+    slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
     exact = True
     if limit is not None:
         slices, exact = first_offsets(slices, count_of("limit", limit))
@@ -145,10 +223,86 @@ def read(
         }
         if min_partitions is not None:
             options["minPartitions"] = str(min_partitions)
-        options |= {"kafka.isolation.level": isolation, **storage_texts(topic.storage.options)}
-        make_ready(spark)
-        rows = spark.read.format("distlog").schema(schema).options(**options).load(topic.url)
+        options["kafka.isolation.level"] = isolation
+        source = format_with(spark, topic.storage.options)
+        rows = spark.read.format(source).schema(schema).options(**options).load(topic.url)
     return rows if limit is None or exact else rows.limit(limit)
+
+
+def stream(
+    spark: SparkSession,
+    url: str | Topic,
+    columns: str | Iterable[str] | None = None,
+    start: int | Mapping[int, int] = LATEST,
+    start_time: Time | None = None,
+    *,
+    partitions: int | Iterable[int] | None = None,
+    isolation: IsolationLevel = "read_uncommitted",
+    fail_on_data_loss: bool = True,
+    include_headers: bool = False,
+    max_offsets: int | None = None,
+    max_bytes: int | None = None,
+    min_partitions: int | None = None,
+    storage_options: StorageSettings | None = None,
+) -> DataFrame:
+    """The records of a topic as a streaming DataFrame with the columns of Spark's Kafka source.
+
+    The first query of a checkpoint begins at `start`: an offset, or one by partition, or LATEST or EARLIEST;
+    partitions that it leaves out begin at their log start. With `start_time` it begins in each partition at the
+    first record that is not older, or at the end. A micro-batch takes about `max_offsets` offsets and `max_bytes`
+    bytes of log. All else is as in `read`, and further options are those of `format("distlog")`.
+
+    Raises TopicNotFoundError, and ReadOnlyTopicError for a Topic at a version, since a stream follows the newest.
+    """
+    schema = schema_of(None if columns is None else names_of(columns), include_headers)
+    topic = _opened(url, None, None, storage_options)
+    topic.current.check_writable(topic.storage)
+    bounds = scan_plan.bounds(topic.snapshot, partitions, start, None)
+    starts = {number: EARLIEST if first is None else first for number, (first, _) in bounds.items()}
+    options = {
+        "assign": None if partitions is None else format_assign(topic.name, starts),
+        "startingOffsets": format_offsets(topic.name, starts),
+        "startingTimestamp": None if start_time is None else to_ms(start_time),
+        "startingOffsetsByTimestampStrategy": "latest",
+        "kafka.isolation.level": isolation,
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "maxOffsetsPerTrigger": max_offsets,
+        "maxBytesPerTrigger": max_bytes,
+        "minPartitions": min_partitions,
+    }
+    texts = {name: str(value) for name, value in options.items() if value is not None}
+    source = format_with(spark, topic.storage.options)
+    return spark.readStream.format(source).schema(schema).options(**texts).load(topic.url)
+
+
+def register_tables(spark: SparkSession, root: str, *, storage_options: StorageSettings | None = None) -> list[str]:
+    """Make each topic right below the folder `root` a temporary view of its name; returns the names as SQL has them.
+
+    A view has the columns of Spark's Kafka source, and shows its topic as it is now, so call this again to see what
+    was appended since. It replaces views of the same names, and hides tables of them.
+
+    Raises TopicNotFoundError if there is no topic, and InvalidTopicError for names that are the same to Spark, which
+    sees no case unless `spark.sql.caseSensitive` is true; then no view is made.
+    """
+    found = topics(root, storage_options)
+    if not found:
+        raise TopicNotFoundError("no topic is right below this folder: give the one above the topics", root=root)
+    if spark.conf.get("spark.sql.caseSensitive") != "true":
+        _check_case([topic.name for topic in found])
+    quoted = {f"`{topic.name}`": topic for topic in found}
+    for name, topic in quoted.items():
+        read(spark, topic).createOrReplaceTempView(name)
+    return list(quoted)
+
+
+def _check_case(names: Sequence[str]) -> None:
+    spelled: dict[str, str] = {}
+    for name in names:
+        other = spelled.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidTopicError(
+                "Spark cannot tell these names apart: set spark.sql.caseSensitive to true", first=other, second=name
+            )
 
 
 def _opened(
@@ -176,7 +330,7 @@ def of_slices(
 
 
 def _has_map_in_arrow() -> bool:
-    """Whether Spark allows `mapInArrow`: it insists on pandas, although it does not use it there."""
+    """True if Spark allows `mapInArrow`: it insists on pandas, although it does not use it there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # a pandas newer than Spark knows works too
         try:
@@ -206,3 +360,52 @@ def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[
         "endingOffsets": format_offsets(topic.name, ends),
         "failOnDataLoss": "false",
     }
+
+
+# ---
+# Maintenance that reads the logs of a topic, as Spark tasks. The reports are the same as those of `Topic`.
+
+
+def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] | None = None) -> VerifyReport:
+    """Check everything about the topic, as `Topic.verify` does, but its segments in parallel.
+
+    Raises TopicNotFoundError, StorageError.
+    """
+    topic = open_topic(url, storage_options=storage_options)
+    return verify_by(topic.handle, topic.checked_snapshot, SparkRun(spark))
+
+
+def rebuild_indexes(
+    spark: SparkSession,
+    url: str,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> RebuildReport:
+    """Repair the index files of all segments, as `Topic.rebuild_indexes` does, in parallel and in one commit.
+
+    Raises TopicNotFoundError, StorageError, CommitStateUnknownError.
+    """
+    topic = open_topic(url, storage_options=storage_options)
+    return rebuild_by(topic.handle, topic.snapshot, SparkRun(spark), force=force, dry_run=dry_run)[0]
+
+
+def compact(
+    spark: SparkSession,
+    url: str,
+    *,
+    dry_run: bool = False,
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+) -> CompactReport:
+    """Compact partitions or merge groups of segments in parallel, as `Topic.compact` does.
+
+    Keys need 24 bytes each. If the keys of a partition do not fit in `dedupe_buffer_bytes`, many tasks share the
+    partition, and no task needs more memory than that for keys. The report names partitions that cannot be cleaned
+    and segments that cannot be merged; the others go on. Raises TopicNotFoundError, CommitConflictError,
+    CommitStateUnknownError, and Spark's own exceptions with the text of distlog's.
+    """
+    topic = open_topic(url, storage_options=storage_options)
+    clean = partial(clean_in_tasks, spark, topic.handle, dedupe_buffer_bytes)
+    return compact_or_merge(topic.handle, topic.snapshot, SparkRun(spark), clean, dry_run=dry_run)[0]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import uuid
 import warnings
 from collections.abc import Mapping
-from weakref import WeakSet
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from distlog.spark.data_source import DistlogDataSource
+from distlog.spark.data_source import DistlogDataSource, with_storage_options
+from distlog.spark.versions import check_part
 
 #: Settings that differ from Spark's defaults. spark-submit and the caller can override them.
 DEFAULTS: Mapping[str, str] = {
@@ -29,6 +34,8 @@ DEFAULTS: Mapping[str, str] = {
 
 #: Sessions that know the format. To register it again costs each of them a process of Python.
 _registered: WeakSet[SparkSession] = WeakSet()
+#: The formats with storage options of their own that a session knows, by those options.
+_with_options: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
 def session(app_name: str = "distlog", **conf: str) -> SparkSession:
@@ -48,10 +55,37 @@ def session(app_name: str = "distlog", **conf: str) -> SparkSession:
     return spark
 
 
-def register(spark: SparkSession) -> None:
-    """Make the format `distlog` known to a session; needed for `format("distlog")` if it came by `--py-files`."""
-    spark.dataSource.register(DistlogDataSource)
+def register(spark: SparkSession, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Make the format `distlog` known to a session; needed for `format("distlog")` if it came by `--py-files`.
+
+    `storage_options` go with each read, write and stream of the format, below the options that it has itself. They
+    reach tasks, but stand in no plan, no log, no event log and no page of Spark, as secrets must not.
+    """
+    name = DistlogDataSource.name()
+    source = with_storage_options(storage_options, name) if storage_options else DistlogDataSource
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+        # PySpark 4.0 replaces no format that it found by itself
+        what, instead = "register with storage options", ": give them to append, read and stream"
+        check_part(not storage_options, what, "4.1", instead)
     _registered.add(spark)
+
+
+def format_with(spark: SparkSession, storage_options: Mapping[str, Any] | None) -> str:
+    """The name of a format of the session that has these storage options, which Spark does not show."""
+    make_ready(spark)
+    if not storage_options:
+        return DistlogDataSource.name()
+    names = _with_options.setdefault(spark, {})
+    made_from = json.dumps(dict(storage_options), sort_keys=True, default=repr)
+    if made_from not in names:
+        name = f"{DistlogDataSource.name()}-{uuid.uuid4().hex}"
+        spark.dataSource.register(with_storage_options(storage_options, name))
+        names[made_from] = name
+    return names[made_from]
 
 
 def make_ready(spark: SparkSession) -> None:
@@ -72,7 +106,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def cores(spark: SparkSession) -> int:
-    """How many tasks run at once; the number of this machine's processors if Spark does not tell."""
+    """The number of tasks that run at once; the number of this machine's processors if Spark does not tell."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context, and each kind of session raises another error
@@ -94,6 +128,6 @@ def default_settings() -> dict[str, str]:
 
 
 def _is_on_terminal() -> bool:
-    """Whether output goes to a terminal. spark-submit takes over Python's streams, so the JVM is asked as well."""
+    """True if output goes to a terminal. spark-submit takes over Python's streams, so the JVM is asked as well."""
     jvm = SparkContext._jvm
     return sys.stderr.isatty() or (jvm is not None and jvm.java.lang.System.console() is not None)

@@ -9,11 +9,10 @@ import pytest
 from adopted import adopt, offsets, with_indexes
 from golden import partitions
 
-from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
-from distlog.core.batches.record_batch import check_crcs, read_headers
+from distlog.core.batches.record_batch import check_crcs, header_offsets, read_headers, write_base_offsets
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import UnsupportedVersionError
-from distlog.core.maintenance.merging.merge import merge
+from distlog.core.maintenance.merge import merge
 from distlog.core.topics.topic import Topic
 
 LOGS = [f"logs.{name}-{codec}-0" for name in ("v0", "v1", "v1-append") for codec in ("none", "gzip", "snappy", "lz4")]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlog.core.arrays import new_array
 from distlog.core.batches import compression
 from distlog.core.batches.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, Expander, compress, decompress
-from distlog.core.buffers import new_array
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
 
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]

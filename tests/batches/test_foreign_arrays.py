@@ -127,7 +127,7 @@ def by_transaction(topic: Topic, batch: pa.RecordBatch) -> None:
 
 
 def by_task(topic: Topic, batch: pa.RecordBatch) -> None:
-    task = pytest.importorskip("distlog.spark.sink.task_write")
+    task = pytest.importorskip("distlog.spark.sink")
     task.write_rows(topic.storage, task.TopicFacts.of(topic.snapshot, None, None), None, iter([batch]))
 
 

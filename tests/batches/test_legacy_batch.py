@@ -180,7 +180,7 @@ def test_formats_mix_and_keep_their_order() -> None:
 
 
 def test_a_bomb_in_a_wrapper_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.batches.record_sections.MAX_RECORDS_BYTES", 1000)
+    monkeypatch.setattr("distlog.core.batches.record_decoder.MAX_RECORDS_BYTES", 1000)
     data = wrapper(1, 0, entry(1, 0, None, bytes(2000)))
     with pytest.raises(CorruptRecordError, match="more than is allowed"):
         decode(data, read_headers(data))

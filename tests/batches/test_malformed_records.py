@@ -14,7 +14,7 @@ from distlog.core.batches.compression import CODEC_NAMES, compress
 from distlog.core.batches.record_batch import COLUMNS, check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.varint import SLACK
+from distlog.core.kernels.record_scan import SLACK
 
 HOSTILE = {
     "a length beyond the batch": varint(100) + body(),

@@ -16,7 +16,7 @@ from distlog.core.batches.compression import CODEC_NAMES, compress
 from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.varint import SLACK
+from distlog.core.kernels.record_scan import SLACK
 
 KINDS = [*((2, codec) for codec in range(5)), *((magic, codec) for magic in (0, 1) for codec in range(4))]
 IDS = [f"v{magic}-{CODEC_NAMES[codec]}" for magic, codec in KINDS]

@@ -11,15 +11,13 @@ import pytest
 from decoded_rows import HEADERS, offsets, rows
 from raw_batches import batch, record
 
-from distlog.core.batches import record_fields
+from distlog.core.arrays import byte_array
+from distlog.core.batches import record_decoder
 from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import COLUMNS, SCHEMA, read_headers
-from distlog.core.batches.record_decoder import decode, decode_parts
-from distlog.core.batches.record_sections import AskedBatches
-from distlog.core.batches.source import Source
-from distlog.core.buffers import byte_array
+from distlog.core.batches.record_batch import COLUMNS, SCHEMA, Source, read_headers
+from distlog.core.batches.record_decoder import BatchSelection, decode, decode_parts
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.varint import SLACK
+from distlog.core.kernels.record_scan import SLACK
 
 
 def test_a_record_has_every_column_of_the_schema() -> None:
@@ -41,7 +39,7 @@ def test_a_record_has_every_column_of_the_schema() -> None:
 
 
 def test_columns_of_one_value_share_memory_with_those_of_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_fields, "_CONSTANT_ROWS", range(9))
+    monkeypatch.setattr(record_decoder, "_CONSTANT_ROWS", range(9))
     few, more = (batch([record(number, 0, b"k", b"v") for number in range(count)]) for count in (3, 5))
     one, other = (decode(data, read_headers(data), partition=3) for data in (few, more))
     for name in ("partition", "timestamp_type", "headers"):
@@ -55,7 +53,7 @@ def test_columns_of_one_value_share_memory_with_those_of_other_batches(monkeypat
 
 @pytest.mark.parametrize("size", [6, 7, 8, 9])
 def test_columns_of_one_value_may_have_any_number_of_rows(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_fields, "_CONSTANT_ROWS", range(7, 9))
+    monkeypatch.setattr(record_decoder, "_CONSTANT_ROWS", range(7, 9))
     contents = b"".join(record(number, 0, None, None) for number in range(size))
     data = batch([], count=size, last_delta=size - 1, section=contents)
     decoded = decode(data, read_headers(data), partition=3, columns=("partition", "timestamp_type", "headers"))
@@ -236,8 +234,8 @@ def test_compressed_and_plain_batches_mix(codec: int) -> None:
 
 
 def parts(data: bytes, part_bytes: int) -> list[pa.RecordBatch]:
-    asked = AskedBatches(byte_array(data), read_headers(data), 0, 0, 0, 2**62, Source())
-    return list(decode_parts(asked, COLUMNS, part_bytes))
+    selection = BatchSelection(byte_array(data), read_headers(data), 0, 0, 0, 2**62, Source())
+    return list(decode_parts(selection, COLUMNS, part_bytes))
 
 
 @pytest.mark.parametrize("part_bytes", [1, 700, 1500, 10**9])

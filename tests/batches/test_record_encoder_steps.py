@@ -11,10 +11,9 @@ from encoded_rows import ROWS, Row, simple, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.batches.batch_format import BatchFormat
-from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, encode
-from distlog.core.batches.record_input import RecordInput
-from distlog.core.buffers import BLOCK_BYTES, lies_in_pages
+from distlog.core.arrays import BLOCK_BYTES, lies_in_pages
+from distlog.core.batches.record_batch import BatchFormat
+from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, RecordInput, encode
 from distlog.core.errors import InvalidRecordError
 
 

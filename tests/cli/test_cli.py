@@ -197,6 +197,14 @@ def test_without_typer_one_line_says_what_to_install() -> None:
     assert "pip install 'distlog[cli]'" in run.stderr
 
 
+def test_commands_but_serve_need_nothing_of_the_gateways() -> None:
+    program = "import sys; sys.modules['kio'] = None; from distlog.cli import load; load(); print(*sys.modules)"
+    run = run_python(program)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "distlog.cli.services" in run.stdout.split()
+    assert "distlog.gateway.gateway_server" not in run.stdout.split()
+
+
 def test_a_closed_pipe_ends_a_read_quietly(filled: CommandLine) -> None:
     filled.ok("append", stdin=b"x" * 100 + b"\n" * 100_000)
     command = f"{sys.executable} -m distlog.cli read {filled.url} | head -n 1"

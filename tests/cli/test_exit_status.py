@@ -13,7 +13,7 @@ from typer.main import get_command
 
 import distlog
 from distlog.cli.app import app
-from distlog.console import report
+from distlog.console import output
 from distlog.core.storage.storage import Storage
 
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
@@ -37,6 +37,8 @@ GIVEN = {
     "vacuum": "MISSING",
     "rebuild-index": "MISSING",
     "verify": "MISSING",
+    "repair": "MISSING",
+    "transactions": "MISSING",
     "dump": "MISSING.log",
     "adopt": "MISSING",
     "export": "MISSING FOLDER",
@@ -44,9 +46,10 @@ GIVEN = {
     "serve": "--root memory://MISSING --listen 127.0.0.1:1",
     "users": "MISSING",
     "warmup": "",
+    "check-store": "MISSING",
 }
 #: Commands that do not fail where nothing is: they make what is missing.
-MAKERS = {"create", "serve", "warmup"}
+MAKERS = {"create", "serve", "warmup", "check-store"}
 
 
 def run(cli: CommandLine, name: str, *more: str) -> Outcome:
@@ -67,19 +70,19 @@ def test_every_command_is_known_here() -> None:
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_wrong_option_is_2(cli: CommandLine, name: str) -> None:
     outcome = run(cli, name, "--no-such-option")
-    assert (outcome.status, outcome.out) == (report.WRONG_USAGE, "")
+    assert (outcome.status, outcome.out) == (output.WRONG_USAGE, "")
     assert "--no-such-option" in outcome.err
 
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_help_is_0(cli: CommandLine, name: str) -> None:
-    assert cli.bare(name, "--help").status == report.DONE
+    assert cli.bare(name, "--help").status == output.DONE
 
 
 @pytest.mark.parametrize("name", sorted(set(GIVEN) - MAKERS))
 def test_what_is_not_there_is_1(cli: CommandLine, name: str) -> None:
     outcome = run(cli, name, "--json")
-    assert (outcome.status, outcome.err.count("\n")) == (report.FAILED, 0 if name == "dump" else 1)
+    assert (outcome.status, outcome.err.count("\n")) == (output.FAILED, 0 if name == "dump" else 1)
 
 
 @pytest.mark.parametrize("name", sorted(set(GIVEN) - {"users", "warmup"}))
@@ -88,7 +91,7 @@ def test_ctrl_c_is_130_and_quiet(cli: CommandLine, monkeypatch: pytest.MonkeyPat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Storage, "__init__", interrupted)
-    assert run(cli, name) == (report.INTERRUPTED, "", "")
+    assert run(cli, name) == (output.INTERRUPTED, "", "")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_what_the_topic_does_not_have_and_bad_data_is_1(
 ) -> None:
     distlog.create(cli.url)
     outcome = cli(command, *arguments.split(), stdin=stdin)
-    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (report.FAILED, "", 1)
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.FAILED, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +134,14 @@ def test_what_the_topic_does_not_have_and_bad_data_is_1(
 def test_what_no_topic_takes_is_2(cli: CommandLine, command: str, arguments: str) -> None:
     if command != "create":
         distlog.create(cli.url)
-    assert cli(command, *arguments.split(), stdin=b"v\n").status == report.WRONG_USAGE
+    assert cli(command, *arguments.split(), stdin=b"v\n").status == output.WRONG_USAGE
 
 
 def test_a_name_that_no_topic_can_have_is_2(cli: CommandLine) -> None:
-    assert cli.bare("create", f"{cli.url} or so").status == report.WRONG_USAGE
+    assert cli.bare("create", f"{cli.url} or so").status == output.WRONG_USAGE
 
 
 def test_the_table_of_the_page_has_these() -> None:
     statuses = [row[0] for row in table(read("docs/command-line.md"), "## Exit status")]
-    named = (report.DONE, report.FAILED, report.WRONG_USAGE, report.INTERRUPTED, report.TERMINATED)
+    named = (output.DONE, output.FAILED, output.WRONG_USAGE, output.INTERRUPTED, output.TERMINATED)
     assert statuses == [str(each) for each in named]

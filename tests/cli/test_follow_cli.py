@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from forked_programs import Program, command
 
 import distlog
 
@@ -20,12 +19,10 @@ LIBRARY = Path(__file__).parents[2]
 
 
 @contextmanager
-def following(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def following(url: str, *arguments: str) -> Iterator[Program]:
     """A process that follows the topic, from what comes now on unless `arguments` say where."""
-    command = [sys.executable, "-m", "distlog.cli", "read", url, "--follow", "--json", *arguments]
-    child = subprocess.Popen(
-        command, cwd=LIBRARY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = command("read", url, "--follow", "--json", *arguments, **outputs)
     try:
         yield child
     finally:
@@ -33,7 +30,7 @@ def following(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         child.communicate()
 
 
-def first_line(child: subprocess.Popen[str]) -> str:
+def first_line(child: Program) -> str:
     assert child.stdout
     return child.stdout.readline()
 
@@ -54,7 +51,7 @@ def test_records_are_printed_as_they_come_until_a_signal(number: int, status: in
             writer.append(b"late")
         assert first_line(child) == '{"value": "late"}\n'
         child.send_signal(number)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=300)
         assert (child.returncode, out, err) == (status, "", "")
 
 
@@ -65,7 +62,7 @@ def test_a_closed_pipe_ends_it_quietly(filled: CommandLine) -> None:
         assert child.stderr
         child.stdout.close()
         topic = distlog.open(filled.url)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while child.poll() is None and time.monotonic() < end:
             topic.append([{"value": b"x" * 100}])
             time.sleep(0.05)
@@ -85,14 +82,28 @@ def test_a_group_of_a_reader_that_was_interrupted_has_what_was_printed(filled: C
     with following(filled.url, "--group", "jobs") as child:
         for _ in range(5):
             first_line(child)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while filled.ok("groups", "--json").json["groups"][0]["lag"] and time.monotonic() < end:
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)
-        assert child.wait(60) == 130
+        assert child.wait(300) == 130
     # it left the group, so nobody waits for its lease
     (row,) = filled.ok("groups", "--group", "jobs", "--json").json["groups"]
     assert (row["position"], row["lag"], row["member"]) == (5, 0, None)
+
+
+def test_positions_go_to_a_group_of_kafkas_clients_and_back(filled: CommandLine) -> None:
+    pytest.importorskip("kio")
+    filled.ok("groups", "--group", "jobs", "--reset", "1")
+    assert (
+        filled.ok("groups", "--group", "jobs", "--to-kafka", "web").out == "committed the positions of jobs for web\n"
+    )
+    (row,) = filled.ok("groups", "--group", "back", "--from-kafka", "web", "--json").json["groups"]
+    assert row["position"] == 1
+    outcome = filled("groups", "--group", "back", "--from-kafka", "no")
+    assert (outcome.status, "no position" in outcome.err) == (2, True)
+    outcome = filled("groups", "--group", "no", "--to-kafka", "web")
+    assert (outcome.status, "no such group" in outcome.err) == (1, True)
 
 
 def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
@@ -118,6 +129,9 @@ def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
         ("read", "--follow", "--timeout", "-1"),
         ("groups", "--reset", "earliest"),
         ("groups", "--delete"),
+        ("groups", "--from-kafka", "g"),
+        ("groups", "--to-kafka", "g"),
+        ("groups", "--group", "g", "--to-kafka", "g", "--from-kafka", "g"),
         ("groups", "--group", "g", "--delete", "--reset", "earliest"),
         ("groups", "--group", "g", "--reset", "soon"),
     ],

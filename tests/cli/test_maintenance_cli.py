@@ -16,11 +16,11 @@ from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
-from distlog.cli.commands import maintenance_commands
-from distlog.core.display.progress import Progress
+from distlog.cli import maintenance_commands
+from distlog.core.display import Progress
 from distlog.core.errors import ReadOnlyTopicError
-from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
-from distlog.core.maintenance.integrity.verify import verify
+from distlog.core.maintenance.rebuild import rebuild_indexes
+from distlog.core.maintenance.verify import verify
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from forked_programs import command
 
 import distlog
 from distlog.console import output
@@ -100,6 +100,20 @@ def test_append_says_when_retention_is_to_delete_it(cli: CommandLine) -> None:
     assert cli.ok("append", "--format", "jsonl", "--json", stdin=old).json["expired"] == 1
 
 
+def test_append_says_when_numbers_look_like_seconds_and_takes_their_unit(cli: CommandLine) -> None:
+    cli.ok("create")
+    seconds = b'{"value": "v", "timestamp": 1700000000}\n'
+    ran = cli.ok("append", "--format", "jsonl", stdin=seconds)
+    assert "1700000000 was taken for milliseconds, and looks like seconds" in ran.out
+    assert ran.err == ""
+    facts = cli.ok("append", "--format", "jsonl", "--timestamp-unit", "s", "--json", stdin=seconds).json
+    assert facts["early_ms"] is None
+    assert [json.loads(line)["timestamp"] for line in cli.ok("read", "--json").out.splitlines()] == [
+        1700000000,
+        1700000000000,
+    ]
+
+
 def test_describe_shows_an_older_version(filled: CommandLine) -> None:
     assert filled.ok("describe", "--version", "0", "--json").json["partitions"][0]["end_offset"] == 0
     assert filled("describe", "--version", "7").status == 1
@@ -125,13 +139,12 @@ def test_the_version_and_short_help_are_there(cli: CommandLine) -> None:
 def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_word(cli: CommandLine, as_json: list[str]) -> None:
     topic = distlog.create(cli.url)
     topic.append([{"value": b"%099d" % number} for number in range(20_000)])
-    command = [sys.executable, "-m", "distlog.cli", "read", cli.url, *as_json]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    run = command("read", cli.url, *as_json, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert run.stdout is not None
     assert run.stderr is not None
     run.stdout.read(10)
     run.stdout.close()
-    assert run.stderr.read() == b""
+    assert run.stderr.read() == ""
     assert run.wait() == 1
     run.stderr.close()
 
@@ -140,17 +153,17 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_word(cli: Comm
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_output_that_cannot_be_written_is_one_line_on_standard_error(cli: CommandLine, as_json: list[str]) -> None:
     cli.ok("create")
-    command = [sys.executable, "-m", "distlog.cli", "history", cli.url, *as_json]
     with open("/dev/full", "w") as full:
-        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (run.returncode, run.stderr) == (1, "distlog: [Errno 28] No space left on device\n")
+        run = command("history", cli.url, *as_json, stdout=full, stderr=subprocess.PIPE)
+        said = run.communicate(timeout=300)[1]
+    assert (run.returncode, said) == (1, "distlog: [Errno 28] No space left on device\n")
 
 
 def test_topics_are_opened_or_created(tmp_path: Path) -> None:
     url = str(tmp_path / "clicks")
     assert distlog.open_or_create(url, 3, {"retention.ms": 5}).config.retention_ms == 5
     assert distlog.open_or_create(url).partitions == distlog.open_or_create(url, 3).partitions == 3
-    with pytest.raises(distlog.InvalidConfigError, match=r"another number of partitions.*partitions=3 asked=4"):
+    with pytest.raises(distlog.InvalidConfigError, match=r"another number of partitions.*partitions=3 requested=4"):
         distlog.open_or_create(url, 4)
     assert [topic.name for topic in distlog.topics(str(tmp_path))] == ["clicks"]
     assert json.dumps([topic.url for topic in distlog.topics(str(tmp_path))]) == json.dumps([url])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import os
 import pty
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +16,10 @@ from typing import Any
 import pytest
 from command_line import CommandLine
 
-from distlog.cli.commands import users_command
-from distlog.core.errors import DistlogError, InvalidConfigError
-from distlog.gateway.security.credentials import check_plain
-from distlog.gateway.security.users_file import read_users, write_users
+from distlog.cli import service_commands
+from distlog.core.errors import DistlogError, InvalidConfigError, LockHeldError
+from distlog.gateway.security.authentication import check_plain
+from distlog.gateway.security.users_file import Users, read_users, write_users
 
 PASSWORD = "open sesame"
 
@@ -110,8 +112,48 @@ def test_a_change_that_fails_leaves_the_file_and_nothing_beside_it(
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(DistlogError, match="No space left"):
         write_users(str(tmp_path / "users.json"), lambda found: found.without_user("bob"))
-    assert [each.name for each in tmp_path.iterdir()] == ["users.json"]
+    assert {each.name for each in tmp_path.iterdir()} == {"users.json", "users.json.lock"}
     assert names(tmp_path / "users.json") == ["bob"]
+
+
+def test_who_may_only_list_the_folder_cannot_hold_up_a_change(users: Any, tmp_path: Path) -> None:
+    users("--set", "bob", stdin=PASSWORD.encode())
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        write_users(str(tmp_path / "users.json"), lambda found: found.without_user("bob"), timeout_s=0)
+    finally:
+        os.close(folder)
+    lock = tmp_path / "users.json.lock"
+    assert (stat.S_IMODE(lock.stat().st_mode), lock.stat().st_size) == (0o600, 0)
+    assert names(tmp_path / "users.json") == []
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_who_waits_for_another_that_changes_the_users_is_told_who_it_is(tmp_path: Path, is_linked: bool) -> None:
+    path = linked = tmp_path / "users.json"
+    if is_linked:
+        (tmp_path / "elsewhere").mkdir()
+        linked = tmp_path / "elsewhere" / "link.json"
+        linked.symlink_to(path)
+
+    def change(found: Users) -> Users:
+        with pytest.raises(LockHeldError, match=f"process {os.getpid()} has held the lock for more than 0 s"):
+            write_users(str(linked), lambda found: found, timeout_s=0)
+        return found
+
+    write_users(str(path), change)
+    write_users(str(linked), lambda found: found, timeout_s=0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change whose a file is")
+def test_the_lock_is_for_the_owner_of_the_users_also_where_root_made_it(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    write_users(str(path), lambda found: found)
+    os.chown(path, 65534, 65534)
+    write_users(str(path), lambda found: found)
+    lock = (tmp_path / "users.json.lock").stat()
+    assert (lock.st_uid, stat.S_IMODE(lock.st_mode)) == (65534, 0o600)
 
 
 def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
@@ -137,5 +179,5 @@ def test_two_passwords_that_differ_make_no_user(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(getpass, "getpass", lambda _: next(answers))
     with pytest.raises(InvalidConfigError, match="the two passwords differ"):
-        users_command.users(str(tmp_path / "users.json"), name="alice")
+        service_commands.users(str(tmp_path / "users.json"), name="alice")
     assert list(tmp_path.iterdir()) == []

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from conftest import Address
 from histories import CONFIG, RunsFirst, append, commit_log, requests
 
 from distlog.core import paths
+from distlog.core.commits.actions import Drop
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import Drop
 from distlog.core.errors import (
     InvalidConfigError,
     InvalidTopicError,
-    StorageError,
     TopicExistsError,
     TopicNotFoundError,
 )
 from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
 
 
 def test_a_created_topic_is_what_is_loaded(storage: Storage, log: CommitLog) -> None:
@@ -61,17 +59,6 @@ def test_a_number_of_partitions_out_of_range_creates_nothing(log: CommitLog, par
         log.load()
 
 
-def test_a_storage_that_ignores_the_condition_is_refused(storage: Storage) -> None:
-    def overwrite(name: str, data: bytes, **_: Any) -> bytes:
-        storage.put(name, data)
-        return data
-
-    storage.put_if_absent = overwrite
-    with pytest.raises(StorageError, match="condition"):
-        commit_log(storage).create(1, CONFIG)
-    assert not storage.list(paths.COMMITS_DIR)
-
-
 def test_a_refresh_with_nothing_new_is_one_request(storage: Storage, log: CommitLog) -> None:
     snapshot = append(log, log.create(1, CONFIG), 5)
     assert requests(storage, lambda: log.refresh(snapshot)) == (1, 0, 0)
@@ -89,10 +76,10 @@ def test_a_lost_race_costs_one_put_and_the_winner_is_read_once(storage: Storage,
     assert requests(storage, lambda: append(log, snapshot)) == (2, 2, 0)
 
 
-def test_opening_reads_the_hint_the_checkpoint_and_one_group_of_commits(storage: Storage) -> None:
-    log = commit_log(storage, checkpoint_commits=10)
+def test_opening_reads_the_hint_the_checkpoint_its_commit_s_time_and_one_group_of_commits(storage: Storage) -> None:
+    log = commit_log(storage, checkpoint_commits=10, clock=now_ms)
     append(log, log.create(1, CONFIG), 11)
-    assert requests(storage, log.load) == (2 + 4, 0, 0)
+    assert requests(storage, log.load) == (2 + 1 + 4, 0, 0)
 
 
 @pytest.mark.parametrize(("commits", "reads"), [(0, 2), (1, 2), (2, 4)])

@@ -18,18 +18,10 @@ from histories import (
 )
 
 from distlog.core import paths
+from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, SetTransaction
+from distlog.core.commits.commit_json import Origin
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import (
-    Action,
-    Add,
-    GcFloor,
-    Remove,
-    SetConfig,
-    SetLogStartOffset,
-    SetTransaction,
-)
-from distlog.core.commits.format.commit import Origin
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, CommitStateUnknownError, TransactionTooOldError
 from distlog.core.storage.storage import Storage

@@ -13,7 +13,7 @@ from histories import (
 
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError, TopicNotFoundError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
 

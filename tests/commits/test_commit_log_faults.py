@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import pytest
 from conftest import Address
-from faulty_storage import FaultyStorage
+from faulty_storage import OPERATIONS, FaultyStorage
 from fsspec.implementations.memory import MemoryFileSystem
 from histories import appending, commit_log, topic_storage
 
+from distlog.core.commits.actions import Drop
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import Drop
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitStateUnknownError, StorageError, TopicExistsError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
@@ -78,7 +78,7 @@ def test_a_lost_reply_at_any_step_changes_nothing(memory_url: Address, before: b
     probe = FaultyStorage(topic_storage(f"{memory_url.url}/probe"))
     run(probe)
     assert outcome(probe) == EXPECTED
-    assert set(probe.operations) == {"read", "put", "put_if_absent", "list", "probe_put_if_absent"}
+    assert set(probe.operations) == set(OPERATIONS)
     for step in range(len(probe.operations)):
         storage = topic_storage(f"{memory_url.url}/{step}")
         run(FaultyStorage(storage, step, before=before))

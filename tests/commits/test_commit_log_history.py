@@ -13,9 +13,9 @@ from histories import (
     segment,
 )
 
+from distlog.core.commits.actions import Add, GcFloor
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import Add, GcFloor
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, CorruptMetadataError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.storage.storage import Storage

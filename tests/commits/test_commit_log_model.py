@@ -12,9 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from searches import examples
 
 from distlog.core import paths
-from distlog.core.commits.checkpoints import checkpoint
-from distlog.core.commits.commit_log import Plan
-from distlog.core.commits.format.actions import (
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import (
     Action,
     Add,
     Cleaned,
@@ -26,9 +25,10 @@ from distlog.core.commits.format.actions import (
     SetPartitions,
     SetTransaction,
 )
-from distlog.core.commits.format.commit import Commit
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.commit_log import Plan
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, TopicExistsError, TopicNotFoundError, TransactionTooOldError
 

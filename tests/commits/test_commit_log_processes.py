@@ -76,12 +76,12 @@ def check_all_there_once_in_order(log: CommitLog, processes: int, commits: int) 
     assert sum(len(state.segments) for state in snapshot.partitions) == processes * commits
 
 
-def test_sixteen_processes_on_a_local_disk_lose_nothing(tmp_path: Path) -> None:
-    log = race(topic_storage(tmp_path).url, {}, processes=16, commits=20)
-    check_all_there_once_in_order(log, processes=16, commits=20)
+def test_six_processes_on_a_local_disk_lose_nothing(tmp_path: Path) -> None:
+    log = race(topic_storage(tmp_path).url, {}, processes=6, commits=15)
+    check_all_there_once_in_order(log, processes=6, commits=15)
 
 
 @pytest.mark.s3
-def test_eight_processes_on_s3_lose_nothing(s3_url: Address) -> None:
-    log = race(f"{s3_url.url}/clicks", s3_url.options, processes=8, commits=8)
-    check_all_there_once_in_order(log, processes=8, commits=8)
+def test_four_processes_on_s3_lose_nothing(s3_url: Address) -> None:
+    log = race(f"{s3_url.url}/clicks", s3_url.options, processes=4, commits=6)
+    check_all_there_once_in_order(log, processes=4, commits=6)

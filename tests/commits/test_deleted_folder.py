@@ -16,8 +16,7 @@ import pytest
 from conftest import Address
 
 import distlog
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.still_there import LOOK_S
+from distlog.core.commits.commit_log import LOOK_S, CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.storage.storage import Storage

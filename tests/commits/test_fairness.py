@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 from histories import CONFIG, appending
-from simulated_store import SimulatedStore, Simulation, latency_of
+from simulation.object_store import ObjectStore, connected
+from simulation.world import World
 
-from distlog.core.commits import commit_files
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import Action, SetLogStartOffset
-from distlog.core.commits.race import LONGEST_TURN_S, PAUSE_S, Race
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core import paths
+from distlog.core.commits.actions import Action, SetLogStartOffset
+from distlog.core.commits.commit_log import LONGEST_TURN_S, PAUSE_S, CommitLog, CommitRetries
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
+from distlog.core.storage.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,51 +40,56 @@ def cheap(snapshot: Snapshot) -> list[Action]:
 
 def race(writers: int, commits: int, seed: int) -> Outcome:
     """`writers` that commit `commits` times each; before each they look at the head, and write two files."""
-    simulation = Simulation()
-    latency = latency_of(seed)
-    store = SimulatedStore(simulation, latency)
+    took, ends = list[float](), list[float]()
+    with World(seed) as world:
+        world.switching = 0.0
+        store = ObjectStore(world, latency=latency)
+        logs, heads, history = dict[int, CommitLog](), dict[int, Snapshot](), list[Any]()
 
-    def log_of(number: int) -> CommitLog:
-        return CommitLog(
-            store,  # type: ignore[arg-type]
-            clock=lambda: int(simulation.now * 1000),
-            random=random.Random(1_000 * seed + number),
-            writer=f"writer {number}",
-            sleep=simulation.sleep,
-            monotonic=lambda: simulation.now,
-            checkpoint_commits=1_000_000,
-        )
+        def begin(number: int) -> None:
+            storage, source = Storage("s3://bucket/clicks"), random.Random(1_000 * seed + number)
+            clock, author = lambda: int(world.now * 1000), f"writer {number}"
+            logs[number] = CommitLog(storage, clock=clock, random=source, writer=author, checkpoint_commits=1_000_000)
+            # the race for one name comes before the first put of a process
+            storage.probe_put_if_absent(paths.COMMITS_DIR)
 
-    created = log_of(writers).create(1, CONFIG)
-    store.requests = 0
-    took: list[float] = []
-    ends: list[float] = []
+        def work(number: int) -> None:
+            snapshot = heads[number]
+            for _ in range(commits):
+                world.pause(latency(world.random, True) + latency(world.random, True))
+                snapshot = logs[number].refresh(snapshot)
+                start = world.now
+                commit, snapshot = logs[number].commit(snapshot, "append", cheap)
+                assert commit is not None
+                took.append(world.now - start)
+                ends.append(world.now)
 
-    def work(log: CommitLog) -> None:
-        snapshot = created
-        for _ in range(commits):
-            simulation.sleep(latency() + latency())
-            snapshot = log.refresh(snapshot)
-            start = simulation.now
-            commit, snapshot = log.commit(snapshot, "append", cheap)
-            assert commit is not None
-            took.append(simulation.now - start)
-            ends.append(simulation.now)
+        with connected(store):
+            processes = [world.process(f"writer {number}") for number in range(writers)]
 
-    simulation.run([partial(work, log_of(number)) for number in range(writers)])
-    requests = store.requests / len(took)
+            def all_do(action: Callable[[int], object]) -> None:
+                for number, process in enumerate(processes):
+                    process.start(partial(action, number))
+                world.run()
+
+            all_do(begin)
+            processes[0].start(lambda: logs[0].create(1, CONFIG))
+            world.run()
+            all_do(lambda number: heads.update({number: logs[number].load()}))
+            began, calls = world.now, world.calls
+            all_do(work)
+            requests = (world.calls - calls) / len(took)
+            processes[0].start(lambda: history.extend(logs[0].history()))
+            world.run()
+    assert world.errors == []
     assert len(took) == writers * commits
-    assert len(log_of(writers).history()) == 1 + writers * commits
+    assert len(history) == 1 + writers * commits
     half = len(ends) // 2
-    return Outcome(sorted(took), half / sorted(ends)[half], requests)
+    return Outcome(sorted(took), half / (sorted(ends)[half] - began), requests)
 
 
-@pytest.fixture(autouse=True)
-def readers_in_a_thread_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In simulated time what several threads read takes as long as one of them, whoever of them is how fast."""
-    with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(commit_files, "in_parallel", lambda work, items: list(pool.map(work, items)))
-        yield
+def latency(source: random.Random, writes: bool) -> float:
+    return source.uniform(0.02, 0.1)
 
 
 def test_of_many_writers_none_waits_much_longer_than_the_others() -> None:
@@ -125,7 +131,7 @@ class Waits:
     def __init__(self, operation: str = "append", timeout_s: float = 100) -> None:
         self.now, self.pauses = 0.0, list[float]()
         source = random.Random(1)
-        self._race = Race(operation, timeout_s, clock=lambda: self.now, sleep=self._sleep, random=source)
+        self._race = CommitRetries(operation, timeout_s, clock=lambda: self.now, sleep=self._sleep, random=source)
 
     def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)

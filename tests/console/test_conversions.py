@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.console.conversions import Conversions
-from distlog.console.record_lines import csv_rows
+from distlog.console.output import Conversions, csv_rows
 from distlog.core.batches.record_batch import HEADERS_TYPE
 
 BYTES = st.none() | st.binary(max_size=8)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distlog.console.report import Report, Summary, fail, print_report, status_of
+from distlog.console.output import Report, Summary, fail, print_report, status_of
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
 
 LEFT = Summary("left 2 files", {"files": 2}, [{"name": "a", "size": 1}, {"name": "b", "size": 2}], ["name"])

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from distlog.core.display.progress import Progress
-from distlog.core.display.units import duration_text, size_text
+from distlog.core.display import Progress, duration_text, size_text
 
 
 class Terminal(io.StringIO):

@@ -14,9 +14,9 @@ import pytest
 from topics import NOW, Clock, topic_on, values
 
 import distlog
+from distlog.core import display
 from distlog.core.config import DAY_MS, TopicConfig
-from distlog.core.display import tables
-from distlog.core.display.listing import Listing
+from distlog.core.display import Listing
 from distlog.core.storage.storage import Storage
 
 MOMENT = datetime.fromtimestamp(NOW / 1000, timezone.utc)
@@ -41,18 +41,18 @@ def test_a_listing_is_lines_with_numbers_to_the_right() -> None:
 
 def test_of_a_long_table_both_ends_are_shown() -> None:
     table = pa.table({"number": range(2000)})
-    assert tables.lines(table, most=5).split() == ["number", "0", "1", "2", "…", "1,998", "1,999"]
-    assert tables.html(table).count("<tr>") == 22
-    assert tables.lines(table.slice(0, 5), most=5).split() == ["number", *"01234"]
-    assert tables.lines(table.slice(0, 0)) == "number"
+    assert display.lines(table, most=5).split() == ["number", "0", "1", "2", "…", "1,998", "1,999"]
+    assert display.html(table).count("<tr>") == 22
+    assert display.lines(table.slice(0, 5), most=5).split() == ["number", *"01234"]
+    assert display.lines(table.slice(0, 0)) == "number"
 
 
 def test_cells_are_short_and_neither_markup_nor_escapes_of_a_terminal() -> None:
     table = pa.table({"x": ["<script>", "\x1b[31mred", "y" * 100, b"\xff".decode("latin1")]})
-    assert "<script>" not in tables.html(table)
-    assert "\x1b" not in tables.lines(table)
-    assert max(map(len, tables.lines(table).splitlines())) == 60
-    assert tables.lines(pa.table({"b": [b"\xffk"]})).splitlines() == ["b", "\\xffk"]
+    assert "<script>" not in display.html(table)
+    assert "\x1b" not in display.lines(table)
+    assert max(map(len, display.lines(table).splitlines())) == 60
+    assert display.lines(pa.table({"b": [b"\xffk"]})).splitlines() == ["b", "\\xffk"]
 
 
 def test_history_and_segments_are_listings_with_times(topic: distlog.Topic) -> None:
@@ -140,6 +140,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
     public = {name for name in dir(topic) if not name.startswith("_")}
     assert public == {
         *(
+            "abort_transaction",
             "alter_config",
             "append",
             "compact",
@@ -149,9 +150,30 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
             "delete_records",
             "drop",
         ),
-        *("end_offsets", "end_transactions"),
-        *("export", "follow", "groups", "history", "name", "offsets_for_times", "partitions", "plot", "producer"),
-        *("read", "rebuild_indexes", "records", "refresh", "reset_group", "restore", "retention", "scan", "segments"),
+        "end_offsets",
+        *(
+            "export",
+            "follow",
+            "groups",
+            "history",
+            "name",
+            "offsets_for_times",
+            "open_transactions",
+            "partitions",
+            "plot",
+        ),
+        *(
+            "producer",
+            "producers",
+            "read",
+            "rebuild_indexes",
+            "records",
+            "refresh",
+            "repair",
+            "reset_group",
+            "restore",
+        ),
+        *("retention", "scan", "segments"),
         *("start_offsets", "transaction", "url", "vacuum", "verify", "version", "writer"),
     }
     assert {name for name in dir(topic.scan()) if not name.startswith("_")} == {

@@ -76,7 +76,7 @@ def test_what_cannot_be_decoded_is_named_and_the_next_batch_is_shown(
 @pytest.mark.parametrize("length", [5, -1, -(2**31), 13, 30])
 def test_behind_an_impossible_size_nothing_is_read_and_the_rest_is_counted(tmp_path: Path, length: int) -> None:
     found = of(tmp_path, put(SECOND + 8, struct.pack(">i", length)))
-    assert f"a batch says that it has {length} bytes" in found.err
+    assert f"a batch claims {length} bytes" in found.err
     assert f"position={SECOND}" in found.err
     assert found.lines[-1] == f"Found {len(SMALL) - SECOND} invalid bytes at the end of {LOG.name}"
     assert found.failures == 1
@@ -163,7 +163,7 @@ def test_an_index_that_is_not_sane_is_named(tmp_path: Path, name: str, data: byt
     [
         ("00000000000000000000.snapshot", b"", "cut off"),
         ("00000000000000000000.snapshot", b"\0\1" + b"\0" * 8, "corrupt"),
-        ("00000000000000000000.txnindex", b"\1" + b"\0" * 33, "version that is not known"),
+        ("00000000000000000000.txnindex", b"\1" + b"\0" * 33, "unknown version"),
         ("leader-epoch-checkpoint", b"1\n0\n", "no checkpoint of leader epochs"),
         ("leader-epoch-checkpoint", b"0\n2\n1 1\n", "no checkpoint of leader epochs"),
         ("leader-epoch-checkpoint", b"\xff", "no checkpoint of leader epochs"),

@@ -11,12 +11,11 @@ import golden
 import pytest
 from dumps import dumped
 
-from distlog.core.dump import dumped_file, log_window
+from distlog.core.batches.walk import Batches
+from distlog.core.dump import log_dump
 from distlog.core.dump.dump import dump
-from distlog.core.dump.dumped_file import DumpedFile
-from distlog.core.dump.log_window import LogWindows, Shown
-from distlog.core.dump.options import DumpOptions
-from distlog.core.dump.output import DumpOutput
+from distlog.core.dump.lines import DumpOptions, DumpOutput
+from distlog.core.dump.log_dump import DumpedFile, LogWindows, ShownBatches
 
 PARTITIONS = golden.partitions()
 #: Compressed, with transactions, with gaps, and of formats 0 and 1.
@@ -30,8 +29,8 @@ LOGS = [
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.parent.name)
 def test_windows_of_any_size_give_the_same_lines(log: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = dumped(log, as_json=as_json, print_data_log=True)
-    monkeypatch.setattr(dumped_file, "WINDOW_BYTES", 700)
-    monkeypatch.setattr(log_window, "PART_BYTES", 300)
+    monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
+    monkeypatch.setattr(log_dump, "PART_BYTES", 300)
     assert dumped(log, as_json=as_json, print_data_log=True) == whole
 
 
@@ -46,7 +45,7 @@ def test_what_is_damaged_is_told_in_its_place_in_whatever_window_it_is(
     whole = dumped(log, deep_iteration=True)
     assert (whole.err.count("negative number of records"), whole.err.count("Non-consecutive")) == (1, 1)
     assert whole.lines[-1].startswith("Found ")
-    monkeypatch.setattr(dumped_file, "WINDOW_BYTES", 700)
+    monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
     assert dumped(log, deep_iteration=True) == whole
 
 
@@ -80,7 +79,7 @@ class Closed(io.BytesIO):
 
 
 def test_no_thread_is_left_when_the_reader_of_the_output_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dumped_file, "WINDOW_BYTES", 700)
+    monkeypatch.setattr(log_dump, "WINDOW_BYTES", 700)
     with pytest.raises(BrokenPipeError):
         dump([DumpedFile.at(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Closed(), io.BytesIO()))
     assert [each.name for each in threading.enumerate() if each.name.startswith("distlog-ahead")] == []
@@ -92,7 +91,7 @@ def test_a_window_that_decompresses_to_much_is_not_made_as_a_whole_before_it_is_
     made: list[int] = []
     show = LogWindows.show
 
-    def counted(self: LogWindows, frames: dumped_file.Frames) -> Iterator[Shown]:
+    def counted(self: LogWindows, frames: Batches) -> Iterator[ShownBatches]:
         for part in show(self, frames):
             made.append(len(part.lines))
             yield part
@@ -104,7 +103,7 @@ def test_a_window_that_decompresses_to_much_is_not_made_as_a_whole_before_it_is_
 
     seen: list[int] = []
     monkeypatch.setattr(LogWindows, "show", counted)
-    monkeypatch.setattr(log_window, "PART_BYTES", 100)
+    monkeypatch.setattr(log_dump, "PART_BYTES", 100)
     dump([DumpedFile.at(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Watched(), io.BytesIO()))
     # two lines of titles, then part by part
     assert seen[:4] == [0, 0, 4, 4]

@@ -40,6 +40,9 @@ def test_the_command_prints_it(monkeypatch: pytest.MonkeyPatch, cli: CommandLine
     outcome = cli.bare("dump", "--deep-iteration", "--print-data-log", file_of(name))
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.encode() == gzip.decompress(EXPECTED[name].read_bytes())
+    # as kafka-dump-log takes files
+    same = cli.bare("dump", "--deep-iteration", "--print-data-log", "--files", f"{file_of(name)},{file_of(name)}")
+    assert (same.status, same.err, same.out) == (0, "", 2 * outcome.out)
 
 
 def test_batches_alone_are_the_lines_without_records() -> None:

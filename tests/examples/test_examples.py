@@ -27,7 +27,7 @@ def example(name: str) -> dict[str, Any]:
 def run(name: str, spark: SparkSession, folder: Path) -> None:
     """Run an example to its end, from `source` to `target`."""
     query = example(name)["start"](spark, f"{folder}/source", f"{folder}/target", f"{folder}/checkpoint")
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
 
 
 def test_finished_windows_are_counted_and_late_records_dropped(spark: SparkSession, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_query_for_kafkas_source_runs_with_another_format_and_a_path(spark: Sp
     assert records.schema["offset"].dataType.simpleString() == "bigint"
     stream = job_of_kafka(records).writeStream.format("memory").queryName("moved").trigger(availableNow=True)
     query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
     assert [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]] == [2, 2, 2, 2, 1]
     found = sorted((row.partition, row.offset, row.value) for row in spark.table("moved").collect())
     assert found == [(0, n, f"v{2 * n}") for n in range(1, 5)] + [(1, n, f"v{2 * n + 1}") for n in range(5)]

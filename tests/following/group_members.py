@@ -10,8 +10,7 @@ from followers import Time, follow
 from topics import TINY, topic_on, values
 
 from distlog.core.following.follower import Follower
-from distlog.core.groups.group_log import GroupLog
-from distlog.core.groups.group_state import GroupState
+from distlog.core.groups.group_log import GroupLog, GroupState
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -47,7 +46,7 @@ def state(topic: Topic) -> GroupState:
 
 def settled(time: Time, *members: Follower) -> None:
     """Let members look at each other until nothing changes hands any more."""
-    for _ in range(4):
+    for _ in range(16):
+        time.now_s += LEASE_S / 20
         for member in members:
-            time.now_s += LEASE_S / 20
-            member._share.renew()
+            member._assignment.renew()

@@ -15,7 +15,7 @@ from gated_writer import NEVER_MS
 from topics import NOW, TINY, topic_on, values
 
 import distlog
-from distlog.core.commits.format.actions import SetPartitions
+from distlog.core.commits.actions import SetPartitions
 from distlog.core.errors import (
     InvalidConfigError,
     OffsetOutOfRangeError,

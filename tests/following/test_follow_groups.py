@@ -12,7 +12,7 @@ from group_members import topic as topic
 from topics import topic_on, values
 
 import distlog
-from distlog.core.commits.format.actions import SetPartitions
+from distlog.core.commits.actions import SetPartitions
 from distlog.core.errors import (
     FencedMemberError,
     InvalidConfigError,
@@ -163,9 +163,9 @@ def test_a_log_that_lost_its_end_takes_the_position_back_with_it(topic: Topic, t
         drained(follower)
     follower = joined(topic, time, out_of_range="earliest", partitions=[0])
     # as after a power loss that took records which were acknowledged without a sync
-    follower._share.position[0] = 9
-    follower._share._member.commit({0: 9})  # type: ignore[attr-defined]
-    follower._share._take()  # type: ignore[attr-defined]
+    follower._assignment.position[0] = 9
+    follower._assignment._member.commit({0: 9})  # type: ignore[attr-defined]
+    follower._assignment._take()  # type: ignore[attr-defined]
     assert drained(follower) == span(0, 0, 6)
     assert state(topic).positions[0] == 0
     follower.commit()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ from group_members import time as time
 from group_members import topic as topic
 from topics import topic_on, values
 
+import distlog
 from distlog.core.errors import (
     FencedMemberError,
     StorageError,
 )
 from distlog.core.following import followed_log
 from distlog.core.following.follower import Follower
+from distlog.core.groups.group_log import GroupLog, GroupState, Member
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -75,18 +79,26 @@ def test_a_member_that_cannot_leave_says_so_and_what_went_wrong_before_is_raised
 
     with pytest.raises(ZeroDivisionError):
         fail_within()
-    assert "others wait for the lease to end (the store is away)" in caplog.text
+    assert "other members wait for the lease to end (the store is away)" in caplog.text
 
 
-def test_a_member_that_dies_is_replaced_after_its_lease_and_not_before(topic: Topic, time: Time) -> None:
-    one, other = joined(topic, time), joined(topic, time)
-    settled(time, one, other)
+@pytest.mark.parametrize("after", range(5))
+def test_a_member_that_dies_is_replaced_after_its_lease_and_not_before(after: int, topic: Topic, time: Time) -> None:
+    one = joined(topic, time)
+    time.now_s += after * LEASE_S / 10
+    other = joined(topic, time)
+    for _ in range(100):
+        time.now_s += 1
+        one._assignment.renew()
+        other._assignment.renew()
     began = time.now_s
     while len(other.position) < 2:
-        assert time.now_s - began < 1.5 * LEASE_S
+        assert time.now_s - began < (1.4 if topic.storage.is_local else 1.6) * LEASE_S
         time.now_s += 1
-        other._share.renew()
-    assert one._share.is_lapsed
+        other._assignment.renew()
+    assert one._assignment.is_lapsed
+    # and so is its file of heartbeats
+    assert len(heartbeats(topic)) <= 1
 
 
 def test_clocks_of_members_need_not_agree(topic: Topic) -> None:
@@ -96,7 +108,7 @@ def test_clocks_of_members_need_not_agree(topic: Topic) -> None:
     for _ in range(200):
         for clock, member in ((early, one), (late, other)):
             clock.now_s += 2
-            member._share.renew()
+            member._assignment.renew()
     assert len(one.position) == len(other.position) == 1
 
 
@@ -107,7 +119,7 @@ def test_a_member_that_was_paused_cannot_commit_and_hands_out_nothing_old(topic:
     batch = next(paused)
     for _ in range(30):
         time.now_s += LEASE_S / 20
-        other._share.renew()
+        other._assignment.renew()
     assert sorted(other.position) == [0, 1]
     assert len(drained(other)) == 12
     other.commit()
@@ -128,7 +140,7 @@ def test_a_member_that_was_paused_alone_goes_on(topic: Topic, time: Time, monkey
     time.now_s += 100 * LEASE_S
     follower.commit()
     assert next(follower) is not None
-    assert follower._share._member.joins == 1  # type: ignore[attr-defined]
+    assert follower._assignment._member.joins == 1  # type: ignore[attr-defined]
 
 
 def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(topic: Topic, time: Time) -> None:
@@ -140,7 +152,7 @@ def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(topic: Topic
         other = joined(topic, time)
         for _ in range(30):
             time.now_s += LEASE_S / 20
-            other._share.renew()
+            other._assignment.renew()
         others.append(other)
         paused._log.read = slow  # type: ignore[method-assign]
         return slow(positions)
@@ -151,18 +163,173 @@ def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(topic: Topic
     assert sorted(others[0].position) == [0, 1]
 
 
-def test_idle_members_cost_few_requests(tmp_path: Path, time: Time) -> None:
-    topic = topic_on(Storage(f"memory://{tmp_path.name}/idle"), 2)
-    follower = joined(topic, time, timeout=10 * LEASE_S)
-    counters = follower._log.handle.storage.counters
+@pytest.mark.parametrize("count", [1, 10, 50])
+def test_an_idle_member_makes_four_requests_a_minute_in_a_group_of_any_size(
+    count: int, tmp_path: Path, time: Time
+) -> None:
+    topic = topic_on(Storage(f"memory://{tmp_path.name}/idle"), 60)
+    members = [joined(topic, time) for _ in range(count)]
+    for _ in range(3):
+        settled(time, *members)
+    counters = topic.storage.counters
     before = dataclasses.replace(counters)
-    began = len(time.pauses)
+    minutes, end = 10, time.now_s + 600
+    while time.now_s < end:
+        time.now_s += 1
+        for member in members:
+            member._assignment.renew()
+    made = [getattr(counters, name) - getattr(before, name) for name in ("puts", "lists", "gets", "deletes")]
+    assert made == [2 * minutes * count, 2 * minutes * count, 0, 0]
+    # and each of them has lived all the time
+    assert {member._assignment._member.joins for member in members} == {1}  # type: ignore[attr-defined]
+    assert sum(len(member.position) for member in members) == 60
+
+
+def heartbeats(topic: Topic) -> list[str]:
+    """The ids of those that have shown that they live."""
+    _, found = GroupLog(topic.storage, topic.snapshot.topic_id, "g").watch(None)
+    return sorted(found)
+
+
+def beat(time: Time, *members: Follower) -> list[str]:
+    """The ids of members, when each has put a heartbeat."""
+    time.now_s += LEASE_S / 2
+    for member in members:
+        member._assignment.renew()
+    return [member._assignment._member.id for member in members]  # type: ignore[attr-defined]
+
+
+def test_who_leaves_takes_its_heartbeats_along(topic: Topic, time: Time) -> None:
+    one, other = joined(topic, time), joined(topic, time)
+    ids = beat(time, one, other)
+    assert heartbeats(topic) == sorted(ids)
+    one.close()
+    assert heartbeats(topic) == [ids[1]]
+    other.close()
+    assert heartbeats(topic) == []
+
+
+def test_a_heartbeat_that_comes_when_its_member_was_taken_for_dead_is_deleted(topic: Topic, time: Time) -> None:
+    dead, other = joined(topic, time), joined(topic, time)
+    (late,) = beat(time, dead)
+    for _ in range(100):
+        time.now_s += 1
+        other._assignment.renew()
+    assert len(state(topic).members) == 1
+    log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
+    log.beat(late, 7)
+    settled(time, other)
+    settled(time, other)
+    assert late not in heartbeats(topic)
+
+
+def test_a_reset_and_a_deletion_leave_no_heartbeats(topic: Topic, time: Time) -> None:
+    for change in (lambda: topic.reset_group("g", distlog.EARLIEST), lambda: topic.delete_group("g")):
+        beat(time, joined(topic, time))
+        assert len(heartbeats(topic)) == 1
+        change()
+        assert heartbeats(topic) == []
+
+
+@pytest.mark.parametrize("part", [0.2, 0.4, 0.6])
+def test_a_heartbeat_that_returns_too_late_renews_nothing(part: float, topic: Topic, time: Time) -> None:
+    """Its put takes so long that another member has taken the partitions: what it hands out then is not its own."""
+    slow, other = joined(topic, time), joined(topic, time)
+    settled(time, slow, other)
+    (mine,) = slow.position
+    while other._assignment.due_s() > 0:
+        time.now_s += 0.5
+    slow.commit()
+    # the other one sees that at once, so it takes over as early as it may
+    other._assignment.renew()
+    log = slow._assignment._member.log  # type: ignore[attr-defined]
+
+    def put(member: str, count: int) -> None:
+        del log.beat
+        for _ in range(100):
+            if len(other.position) < 2:
+                time.now_s += 1
+                other._assignment.renew()
+        log.beat(member, count)
+
+    log.beat = put
+    time.now_s += LEASE_S * part
+    found = drained(slow)
+    if part < 1 / 3:
+        # no sign of life was due yet
+        assert found == span(mine, 0, 6)
+        return
+    assert found == []
+    assert len(drained(other)) == 12
+    other.commit()
+
+
+def test_a_member_that_was_paused_alone_goes_on_without_a_commit(topic: Topic, time: Time) -> None:
+    follower = joined(topic, time)
     drained(follower)
-    # a beat each third of the lease: one put and one list; a look at the group each twentieth
-    assert 29 <= counters.puts - before.puts <= 31
-    assert counters.lists - before.lists == counters.puts - before.puts
-    looks = counters.gets - before.gets - (len(time.pauses) - began)
-    assert 380 <= looks <= 430
+    time.now_s += 100 * LEASE_S
+    topic.append(values(range(2)), partition=1)
+    assert drained(follower) == span(1, 6, 8)
+    assert follower._assignment._member.joins == 1  # type: ignore[attr-defined]
+
+
+def test_a_renewal_through_the_log_and_a_removal_exclude_each_other(topic: Topic, time: Time) -> None:
+    """A paused member goes on in the moment in which another one, that has seen its lease lapse, plans without it."""
+    paused, other = joined(topic, time), joined(topic, time)
+    settled(time, paused, other)
+    log, ours = other._assignment._member.log, paused._assignment._member.id  # type: ignore[attr-defined]
+    commit = log.commit
+
+    def overtaken(state: GroupState, plan: Callable[[GroupState], GroupState | None]) -> GroupState:
+        made = plan(state)
+        if made is not None and made.member(ours) is None:
+            log.commit = commit
+            paused._assignment.renew()
+        return commit(state, plan)  # type: ignore[no-any-return]
+
+    log.commit = overtaken
+    while log.commit is overtaken:
+        time.now_s += 1
+        assert time.now_s < 3 * LEASE_S
+        other._assignment.renew()
+    assert not paused._assignment.is_lapsed
+    assert paused._assignment._member.joins == 1  # type: ignore[attr-defined]
+    assert not paused._assignment.wanted.keys() & other._assignment.wanted.keys()
+
+
+def test_a_member_of_an_older_library_lives_by_its_beats_in_the_log(topic: Topic, time: Time) -> None:
+    log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
+    old = Member(id="ab" * 16, name="host:1", beat=3, lease_ms=60_000)
+    positions = {0: 0, 1: 0}
+    log.commit(
+        log.load(),
+        lambda state: replace(state, partitions=2, members=(old,), owners={0: old.id}, positions=positions),
+    )
+    other = joined(topic, time)
+    for _ in range(10):
+        for _ in range(20):
+            time.now_s += 1
+            other._assignment.renew()
+        members = {each.id: each for each in log.load().members}
+        beaten = replace(members[old.id], beat=members[old.id].beat + 1)
+        log.commit(log.load(), lambda state: replace(state, members=tuple({**members, old.id: beaten}.values())))  # noqa: B023
+    assert other.position == {1: 0}
+    for _ in range(100):
+        time.now_s += 1
+        other._assignment.renew()
+    assert sorted(other.position) == [0, 1]
+
+
+def test_a_batch_has_two_thirds_of_a_lease_at_least(topic: Topic, time: Time) -> None:
+    follower = joined(topic, time)
+    drained(follower)
+    for _ in range(20):
+        time.now_s += LEASE_S * 0.45
+        topic.append(values(range(1)))
+        next(follower)
+        time.now_s += LEASE_S * 0.66
+        assert not follower._assignment.is_lapsed
+        time.now_s -= LEASE_S * 0.66
 
 
 def test_a_commit_shows_life_too(tmp_path: Path, time: Time) -> None:

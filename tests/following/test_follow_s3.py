@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Address, S3Server
-from fault_proxy import FOREVER, LOSE_REPLY, FaultProxy, answer
+from fault_proxy import LOSE_REPLY, FaultProxy, answer
 from followers import Time, drained, follow, span
 from topics import topic_on, values
 
 from distlog.core import paths
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
-from distlog.core.errors import StorageError
+from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -69,23 +68,6 @@ def test_a_member_whose_sign_on_got_no_reply_is_one_member(topic: Topic, proxy: 
     assert drained(follower) == span(0, 0, 4)
 
 
-def test_a_root_without_a_gateway_costs_a_member_two_looks(topic: Topic, proxy: FaultProxy) -> None:
+def test_a_member_looks_at_nothing_beside_its_topic(topic: Topic, proxy: FaultProxy) -> None:
     drained(follow(topic, group="g", timeout=0))
-    proxy.reset()
-    drained(follow(topic, group="g", timeout=0))
-    beside = [request for request in proxy.requests if OFFSETS_TOPIC in request.path + request.query]
-    assert len(beside) == 2, beside
-
-
-def test_who_may_not_read_beside_the_topic_follows_all_the_same_and_is_told(
-    topic: Topic, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    proxy.inject("GET", answer(403, "AccessDenied"), query=f"*{OFFSETS_TOPIC}*", times=FOREVER)
-    assert drained(follow(topic, group="g", timeout=0)) == span(0, 0, 4)
-    assert "positions that Kafka's clients may have committed are not known" in caplog.text
-
-
-def test_who_does_not_learn_of_kafkas_clients_does_not_begin(topic: Topic, proxy: FaultProxy) -> None:
-    proxy.inject("GET", answer(400, "Whatever"), query=f"*{OFFSETS_TOPIC}*", times=FOREVER)
-    with pytest.raises(StorageError, match=r"Whatever.*url=.*__consumer_offsets"):
-        follow(topic, group="g", timeout=0)
+    assert not [request for request in proxy.requests if OFFSETS_TOPIC in request.path + request.query]

@@ -65,7 +65,7 @@ class InterruptedDict(dict[int, int]):
 def test_a_batch_that_the_caller_did_not_get_is_handed_out_again(topic: Topic) -> None:
     append(topic, 0, 2)
     follower = follow(topic, partitions=[0])
-    follower._share.position = InterruptedDict({0: 0})
+    follower._assignment.position = InterruptedDict({0: 0})
     with pytest.raises(KeyboardInterrupt):
         next(follower)
     assert follower.position == {0: 0}

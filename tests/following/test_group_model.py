@@ -12,25 +12,33 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from searches import examples
 from topics import TINY, topic_on, values
 
-from distlog.core.commits.format.actions import SetPartitions
+from distlog.core import paths
+from distlog.core.commits.actions import SetPartitions
 from distlog.core.errors import FencedMemberError
 from distlog.core.following.follower import Follower
 from distlog.core.groups import group_log
 from distlog.core.groups.group_log import GroupLog
+from distlog.core.groups.membership import FREQUENT, RARE, Membership, Pace
 from distlog.core.storage.storage import Storage
 
 LEASE_S = 60.0
 WHO = st.integers(0, 3)
 
 
+def membership_of(follower: Follower) -> Membership:
+    return follower._assignment._member  # type: ignore[attr-defined,no-any-return]
+
+
 class GroupMachine(RuleBasedStateMachine):
-    @initialize(partitions=st.integers(1, 4))
-    def create(self, partitions: int) -> None:
+    @initialize(partitions=st.integers(1, 4), pace=st.sampled_from([FREQUENT, RARE]))
+    def create(self, partitions: int, pace: Pace) -> None:
+        self.pace = pace
         self.storage = Storage(f"memory://{uuid.uuid4().hex}/topic")
         self.topic = topic_on(self.storage, partitions, TINY)
         self.time, self.ids = Time(), itertools.count()
         self.members: dict[int, Follower] = {}
         self.prefixes: dict[int, str] = {}
+        self.putting: set[int] = set()
         self.handed: set[tuple[int, int]] = set()
         self.best: dict[int, int] = {}
         for partition in range(partitions):
@@ -59,7 +67,9 @@ class GroupMachine(RuleBasedStateMachine):
         """A new member, and how all of its ids begin; ids that count up make each run of the same rules the same."""
         topic, prefix = topic_on(self.storage), f"{next(self.ids):016x}"
         topic.handle = dataclasses.replace(topic.handle, new_id=lambda: f"{prefix}{next(self.ids):016x}")
-        return follow(topic, self.time, group="g", timeout=0, lease=LEASE_S, partitions=only), prefix
+        member = follow(topic, self.time, group="g", timeout=0, lease=LEASE_S, partitions=only)
+        membership_of(member).pace = self.pace
+        return member, prefix
 
     @rule(who=WHO, times=st.integers(1, 4))
     def take(self, who: int, times: int) -> None:
@@ -72,19 +82,38 @@ class GroupMachine(RuleBasedStateMachine):
 
     def check_nobody_else_has(self, partitions: set[int], who: int) -> None:
         for other, member in self.members.items():
-            if other != who and not member._share.is_lapsed:
-                assert not partitions & member._share.wanted.keys(), (who, other)
+            if other != who and not member._assignment.is_lapsed:
+                assert not partitions & member._assignment.wanted.keys(), (who, other)
 
     @rule(paused=st.sets(WHO, max_size=2), turns=st.sampled_from([1, 3, 6, 20, 25]), commits=st.booleans())
     def go_on(self, paused: set[int], turns: int, commits: bool) -> None:
-        """Some time passes, in which all but the `paused` do their work."""
+        """Some time passes, in which all but the `paused` do their work, and those whose puts are on their way."""
         for turn in range(turns):
             self.time.now_s += LEASE_S / 20
             self.append(turn, 1)
-            for who in self.members.keys() - paused:
+            for who in self.members.keys() - paused - self.putting:
                 self.take(who, 1)
                 if commits:
                     self.commit(who)
+
+    @rule(who=WHO, turns=st.sampled_from([3, 15, 25]), part=st.sampled_from([0.4, 0.6]))
+    def beat_slowly(self, who: int, turns: int, part: float) -> None:
+        """The put of its next heartbeat takes a while, in which the others go on; then it hands out what it has."""
+        if who not in self.members:
+            return
+        log = membership_of(self.members[who]).log
+        beat = type(log).beat
+
+        def slow(member: str, count: int) -> None:
+            del log.beat
+            self.putting.add(who)
+            self.go_on(set(), turns, True)
+            self.putting.remove(who)
+            beat(log, member, count)
+
+        log.beat = slow  # type: ignore[method-assign]
+        self.time.now_s += part * LEASE_S
+        self.take(who, 1)
 
     @rule(who=WHO)
     def commit(self, who: int) -> None:
@@ -143,6 +172,8 @@ class GroupMachine(RuleBasedStateMachine):
         assert dict(self.state().positions) == self.topic.refresh().end_offsets()
         self.positions_only_grow_and_all_below_was_handed_out()
         assert len(self.state().members) == 1
+        files = self.storage.list(paths.group_folder(self.topic.snapshot.topic_id, "g"))
+        assert len([file for file in files if file.name.endswith(".beat")]) <= 1
 
 
 GroupMachine.TestCase.settings = examples(8, stateful_step_count=20)

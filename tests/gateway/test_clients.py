@@ -21,7 +21,7 @@ def confluent_values(gateway: GatewayServer, partition: int, count: int) -> list
     )
     consumer.assign([confluent_kafka.TopicPartition("clicks", partition, 0)])
     try:
-        found = [consumer.poll(30) for _ in range(count)]
+        found = [consumer.poll(120) for _ in range(count)]
         assert [record.error() for record in found] == [None] * count
         return [record.value() for record in found]
     finally:
@@ -42,7 +42,7 @@ def test_confluent_kafka_writes_and_reads_in_each_codec(gateway: GatewayServer, 
             partition=number % 2,
             on_delivery=lambda error, record: told.append((error, record.offset())),
         )
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
     assert sorted(told, key=lambda each: each[1]) == [(None, number // 2) for number in range(1000)]
     assert confluent_values(gateway, 1, 500) == [b"value %d" % number for number in range(1, 1000, 2)]
     rows = opened(gateway).scan(partitions=[0]).to_table().to_pylist()
@@ -55,8 +55,8 @@ def test_kafka_python_writes_and_reads(gateway: GatewayServer) -> None:
     kafka = pytest.importorskip("kafka")
     producer = kafka.KafkaProducer(bootstrap_servers=gateway.address)
     sent = [producer.send("clicks", b"%d" % number, partition=0) for number in range(100)]
-    producer.flush(30)
-    assert [each.get(30).offset for each in sent] == list(range(100))
+    producer.flush(300)
+    assert [each.get(120).offset for each in sent] == list(range(100))
     producer.close()
     consumer = kafka.KafkaConsumer(bootstrap_servers=gateway.address, auto_offset_reset="earliest")
     part = kafka.TopicPartition("clicks", 0)
@@ -95,7 +95,7 @@ def test_programs_and_clients_append_in_turn(gateway: GatewayServer) -> None:
     topic = opened(gateway)
     for number in range(3):
         producer.produce("clicks", b"client %d" % number, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
         topic.append([{"value": b"program %d" % number}], partition=0)
     expected = [b"%s %d" % (who, number) for number in range(3) for who in (b"client", b"program")]
     assert confluent_values(gateway, 0, 6) == expected
@@ -104,10 +104,10 @@ def test_programs_and_clients_append_in_turn(gateway: GatewayServer) -> None:
 def test_records_are_there_when_the_gateway_is_started_again(gateway: GatewayServer) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address})
     producer.produce("clicks", b"before", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     gateway.stop()
     with GatewayServer(gateway.root, port=0) as again:
         producer = confluent_kafka.Producer({"bootstrap.servers": again.address})
         producer.produce("clicks", b"after", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
         assert confluent_values(again, 0, 2) == [b"before", b"after"]

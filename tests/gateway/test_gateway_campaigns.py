@@ -1,4 +1,4 @@
-"""Short runs of the campaign that kills, stops and ends gateways of one root beneath the members of a group."""
+"""Short runs of campaigns of gateways: kills, stops and ends beneath the members of a group, and hostile frames."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from conftest import Address
-from soak import many_gateways
+from soak import hostile_frames, many_gateways
 
 pytest.importorskip("confluent_kafka")
+
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop"])
@@ -18,8 +20,15 @@ def test_no_position_goes_back_and_the_group_goes_on(tmp_path: Path, kind: str) 
     assert tally["looks"] > 0
 
 
+@pytest.mark.s3
 def test_the_same_on_s3(tmp_path: Path, s3_url: Address) -> None:
     tally = many_gateways.run(
         tmp_path, 1, troubles=1, gateways=2, members=2, kinds=["kill"], address=(s3_url.url, s3_url.options)
     )
     assert tally["kills"] == 1
+
+
+def test_hostile_frames_end_nothing_and_harm_no_honest_producer(tmp_path: Path) -> None:
+    tally = hostile_frames.run(tmp_path, 1, frames=1000)
+    assert tally["frames"] == 1000
+    assert min(tally["answered"], tally["refused"], tally["honest records"]) > 0

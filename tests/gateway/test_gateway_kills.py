@@ -9,6 +9,8 @@ from soak import gateway_kills
 
 pytest.importorskip("confluent_kafka")
 
+pytestmark = pytest.mark.long
+
 
 def test_what_was_acknowledged_is_there_once_and_in_order(tmp_path: Path) -> None:
     tally = gateway_kills.run(tmp_path, 1, kills=1, senders=2)

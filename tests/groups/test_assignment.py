@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.groups.assignment import assignment
-from distlog.core.groups.group_state import Member
+from distlog.core.groups.group_log import Member, assignment
 
 
 def member(name: str, *partitions: int) -> Member:

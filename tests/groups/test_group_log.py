@@ -24,8 +24,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.groups import group_log
-from distlog.core.groups.group_log import KEPT, GroupLog
-from distlog.core.groups.group_state import GroupState, Member
+from distlog.core.groups.group_log import KEPT, GroupLog, GroupState, Member
 from distlog.core.storage.storage import Storage
 
 TOPIC = "12345678-1234-1234-1234-123456789abc"
@@ -151,7 +150,7 @@ def test_who_never_wins_gives_up_at_the_deadline(storage: Storage) -> None:
         other.commit(other.load(), further)
         return further(state)
 
-    with pytest.raises(CommitConflictError, match="others were first"):
+    with pytest.raises(CommitConflictError, match="other members were first"):
         unlucky.commit(unlucky.load(), overtaken)
     assert other.load().positions == {0: int(group_log.TIMEOUT_S / 10) + 1}
 

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from index_files import offset_entries
 
-from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex
-from distlog.core.indexes.offset_index import OffsetPosition
-from distlog.core.indexes.time_index import TimestampOffset, encode_time_entries
+from distlog.core.indexes.offset_and_time_index import (
+    GrowingOffsetIndex,
+    GrowingTimeIndex,
+    OffsetPosition,
+    TimestampOffset,
+    encode_time_entries,
+)
 
 BASE = 1000
 COUNT = 5000

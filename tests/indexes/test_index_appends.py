@@ -14,14 +14,17 @@ from active_segments import append, files, new_segment, none_open, records, reop
 from test_transaction_index import FOUR
 
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex
-from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.indexes.offset_index import OffsetIndex
-from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
-from distlog.core.indexes.time_index import TimeIndex
+from distlog.core.indexes.offset_and_time_index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    GrowingOffsetIndex,
+    GrowingTimeIndex,
+    OffsetIndex,
+    TimeIndex,
+)
 from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from distlog.core.log.segment.log_segment import LogSegment
-from distlog.core.segments.state_fold import UnfitBatchError
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.segments.segment_state import UnfitBatchError
 
 BASE = 45
 SLOTS = 30

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from index_files import offset_entries
 
-from distlog.core.indexes.offset_index import OffsetIndex
-from distlog.core.indexes.time_index import TimeIndex, encode_time_entries
+from distlog.core.indexes.offset_and_time_index import OffsetIndex, TimeIndex, encode_time_entries
 
 BASE = 45
 Kind = type[OffsetIndex] | type[TimeIndex]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from index_files import offset_entries
 
 from distlog.core.errors import CorruptIndexError
-from distlog.core.indexes.offset_index import ENTRY, OffsetIndex, OffsetPosition
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, OffsetIndex, OffsetPosition
 
 BASE = 45
 SLOTS = 30
@@ -82,7 +82,7 @@ def test_no_entry_and_a_single_one_at_the_base_offset_are_sane(scratch: Path) ->
 def test_an_entry_is_two_big_endian_integers(scratch: Path) -> None:
     scratch.write_bytes(bytes.fromhex("00000005000004d2"))
     check_entries(OffsetIndex(str(scratch), BASE), [(BASE + 5, 1234)])
-    assert ENTRY.itemsize == 8
+    assert OFFSET_ENTRY.itemsize == 8
 
 
 def test_the_largest_numbers_fit(scratch: Path) -> None:

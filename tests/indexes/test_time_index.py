@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptIndexError
-from distlog.core.indexes.time_index import TimeIndex, TimestampOffset, encode_time_entries
+from distlog.core.indexes.offset_and_time_index import TimeIndex, TimestampOffset, encode_time_entries
 
 BASE = 45
 SLOTS = 30

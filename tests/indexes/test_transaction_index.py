@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
 from distlog.core.indexes.transaction_index import (
-    ENTRY,
+    TRANSACTION_ENTRY,
     AbortedTransaction,
     TransactionIndex,
     collect_aborted,
@@ -139,12 +139,12 @@ def test_every_broker_file_is_sane() -> None:
 
 def test_an_entry_of_a_later_version_is_not_read(four: TransactionIndex, path: str) -> None:
     data = bytearray(Path(path).read_bytes())
-    data[ENTRY.itemsize] = 1
+    data[TRANSACTION_ENTRY.itemsize] = 1
     Path(path).write_bytes(data)
     for read in (four.transactions, four.sanity_check):
         with pytest.raises(UnsupportedVersionError, match="upgrade") as raised:
             read()
-        assert raised.value.details == {"file": path, "position": ENTRY.itemsize}
+        assert raised.value.details == {"file": path, "position": TRANSACTION_ENTRY.itemsize}
 
 
 @pytest.mark.parametrize("version", [1, 255, 0x8000, 0xFFFF])
@@ -153,7 +153,7 @@ def test_only_the_first_byte_of_a_version_counts_and_only_above_0_as_in_kafka(
 ) -> None:
     before = four.transactions()
     data = bytearray(Path(path).read_bytes())
-    data[ENTRY.itemsize : ENTRY.itemsize + 2] = version.to_bytes(2, "big")
+    data[TRANSACTION_ENTRY.itemsize : TRANSACTION_ENTRY.itemsize + 2] = version.to_bytes(2, "big")
     Path(path).write_bytes(data)
     assert four.transactions() == before
 

@@ -15,8 +15,8 @@ from log_dirs import STAGES, contents, copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import InvalidConfigError, InvalidTopicError, StorageError, TopicExistsError
-from distlog.core.maintenance.vacuuming.vacuum import vacuum
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.maintenance.vacuum import vacuum
+from distlog.core.transactions.producer_states import read_producer_snapshot
 
 HOLD_THE_LOCK = """
 import fcntl, sys

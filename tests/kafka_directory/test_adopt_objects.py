@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Address, S3Server
 from log_dirs import contents, copy_of, golden_of, partition_of, read
@@ -14,6 +15,7 @@ from log_dirs import contents, copy_of, golden_of, partition_of, read
 import distlog
 from distlog import CorruptRecordError, InvalidTopicError, StorageError
 from distlog.core.storage.storage import Storage
+from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
 TOPICS = ("txn", "multi", "deleted-records", "codec-none")
 
@@ -50,7 +52,9 @@ def test_a_log_directory_in_a_bucket_reads_as_a_consumer_of_the_broker_read_it(
     before = {file.name: file.size for file in logs.list("txn-0")}
     url = None if target == "in the bucket" else str(tmp_path / "topics")
     report = distlog.adopt(logs.url, url, topics=TOPICS, storage_options=logs.options)
-    assert (report.ok, report.notes, sorted(report.topics)) == (True, (), sorted(TOPICS))
+    (note,) = report.notes
+    assert "txn: partition 0: the transaction of producer 7 is open" in note
+    assert (report.ok, sorted(report.topics)) == (True, sorted(TOPICS))
     assert report.topics["txn"].url == f"{url or logs.url}/txn"
     for name, partition in golden_of("first").items():
         topic, _, number = name.rpartition("-")
@@ -79,6 +83,24 @@ def test_what_is_adopted_from_a_bucket_is_what_is_adopted_from_a_disk(
     assert files[0] == files[1]
 
 
+@pytest.mark.s3
+def test_the_producers_of_what_is_adopted_to_a_bucket_are_in_its_commit(
+    logs: Storage, on_disk: Path, tmp_path: Path
+) -> None:
+    local = distlog.adopt(on_disk, str(tmp_path / "b"), topics=["txn"]).topics["txn"]
+    target = f"{logs.url}/of-txn"
+    remote = distlog.adopt(logs.url, target, topics=["txn"], storage_options=logs.options).topics["txn"]
+    # what a broker would begin with
+    stored = max((tmp_path / "b" / "txn" / "txn-0").glob("*.snapshot"))
+    known = remote.refresh().snapshot.partitions[0].producers
+    assert np.array_equal(ProducerStates(dict(known.items())).entries(), read_producer_snapshot(stored.read_bytes()))
+    assert len(known.opened) == 1
+    assert [row["producer_id"] for row in remote.producers().to_table().to_pylist()] == [
+        each for each, _ in known.items()
+    ]
+    assert not local.refresh().snapshot.partitions[0].producers
+
+
 def requests(storage: Storage) -> tuple[int, int, int]:
     """How many LIST, GET and PUT requests were sent."""
     return storage.counters.lists, storage.counters.gets, storage.counters.puts
@@ -99,8 +121,8 @@ def test_a_dry_run_reads_each_log_and_each_index_once(logs: Storage, monkeypatch
     (partition,) = report.adopted[0].partitions
     listed, got, put = (sum(count) for count in zip(*map(requests, made), strict=True))
     files = sum(len(segment.files) for segment in partition.segments)
-    # three checkpoints, the newest snapshot, the leader epochs and the topic's id; five look for a topic
-    assert (len(partition.segments), got, put) == (4, files + 6 + 5, 0)
+    # four checkpoints, the newest snapshot, the leader epochs and the topic's id; five look for a topic
+    assert (len(partition.segments), got, put) == (4, files + 7 + 5, 0)
     # the folder as it is given, and as one of the log directory; what is beside it, the folders and the files; where
     # the topic would be
     assert listed == 5

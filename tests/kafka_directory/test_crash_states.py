@@ -11,10 +11,14 @@ from log_dirs import copy_of, golden_of, partition_of, read
 import distlog
 from distlog import CorruptRecordError, InvalidTopicError
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.kafka_directory.checkpoint_files import read_offsets, write_offsets
-from distlog.core.kafka_directory.directory_names import PartitionName
-from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.kafka_directory.partition_folder import (
+    LoadedFiles,
+    PartitionName,
+    loaded_files,
+    read_offsets,
+    write_offsets,
+)
+from distlog.core.transactions.producer_states import read_producer_snapshot
 
 A, B, C = (f"{offset:020d}" for offset in (0, 100, 200))
 
@@ -36,6 +40,13 @@ def test_cleaned_files_alone_do_not_count() -> None:
 def test_swap_files_at_or_above_a_cleaned_one_do_not_count() -> None:
     found = loaded(f"{A}.log", f"{B}.log", f"{C}.log", f"{A}.log.cleaned", f"{B}.log.swap", end=200)
     assert stems(found) == [f"{A}.log", f"{B}.log", f"{C}.log"]
+
+
+def test_a_swap_file_at_the_offset_of_the_first_cleaned_one_does_not_count() -> None:
+    """A cleaning of the same segments began again: what it was to replace is not whole either."""
+    found = loaded(f"{A}.log", f"{B}.log", f"{A}.log.cleaned", f"{A}.log.swap", end=200)
+    assert stems(found) == [f"{A}.log", f"{B}.log"]
+    assert found.left_out[f"{A}.log.swap"] == "of a replacement that did not finish"
 
 
 def test_complete_swap_files_replace_the_files_in_their_range() -> None:
@@ -117,7 +128,7 @@ def test_a_transaction_index_that_lacks_aborted_transactions_is_made_anew(change
         else:
             (folder / name).write_bytes(data[:9] + b"\x63" + data[10:])
     report = distlog.adopt(folder)
-    assert len(report.notes) == len(right)
+    assert len([note for note in report.notes if "index anew" in note]) == len(right)
     made = folder.parent / "txn" / "txn-0"
     assert {path.name: path.read_bytes() for path in made.glob("*.txnindex")} == right
     assert read(report.topic, committed=True) == golden_of("first")["txn-0"].records(committed=True)

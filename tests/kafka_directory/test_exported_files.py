@@ -13,9 +13,9 @@ import pytest
 
 import distlog
 from distlog import StorageFullError, Topic
-from distlog.core.kafka_directory import exported_files, exported_segment
-from distlog.core.kafka_directory.exported_files import ExportedFiles
-from distlog.core.storage.local import durable_files
+from distlog.core.kafka_directory import export
+from distlog.core.kafka_directory.export import ExportedFiles
+from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
 
 
@@ -51,9 +51,9 @@ def test_small_segments_are_synced_together(tmp_path: Path, monkeypatch: pytest.
 def test_segments_alone_and_together_give_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_of_segments(tmp_path, 8)
     topic.export(tmp_path / "together")
-    monkeypatch.setattr(exported_segment, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(export, "_SMALL_BYTES", 0)
     topic.export(tmp_path / "large")
-    monkeypatch.setattr(exported_files, "_HELD_FILES", 1)
+    monkeypatch.setattr(export, "_HELD_FILES", 1)
     topic.export(tmp_path / "alone")
     expected = contents(tmp_path / "together")
     assert contents(tmp_path / "large") == expected
@@ -67,7 +67,7 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_export_and_the_next_one_goes
     fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topic_of_segments(tmp_path, 8)
-    monkeypatch.setattr(exported_files, "_HELD_FILES", 6)
+    monkeypatch.setattr(export, "_HELD_FILES", 6)
     topic.export(tmp_path / "whole")
     real, calls = durable_files.write_all, list[int]()
 
@@ -96,7 +96,7 @@ def test_when_an_export_ends_by_an_error_nothing_is_being_written(
         assert may_end.wait(60)
         real(storage, files)
 
-    monkeypatch.setattr(exported_files, "_HELD_FILES", 1)
+    monkeypatch.setattr(export, "_HELD_FILES", 1)
     monkeypatch.setattr(Storage, "put_many", slow)
 
     def die() -> None:

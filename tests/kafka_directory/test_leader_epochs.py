@@ -13,15 +13,15 @@ import pytest
 from log_dirs import copy_of
 
 import distlog
-from distlog.core.kafka_directory.checkpoint_files import (
+from distlog.core.kafka_directory.partition_folder import (
     LOG_START_OFFSETS,
+    PartitionName,
     joined_epochs,
     read_epochs,
     read_offsets,
     write_epochs,
     write_offsets,
 )
-from distlog.core.kafka_directory.directory_names import PartitionName
 
 Epochs = list[tuple[int, int]]
 NAME = "leader-epoch-checkpoint"

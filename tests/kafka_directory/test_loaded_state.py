@@ -10,7 +10,7 @@ from log_dirs import golden_of, partition_of, read
 
 import distlog
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.transactions.producer_states import read_producer_snapshot
 
 DAMAGES = {
     "empty": lambda _: b"",

@@ -14,7 +14,7 @@ from raw_batches import batch, record
 import distlog
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.config import MAX_INT
-from distlog.core.kafka_directory.directory_names import file_name
+from distlog.core.kafka_directory.partition_folder import file_name
 
 BEYOND = MAX_INT + 5
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from adopted import rows
@@ -37,7 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
     made = Broker(tmp_path_factory.mktemp("broker"))
     golden = {topic_of(each): 3 if topic_of(each) == "multi" else 1 for each in GOLDEN.values()}
     with made.running():
-        made.create({"orders": 2, "appended": 1, **golden}, FOREVER)
+        made.create({"orders": 2, "appended": 1, "headless": 1, **golden}, FOREVER)
         made.create({"keyed": 1}, COMPACTED)
     return made
 
@@ -142,6 +143,27 @@ def check_dump(folders: list[Path]) -> None:
         assert complaint not in deep
     sane = dump(files, "--index-sanity-check")
     assert sane.count("passed sanity check") + sane.count("is empty") == sum(file.suffix in INDEXES for file in files)
+
+
+def test_a_search_by_time_goes_past_the_empty_file_before_a_head_that_compaction_took(
+    broker: Broker, tmp_path: Path
+) -> None:
+    big = {**COMPACTED, "segment.bytes": "1048576"}
+    topic, random = distlog.create(str(tmp_path / "headless"), 1, big), Random(1)
+    for run in range(2):
+        topic.append(
+            [{"key": b"%d" % row, "value": random.randbytes(12_000), "timestamp": NOW + row} for row in range(100)]
+        )
+        topic.append([{"key": b"last", "value": b"of run %d" % run, "timestamp": NOW + 1000 * (run + 1)}])
+    topic.compact()
+    begin = topic.scan().to_table()["offset"][0].as_py()
+    topic.export(broker.data)
+    assert min((broker.data / "headless-0").glob("*.log")).stat().st_size == 0 < begin
+    with broker.running():
+        for time_ms in (0, NOW, NOW + 50, NOW + 99, NOW + 2000):
+            found = topic.offsets_for_times(time_ms)[0]
+            assert found
+            assert broker.offset_for_time("headless", 0, time_ms) == found[0] >= begin
 
 
 def test_a_running_broker_is_noticed(broker: Broker, tmp_path: Path) -> None:

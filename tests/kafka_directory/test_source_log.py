@@ -13,10 +13,10 @@ from logs import batches_of
 import distlog
 from distlog import CorruptRecordError
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.indexes.offset_index import ENTRY
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY
 from distlog.core.kafka_directory import source_log
-from distlog.core.kafka_directory.source_log import HeadersOfLog, batch_places, open_headers
-from distlog.core.storage.local.sparse_map import SparseMap
+from distlog.core.kafka_directory.source_log import HeaderScan, batch_places, open_headers
+from distlog.core.storage.mapping import SparseMap
 from distlog.core.storage.storage import Storage
 
 BATCH_BYTES = 64 << 10
@@ -36,7 +36,7 @@ def forget(path: Path) -> None:
     os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(file)
-    if SparseMap(str(path)).is_in_memory([0], 1):
+    if SparseMap(os.open(path, os.O_RDONLY)).is_in_memory([0], 1):
         pytest.skip("the system keeps the files of this file system in memory")
 
 
@@ -72,7 +72,7 @@ def test_announced_headers_tell_what_a_map_tells(stage: str, tmp_path: Path) -> 
 
 
 def index_of(*positions: int) -> bytes:
-    entries = np.zeros(len(positions), ENTRY)
+    entries = np.zeros(len(positions), OFFSET_ENTRY)
     entries["position"] = positions
     return entries.tobytes()
 
@@ -97,7 +97,7 @@ def test_an_index_that_is_wrong_costs_time_and_changes_nothing(change: str, tmp_
         "empty": b"",
     }[change]
     found = open_headers(Storage(tmp_path), "x.log", len(log), index)
-    assert isinstance(found, HeadersOfLog) == (change in ("right", "one wrong", "cut"))
+    assert isinstance(found, HeaderScan) == (change in ("right", "one wrong", "cut"))
     assert len(found) == len(log)
     half = int(positions[19])
     assert [bytes(found[0:half]), bytes(found[half : len(log) + 5])] == [log[:half], log[half:]]

@@ -4,24 +4,65 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from log_dirs import copy_of, golden_of, partition_of, read
+from log_dirs import contents, copy_of, partition_of
 
 import distlog
 from distlog import StorageError
-from distlog.core.errors import CorruptMetadataError
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.kafka_directory import adopt
 
 
-@pytest.mark.parametrize("is_relative", [False, True])
-def test_a_link_is_adopted_as_the_file_that_it_names(is_relative: bool, tmp_path: Path) -> None:
-    folder = partition_of("first", tmp_path, "java-lz4-0")
-    (log,) = folder.glob("*.log")
-    other = log.rename(tmp_path / "elsewhere.log")
-    log.symlink_to("../../elsewhere.log" if is_relative else other)
-    topic = distlog.adopt(folder).topic
-    other.unlink()
-    assert read(topic) == golden_of("first")["java-lz4-0"].records()
+@pytest.mark.parametrize("way", ["in place", "copied"])
+def test_a_link_in_a_partitions_folder_is_an_error_and_what_it_names_is_not_copied(way: str, tmp_path: Path) -> None:
+    log_dir = copy_of("first", tmp_path)
+    for folder, name in (("java-lz4-0", "00000000000000000000.log"), ("codec-none-0", "leader-epoch-checkpoint")):
+        (log_dir / folder / name).rename(tmp_path / name)
+        (log_dir / folder / name).symlink_to(tmp_path / name)
+    report = distlog.adopt(log_dir, None if way == "in place" else str(tmp_path / "topics"))
+    assert [each.name for each in report.adopted if isinstance(each.error, StorageError)] == [
+        "codec-none",
+        "java-lz4",
+    ]
+    assert "this is a link" in " ".join(report.notes)
+
+
+@pytest.mark.parametrize("way", ["in place", "copied"])
+@pytest.mark.parametrize("what", ["the log", "its folder"])
+def test_a_link_that_takes_the_place_of_a_log_meanwhile_is_not_followed(
+    way: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, real = partition_of("first", tmp_path, "java-lz4-0"), adopt._place_segment
+
+    def place(*arguments: Any, **options: Any) -> None:
+        replaced = next(folder.glob("*.log")) if what == "the log" else folder
+        replaced.rename(tmp_path / "secret")
+        replaced.symlink_to(tmp_path / "secret")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(adopt, "_place_segment", place)
+    target = tmp_path / "topics" / "java-lz4"
+    with pytest.raises(StorageError, match="this is a link"):
+        distlog.adopt(folder, None if way == "in place" else str(target))
+    assert not list((target if way == "copied" else folder.parent / "java-lz4").rglob("*.log"))
+
+
+def test_a_link_in_the_place_of_a_partitions_folder_is_the_error_of_its_topic(tmp_path: Path) -> None:
+    log_dir = copy_of("first", tmp_path)
+    (log_dir / "multi-1").rename(tmp_path / "multi-1")
+    (log_dir / "multi-1").symlink_to(tmp_path / "multi-1")
+    report = distlog.adopt(log_dir, str(tmp_path / "topics"))
+    assert [each.name for each in report.adopted if each.error] == ["multi"]
+    assert not (tmp_path / "topics" / "multi").exists()
+    # an export does not write behind a link either
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "txn-0").symlink_to(tmp_path / "multi-1")
+    before = contents(tmp_path / "multi-1")
+    with pytest.raises(StorageError, match="this is a link"):
+        report.topics["txn"].export(tmp_path / "exported")
+    assert contents(tmp_path / "multi-1") == before
 
 
 def test_a_pipe_in_the_place_of_a_log_is_refused(tmp_path: Path) -> None:
@@ -39,6 +80,40 @@ def test_a_record_of_an_export_that_is_nested_too_deep_is_corrupt(tmp_path: Path
     (folder / ".distlog-export.json").write_text("[" * 200_000)
     with pytest.raises(CorruptMetadataError, match="not the record of an export"):
         distlog.create(str(tmp_path / "events")).export(tmp_path / "logs")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("version: 1\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ", UnsupportedVersionError),
+        ("version: -1\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ", CorruptMetadataError),
+        ("version: \ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ", CorruptMetadataError),
+        ("", CorruptMetadataError),
+    ],
+)
+def test_a_partition_metadata_of_an_unknown_version_is_refused(
+    text: str, error: type[Exception], tmp_path: Path
+) -> None:
+    folder = partition_of("first", tmp_path, "java-lz4-0")
+    (folder / "partition.metadata").write_text(text)
+    with pytest.raises(error, match=r"partition\.metadata"):
+        distlog.adopt(folder)
+
+
+def test_a_partition_without_a_log_is_empty_from_its_log_start_offset_on(tmp_path: Path) -> None:
+    """As a broker makes an empty log there; the topic keeps its number of partitions."""
+    log_dir = copy_of("first", tmp_path)
+    for folder in (log_dir / "deleted-records-0", log_dir / "multi-2"):
+        for file in folder.iterdir():
+            if file.name != "partition.metadata":
+                file.unlink()
+    report = distlog.adopt(log_dir, str(tmp_path / "topics"), topics=["deleted-records", "multi"])
+    assert report.ok
+    topic = report.topics["deleted-records"]
+    assert (topic.start_offsets(), topic.end_offsets()) == ({0: 137}, {0: 137})
+    assert report.topics["multi"].end_offsets()[2] == 0
+    topic.append([{"value": b"next"}])
+    assert (topic.end_offsets(), topic.verify().ok) == ({0: 138}, True)
 
 
 def test_partitions_of_different_topics_of_one_name_are_not_taken_as_one(tmp_path: Path) -> None:

@@ -9,18 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled import compiled
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
+from distlog.core.arrays import byte_array
 from distlog.core.batches import record_batch
 from distlog.core.batches.record_batch import BATCH, check_crcs, read_headers
-from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.crc import crc_by_instruction, crc_by_tables, crc_with_batch, first_mismatch
-from distlog.core.kernels.native.crc_instruction import HAS_INSTRUCTION
+from distlog.core.kernels import crc
+from distlog.core.kernels.crc import first_mismatch
+from distlog.core.kernels.native import HAS_INSTRUCTION
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:
@@ -46,7 +48,9 @@ def test_it_is_the_librarys_checksum_at_every_alignment_and_length(data: bytes, 
 
 
 BYTES = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()
-METHODS = {"tables": crc_by_tables, **({"instruction": crc_by_instruction} if HAS_INSTRUCTION else {})}
+METHODS = {"tables": crc.crc_by_tables, **({"instruction": crc.crc_by_instruction} if HAS_INSTRUCTION else {})}
+METHODS = {name: compiled(method) for name, method in METHODS.items()}
+crc_with_batch = compiled(crc.crc_with_batch)
 
 
 @pytest.mark.parametrize("method", METHODS)

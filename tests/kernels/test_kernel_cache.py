@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import golden
 import pytest
 
 import distlog
+from distlog.core.kernels import native
+from distlog.core.kernels.crc import first_mismatch
+from distlog.core.kernels.native import distrust
 
 pytestmark = pytest.mark.long
 
 INNER = """
-from distlog.core.kernels.native.jit import inlined
+from distlog.core.kernels.native import inlined
 
 @inlined
 def number():
@@ -26,7 +32,8 @@ def number():
 """
 OUTER = """
 from distlog.core.kernels.inner import number
-from distlog.core.kernels.native.jit import fill_kernel, kernel
+from distlog.core.kernels.native import fill_kernel
+from distlog.core.kernels.native import kernel
 
 @fill_kernel
 def fill(out):
@@ -58,13 +65,19 @@ def _cannot_drop_rights() -> bool:
 
 
 class Copy:
-    """A copy of the library with two more kernels, of which one is inlined in the other from another file."""
+    """A copy of the library with two more kernels, of which one is inlined in the other from another file.
+
+    Its package is empty, so that a program imports the kernels alone: a fifth of the CPU.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        #: On standard error, by the last run.
+        self.said = ""
         self.kernels = folder / "distlog" / "core" / "kernels"
         source = Path(str(distlog.__file__)).parent
         shutil.copytree(source, folder / "distlog", ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "distlog" / "__init__.py").write_text("")
         (self.kernels / "outer.py").write_text(OUTER)
         self.change(1)
 
@@ -80,27 +93,29 @@ class Copy:
     def run(self, **environment: str) -> list[int]:
         """What a new process gets from both callers, and how often each was taken from the cache."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-        settings = {**kept, **environment, "PYTHONPATH": str(self._folder)}
+        settings = {**kept, "PYTHONPATH": str(self._folder), **environment}
         ran = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             env=settings,
-            cwd=self._folder,
+            cwd="/",
             capture_output=True,
             text=True,
             check=True,
         )
+        self.said = ran.stderr
         return [int(part) for part in ran.stdout.split()]
 
     def files(self) -> set[str]:
         """All files of the copy."""
         return {str(path) for path in self._folder.rglob("*")}
 
-    def run_unprivileged(self) -> tuple[list[int], str]:
-        """As `run`, by a user who can write nowhere; also what it says on standard error."""
+    def run_unprivileged(self, temporary: Path) -> tuple[list[int], str]:
+        """As `run`, by a user who can write below `temporary` at most; also what it says on standard error."""
         settings = {
             **os.environ,
             "PYTHONPATH": str(self._folder),
             "HOME": "/nonexistent",
+            "TMPDIR": str(temporary),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
@@ -138,26 +153,169 @@ def test_in_a_folder_of_ones_own_it_is_kept_until_what_kernels_are_given_or_made
     folder = str(tmp_path / "cache")
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 1, 1]
-    for name in ("kernel_tuples.py", "kernels/native/memory.py"):
+    for name in ("kernel_tuples.py", "kernels/native.py"):
         copy.comment(name)
         assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files of a user without rights."""
+    with tempfile.TemporaryDirectory(prefix="distlog-copy-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o1777)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(_cannot_drop_rights(), reason="root can write anywhere")
-def test_code_that_was_left_beside_the_library_is_used_where_nothing_can_be_written(copy: Copy) -> None:
-    """1. Who installs compiles. 2. A container without a writable home uses that, and leaves nothing."""
+def test_code_that_was_left_beside_the_library_is_used_where_that_cannot_be_written(
+    copy: Copy, temporary: Path
+) -> None:
+    """1. Who installs compiles. 2. A container without a writable home copies that to a temporary folder."""
     assert copy.run() == [1, 1, 0, 0]
     before = copy.files()
-    assert copy.run_unprivileged() == ([1, 1, 1, 1], "")
+    assert copy.run_unprivileged(temporary) == ([1, 1, 1, 1], "")
     assert copy.files() == before
+    assert len(list(temporary.glob("distlog-kernels-*/kernels-*/__pycache__/outer.*.nbi"))) == 2
+    assert copy.run_unprivileged(temporary) == ([1, 1, 1, 1], "")
+
+
+def test_an_archive_of_the_library_uses_the_code_of_another_archive_with_the_same_sources(
+    copy: Copy, tmp_path: Path
+) -> None:
+    """As Spark gives each application an archive of `--py-files` in a folder of its own."""
+    first = shutil.make_archive(str(tmp_path / "first" / "library"), "zip", copy.kernels.parents[2])
+    second = shutil.copy(first, tmp_path / "second.zip")
+    caches = str(tmp_path / "caches")
+    assert copy.run(XDG_CACHE_HOME=caches, PYTHONPATH=first) == [1, 1, 0, 0]
+    os.utime(second, (5, 5))
+    assert copy.run(XDG_CACHE_HOME=caches, PYTHONPATH=str(second)) == [1, 1, 1, 1]
+
+
+def test_processes_that_begin_at_once_compile_each_kernel_once(copy: Copy, tmp_path: Path) -> None:
+    """As the workers of Spark on a machine that has no code yet."""
+    environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
+    waits = "import sys; sys.stdin.read()" + PROGRAM  # all of them are up before the first one begins
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", waits], env=environment, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    for process in begun:
+        assert process.stdin
+        process.stdin.close()
+    hits = [[int(part) for part in process.stdout.read().split()] for process in begun if process.stdout]
+    assert [process.wait() for process in begun] == [0, 0, 0]
+    assert [sum(column) for column in zip(*hits, strict=True)] == [3, 3, 2, 2]
+
+
+def test_a_kernel_that_cannot_be_compiled_lets_others_compile(copy: Copy, tmp_path: Path) -> None:
+    program = """
+import fcntl, sys
+from pathlib import Path
+from distlog.core.kernels.outer import fill
+
+try:
+    fill("no array")
+except Exception as error:
+    print(type(error).__name__)
+(turn,) = Path(sys.argv[1]).glob("kernels-*/compiling")
+fcntl.flock(turn.open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ran = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("TypingError\n", "", 0)
+
+
+def test_a_process_that_compiles_for_too_long_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_WAIT_S", 0.1)
+    turn = native._Turn(tmp_path / "compiling")
+    with (tmp_path / "compiling").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        turn.take()
+        turn.give_back()
+        monkeypatch.setattr(native, "_WAIT_S", 1e9)
+        turn.take()
+        turn.give_back()
+    native._Turn(tmp_path / "no folder" / "compiling").take()
+
+
+def test_code_of_sources_that_were_not_used_for_long_is_deleted(copy: Copy, tmp_path: Path) -> None:
+    for number in range(9):
+        old = tmp_path / f"kernels-0.1.0-{number}"
+        old.mkdir()
+        os.utime(old, (number, number))
+    copy.run(NUMBA_CACHE_DIR=str(tmp_path))
+    (new,) = {path.parents[1].name for path in tmp_path.rglob("outer.*.nbi")}
+    assert {path.name for path in tmp_path.iterdir()} == {new, *(f"kernels-0.1.0-{number}" for number in range(2, 9))}
+
+
+def test_code_is_not_taken_from_where_others_may_write(copy: Copy, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
+    (kept,) = {path.parent for path in folder.rglob("outer.*.nbi")}
+    kept.chmod(0o777)
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
+    assert f"other users may write {kept}; set NUMBA_CACHE_DIR to a folder that you alone may write" in copy.said
+    kept.chmod(0o755)
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "reason"),
+    [
+        ("", 0o755, None),
+        ("", 0o777, "other users may write .*/open/code$"),
+        ("", 0o1777, "other users may write .*/open/code$"),
+        ("a.nbi", 0o666, "other users may write .*a.nbi"),
+        ("a.1.nbc", 0o622, "other users may write .*a.1.nbc"),
+        ("a.txt", 0o666, None),
+        ("..", 0o777, "other users may write .*/open$"),
+        ("..", 0o1777, None),
+    ],
+)
+def test_a_folder_of_code_is_used_only_if_nobody_else_may_write_it(
+    name: str, mode: int, reason: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "open" / "code"
+    folder.mkdir(parents=True, mode=0o755)
+    if name not in ("", ".."):
+        (folder / name).touch()
+    (folder / name).resolve().chmod(mode)
+    (tmp_path / "link").symlink_to(folder)
+    assert (distrust(tmp_path / "link", tmp_path / "library") is None) == (reason is None)
+    found = distrust(folder, tmp_path / "library")
+    assert found is None if reason is None else re.search(reason, str(found))
+    assert distrust(tmp_path / "none", tmp_path / "library") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", [".", "a.nbi", "link"])
+def test_a_folder_of_code_is_not_used_if_something_in_it_is_of_another_user(name: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "code", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    (folder / "a.nbi").touch()
+    (tmp_path / "link").symlink_to(folder)
+    asked = tmp_path / "link" if name == "link" else folder
+    assert distrust(asked, tmp_path / "library") is None
+    os.chown(asked if name == "link" else folder / name, 65534, 65534, follow_symlinks=False)
+    assert "belongs to user 65534" in str(distrust(asked, tmp_path / "library"))
+    os.chown(other, 65534, 65534)
+    assert distrust(asked, other) is None
 
 
 @pytest.mark.skipif(_cannot_drop_rights(), reason="root can write anywhere")
-def test_who_can_keep_no_code_is_told_once_what_to_set(copy: Copy) -> None:
-    found, said = copy.run_unprivileged()
+def test_who_can_keep_no_code_is_told_once_what_to_set(copy: Copy, temporary: Path) -> None:
+    user = 65534 if os.geteuid() == 0 else os.geteuid()
+    (temporary / f"distlog-kernels-{user}").mkdir(mode=0o555)
+    found, said = copy.run_unprivileged(temporary)
     assert found == [1, 1, 0, 0]
     assert said.count("\n") == 1
-    assert "set NUMBA_CACHE_DIR, or let who installs run `distlog warmup`" in said
+    assert "set NUMBA_CACHE_DIR to a folder of your own" in said
 
 
 def test_a_warm_up_leaves_nothing_to_compile_for_the_usual_work() -> None:
@@ -183,3 +341,35 @@ print(len(recorder.buffer))
     command = [sys.executable, "-W", "ignore", "-c", program, *map(str, logs)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == "0\n"
+
+
+def test_compilations_are_told_of_once_when_they_take_more_than_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(native, "time", SimpleNamespace(monotonic=lambda: now))
+    dispatchers = native.fill_kernel(two), first_mismatch, object()
+    first, second, part = (SimpleNamespace(data={"dispatcher": one}, _exc_details=None) for one in dispatchers)
+    listener = native._Compilations()
+    listener.on_start(part)
+    now = 50.0
+    listener.on_end(part)  # another program's
+    listener.on_start(first)
+    now = 50.6
+    listener.on_end(first)
+    listener.on_start(second)
+    now = 51.0
+    listener.on_start(part)
+    assert caplog.messages == []
+    now = 51.1
+    listener.on_end(part)
+    listener.on_start(part)
+    for event in (part, second):
+        listener.on_end(event)
+    (said,) = caplog.records
+    assert said.levelname == "WARNING"
+    assert "takes some seconds, once: the code is kept in" in said.getMessage()
+
+
+def two() -> int:
+    return 2

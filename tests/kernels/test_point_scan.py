@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 from raw_batches import batch, record
 
+from distlog.core.arrays import byte_array
 from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.buffers import byte_array
 from distlog.core.config import MIN_LONG
-from distlog.core.kernels.point_scan import FOUND, FOUND_HEADER, UNSURE, find_batch, find_headers, find_records
-from distlog.core.kernels.record_scan import NOT_APPEND_TIME
+from distlog.core.kernels.record_scan import (
+    FOUND,
+    FOUND_HEADER,
+    NOT_APPEND_TIME,
+    UNSURE,
+    find_batch,
+    find_headers,
+    find_records,
+)
 
 TEXTS = (None, b"", b"key", b"v" * 70)
 HEADERS = ((b"h1", b"x"), (b"h2", None), (b"", b""))

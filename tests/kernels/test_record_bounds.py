@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 SUPPORT = str(Path(__file__).parents[1] / "support")
 DECODING = """
 import ctypes, mmap, random, struct, sys
@@ -76,7 +78,11 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from raw_batches import batch, record
 
-from distlog.core.kernels.point_scan import FOUND, FOUND_HEADER, find_batch, find_headers, find_records
+from distlog.core.kernels.record_scan import FOUND
+from distlog.core.kernels.record_scan import FOUND_HEADER
+from distlog.core.kernels.record_scan import find_batch
+from distlog.core.kernels.record_scan import find_headers
+from distlog.core.kernels.record_scan import find_records
 
 PAGE, TOP = mmap.PAGESIZE, 8 * mmap.PAGESIZE
 pages = mmap.mmap(-1, TOP + PAGE)
@@ -133,15 +139,22 @@ from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
 from distlog.core.batches.record_decoder import scan_sections
-from distlog.core.batches.record_fields import RecordFields
-from distlog.core.batches.record_sections import AskedBatches, open_sections
-from distlog.core.batches.source import Source
-from distlog.core.buffers import byte_array
-from distlog.core.kernels.key_exchange import count_keys, place_keys
-from distlog.core.maintenance.compaction.key_hash import hash_keys
-from distlog.core.kernels.offset_bits import set_bits, unset_bits
-from distlog.core.maintenance.compaction.offset_map import OffsetMap
-from distlog.core.kernels.record_filter import KEPT, RECORD_GROWTH, choose_records, copy_slices, rewrite_records
+from distlog.core.batches.record_decoder import RecordFields
+from distlog.core.batches.record_decoder import BatchSelection
+from distlog.core.batches.record_decoder import open_sections
+from distlog.core.batches.record_batch import Source
+from distlog.core.arrays import byte_array
+from distlog.core.kernels.keys import count_keys
+from distlog.core.kernels.keys import place_keys
+from distlog.core.maintenance.record_keys import hash_keys
+from distlog.core.kernels.keys import set_bits
+from distlog.core.kernels.keys import unset_bits
+from distlog.core.maintenance.record_keys import OffsetMap
+from distlog.core.kernels.record_write import KEPT
+from distlog.core.kernels.record_write import RECORD_GROWTH
+from distlog.core.kernels.record_write import choose_records
+from distlog.core.kernels.record_write import copy_slices
+from distlog.core.kernels.record_write import rewrite_records
 
 PAGE, TOP = mmap.PAGESIZE, 16 * mmap.PAGESIZE
 mapped = []
@@ -175,10 +188,10 @@ for _ in range(int(sys.argv[2])):
     data = at_end("data", len(content), np.uint8)
     data[:] = np.frombuffer(content, np.uint8)
     batches = read_headers(data)
-    asked = AskedBatches(byte_array(data), batches, 0, 0, 0, 2**62, Source("", 0))
-    opened, sections = open_sections(asked)
+    selection = BatchSelection(byte_array(data), batches, 0, 0, 0, 2**62, Source("", 0))
+    opened, sections = open_sections(selection)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), ("key", "value"))
-    records = scan_sections(asked, opened, sections, fields)
+    records = scan_sections(selection, opened, sections, fields)
     timestamps, offsets = fields.timestamps[:records], np.arange(records)
     keyed, valued = fields.key.valid[:records], fields.value.valid[:records]
 

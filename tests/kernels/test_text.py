@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distlog.core.kernels.native.jit import kernel
+from distlog.core.kernels.native import kernel
 from distlog.core.kernels.text import SLACK, put_base64, put_json_text, put_number, put_utf8
 
 PIECES = [

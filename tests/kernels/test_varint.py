@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from compiled import compiled
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import varint
 
-from distlog.core.buffers import byte_array
-from distlog.core.kernels.varint import SLACK, read_short, read_varint, read_varlong, varlong_size, write_varlong
+from distlog.core.arrays import byte_array
+from distlog.core.kernels import record_scan
+from distlog.core.kernels.native import fill_kernel
+from distlog.core.kernels.record_scan import SLACK, VARINT, VARLONG, read_number
 
+varlong_size, write_varlong = compiled(record_scan.varlong_size), compiled(record_scan.write_varlong)
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
+
+
+@fill_kernel
+def read_varint(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
+    return read_number(data, position, end, VARINT, True)
+
+
+@fill_kernel
+def read_varlong(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
+    return read_number(data, position, end, VARLONG, True)
+
+
+@fill_kernel
+def read_short(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
+    return read_number(data, position, end, VARLONG, False)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gated_writer import NEVER_MS
 from topics import NOW, contents, topic_on
 
 from distlog.core import paths
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.log import live_snapshot
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic

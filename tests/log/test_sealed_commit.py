@@ -14,17 +14,16 @@ from active_segments import FailingCalls
 from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
-from distlog.core.commits.format.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     StorageError,
     TopicNotFoundError,
 )
-from distlog.core.log.partition.state_record import Status
+from distlog.core.log.partition_lock import PageStatus
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
-from distlog.core.storage.crew import Crew
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return new_topic(tmp_path / "events", partitions=3)
 
 
-def status(process: Process, partition: int = 0) -> Status | None:
+def status(process: Process, partition: int = 0) -> PageStatus | None:
     record = process.record(partition)
     return record.status if record else None
 
@@ -52,7 +51,7 @@ def test_the_caller_s_actions_and_the_seal_are_one_commit(folder: Path) -> None:
     after = commit_sealed(process, SetLogStartOffset(1, 1), partitions=[1])
     assert (after.version, sealed(after, 1)) == (2, [(0, 2)])
     assert (after.partitions[1].log_start_offset, after.partitions[1].active) == (1, None)
-    assert status(process, 1) == Status.NONE
+    assert status(process, 1) == PageStatus.NONE
     assert append(process[1], b"c") == (2, 3)
 
 
@@ -101,7 +100,7 @@ def test_where_nothing_was_committed_the_segments_stay_active(folder: Path, erro
     else:
         every(process, plan)
     assert process.head().version == before.version
-    assert status(process) == Status.ACTIVE
+    assert status(process) == PageStatus.ACTIVE
     assert append(process[0], b"b") == (1, 2)
     process[0].roll()
     assert process.anomalies() == ()
@@ -112,7 +111,7 @@ def test_a_commit_that_others_refuse_leaves_the_segments_active(folder: Path) ->
     append(process[0], b"a")
     with pytest.raises(CommitConflictError, match="log start"):
         commit_sealed(process, SetLogStartOffset(1, 5), SetLogStartOffset(0, 5))
-    assert status(process) == Status.ACTIVE
+    assert status(process) == PageStatus.ACTIVE
     assert append(process[0], b"b") == (1, 2)
 
 
@@ -133,7 +132,7 @@ def test_after_a_commit_of_unknown_outcome_the_commit_log_is_asked(
         patches.setattr(process.handle.storage, "put_if_absent", put)
         with pytest.raises(CommitStateUnknownError):
             commit_sealed(process)
-    assert status(process) == Status.CHANGING
+    assert status(process) == PageStatus.CHANGING
     assert append(other[0], b"b") == (1, 2)
     assert sealed(other.head()) == ([(0, 1)] if landed else [])
     assert append(process[0], b"c") == (2, 3)
@@ -233,7 +232,7 @@ def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_seal
         append(process[partition], b"a")
     with other.holding(1), pytest.raises(StorageError, match="has held the lock"):
         sealed_commit(process.handle, process.head(), "drop", nothing, every_partition, timeout_s=0)
-    assert status(process) == Status.ACTIVE
+    assert status(process) == PageStatus.ACTIVE
     assert append(process[0], b"b") == (1, 2)
 
 
@@ -279,8 +278,9 @@ def test_after_a_second_interrupt_a_lock_is_held_until_its_segment_is_left_alone
             assert event.wait(60)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    end = Crew.end
-    monkeypatch.setattr(Crew, "end", lambda *given, **options: (interrupted.set(), end(*given, **options)))
+    # the second one comes while the threads are waited for, not right before
+    join = threading.Thread.join
+    monkeypatch.setattr(threading.Thread, "join", lambda *given: (interrupted.set(), join(*given)))
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):

@@ -11,8 +11,8 @@ from gated_writer import NEVER_MS
 from topics import topic_on, values
 
 from distlog.core.errors import StorageError
-from distlog.core.log.tail_watch import TailWatch
-from distlog.core.storage.local.shared_page import PAGE_BYTES, WatchedPage
+from distlog.core.log.live_snapshot import TailWatch
+from distlog.core.storage.locks_and_pages import PAGE_BYTES, WatchedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 

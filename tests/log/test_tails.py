@@ -15,11 +15,11 @@ from topics import NOW
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
-from distlog.core.log.segment.readable_segment import ReadableSegment
-from distlog.core.log.tails import tail, with_tails
-from distlog.core.reading.files.segment_reader import SegmentReader
+from distlog.core.log.live_snapshot import tail, with_tails
+from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.reading.point_read import first_records
-from distlog.core.storage.local.files import LocalFiles
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.local_files import LocalFiles
 from distlog.core.topics.topic import Topic
 
 
@@ -128,7 +128,7 @@ def test_a_page_of_another_boot_is_not_believed(process: Process, monkeypatch: p
     walks = walked(monkeypatch)
     assert tail(process.handle, process.head(), 0) == expected
     assert walks == []
-    monkeypatch.setattr("distlog.core.log.partition.state_record.boot_id", lambda: b"x" * 16)
+    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: b"x" * 16)
     found = tail(process.handle, process.head(), 0)
     assert found
     assert expected

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from partition_logs import Process, append, new_topic
-from topics import NOW
-from transacting import TIMEOUT_MS, Sender, committed, end_all, seen
+from transacting import Sender, committed, seen
 
 import distlog
 from distlog.core.errors import DistlogError
@@ -73,12 +71,6 @@ def test_work_on_the_segments_of_an_open_transaction_changes_nothing_of_its_end(
     assert committed(folder)[0] == [b"1", b"2", *rest]
 
 
-def keyed(sender: Sender, key: bytes, value: bytes) -> None:
-    columns = {"partition": pa.array([0], pa.int32()), "key": [key], "value": [value]}
-    (failure,) = sender.destination.send(pa.RecordBatch.from_pydict(columns)).failures or (None,)
-    assert failure is None
-
-
 @pytest.mark.parametrize("commits", [True, False])
 def test_compaction_drops_nothing_for_the_sake_of_an_open_transaction(tmp_path: Path, commits: bool) -> None:
     folder = new_topic(
@@ -86,13 +78,13 @@ def test_compaction_drops_nothing_for_the_sake_of_an_open_transaction(tmp_path: 
     )
     first = Sender(Process(folder), "first")
     process = Process(folder)
-    keyed(first, b"k", b"old")
-    keyed(first, b"k", b"older")
+    first.send(0, b"old", key=b"k")
+    first.send(0, b"older", key=b"k")
     process[0].roll()
     sender = Sender(Process(folder)).begin()
-    keyed(sender, b"k", b"new")
+    sender.send(0, b"new", key=b"k")
     process[0].roll()
-    keyed(first, b"other", b"x")
+    first.send(0, b"x", key=b"other")
     process[0].roll()
     for _ in range(2):
         topic = process.topic()
@@ -130,7 +122,7 @@ def test_a_log_that_begins_behind_the_first_records_of_a_transaction_shows_the_r
 
 def test_what_retention_deleted_of_an_open_transaction_comes_back_as_aborted(folder: Path) -> None:
     process = Process(folder)
-    Sender(Process(folder)).begin().send(0, b"a")
+    sender = Sender(Process(folder)).begin().send(0, b"a")
     process[0].roll()
     append(process[0], b"1")
     topic = process.topic()
@@ -138,7 +130,7 @@ def test_what_retention_deleted_of_an_open_transaction_comes_back_as_aborted(fol
     topic.delete_records({0: 1})
     topic.retention()
     assert committed(folder)[0] == [b"1"]
-    assert end_all(Process(folder), NOW + TIMEOUT_MS + 100) == []
+    sender.abort()
     assert committed(folder)[0] == [b"1"]
     Process(folder).topic().restore(version)
     assert committed(folder)[0] == [b"1"]

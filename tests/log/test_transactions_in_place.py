@@ -11,21 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from active_segments import FailingCalls
 from partition_logs import Process, append, commit_sealed, new_topic
-from test_segment_faults import FailingCalls
 from topics import NOW
-from transacting import TIMEOUT_MS, Sender, committed, end_all, seen
+from transacting import Sender, committed, seen
 
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.commits.format.actions import ONGOING, PREPARE_ABORT, PREPARE_COMMIT, ProducerTransaction
-from distlog.core.commits.format.segment_info import NO_OFFSET
-from distlog.core.errors import InvalidRecordError, ProducerFencedError, TransactionAbortedError
+from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.errors import InvalidRecordError
 from distlog.core.indexes.transaction_index import TransactionIndex
-from distlog.core.log.end_marker import end_marker
-from distlog.core.log.partition.appended import LostRecordsError
-from distlog.core.log.tails import tail
-from distlog.core.log.transaction_coordinator import TransactionCoordinator
-from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.log.end_marker import marker
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.live_snapshot import tail
+from distlog.core.reading.stable_offset import aborted_transactions, last_stable_offset
 
 Damage = Callable[[Process], object]
 
@@ -53,10 +51,9 @@ def stable_end(process: Process) -> int:
     return last_stable_offset(process.handle.reader, process.topic().live_snapshot.partitions[0])
 
 
-@pytest.mark.parametrize(("decision", "kind"), [(PREPARE_COMMIT, 1), (PREPARE_ABORT, 0)])
-def test_a_marker_is_one_control_record_of_78_bytes(decision: str, kind: int) -> None:
-    transaction = ProducerTransaction("payments", 0, 1, 0x1122334455667788, 9, decision, (0,), 1)
-    data = bytes(end_marker(transaction, NOW).data)
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_marker_is_one_control_record_of_78_bytes(kind: int) -> None:
+    data = bytes(marker(0x1122334455667788, 9, NOW, is_committed=bool(kind)).data)
     (row,) = read_headers(data)
     assert len(data) == 78
     assert (row["attributes"], row["producer_id"], row["producer_epoch"]) == (
@@ -117,9 +114,9 @@ def test_the_index_of_a_sealed_segment_is_that_of_its_markers(folder: Path) -> N
 
 def test_batches_of_transactions_are_refused_where_nobody_asked_the_commit_log(folder: Path) -> None:
     process = Process(folder)
-    marker = end_marker(ProducerTransaction("payments", 0, 1, 5, 0, PREPARE_ABORT, (0,), 1), NOW)
+    run = marker(5, 0, NOW, is_committed=False)
     with pytest.raises(InvalidRecordError, match="not of transactions"):
-        process[0].append(marker.data, marker.rows)
+        process[0].append(run.data, run.rows)
     assert process[0].end() == (0, 0)
 
 
@@ -182,61 +179,27 @@ def test_a_reader_that_walks_sees_no_aborted_record_though_the_index_lacks_it(fo
     assert committed(folder)[0] == [b"b"]
 
 
-def test_a_marker_that_a_failed_sync_cut_off_is_appended_again(folder: Path) -> None:
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_marker_that_a_failed_sync_cut_off_is_appended_again(folder: Path, is_committed: bool) -> None:
     process, calls = Process(folder), FailingCalls()
-    sender = Sender(Process(folder)).begin().send(0, b"a")
-    sender.destination._finish = lambda: None  # type: ignore[method-assign]
-    sender.commit()
-    other = Process(folder, calls=calls)
+    sender = Sender(Process(folder, calls=calls)).begin().send(0, b"a")
+    sender.process[0].flush()
+    end = sender.commit if is_committed else sender.abort
     calls.fail("fsync", code=5)
-    marker = end_marker(other.head().producer_transactions["payments"], NOW)
-    appended = other[0].end_transaction(marker, lambda _: None)
     with pytest.raises(LostRecordsError):
-        other[0].flush(appended)
+        end()
+    topic = process.topic()
+    # neither the marker nor its entry in the transaction index outlives the sync
+    state = topic.live_snapshot.partitions[0]
+    assert (aborted_transactions(topic.reader, state, 0), last_stable_offset(topic.reader, state)) == ([], 0)
+    append(process[0], b"b")
     assert seen(process.topic()) == {0: []}
-    assert end_all(process, NOW) == []
-    assert committed(folder)[0] == [b"a"]
+    end()
+    assert committed(folder)[0] == ([b"a", b"b"] if is_committed else [b"b"])
+    topic = Process(folder).topic()
+    found = aborted_transactions(topic.reader, topic.live_snapshot.partitions[0], 0)
+    assert [(each.first_offset, each.last_offset) for each in found] == [(0, 2)] * (not is_committed)
     assert Process(folder).anomalies() == ()
-
-
-def test_a_finisher_who_is_late_ends_no_later_transaction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows of a decision, and comes when that is finished, and the producer's next transaction is under way."""
-    sender = Sender(Process(folder)).begin().send(0, b"a")
-    with monkeypatch.context() as patches:
-        patches.setattr(sender.destination, "_finish", lambda: None)
-        sender.commit()
-    late = Process(folder)
-    late.snapshots.refresh()
-    sender.begin().send(0, b"b")
-    assert TransactionCoordinator(late.handle, late.snapshots).finish("payments") is None
-    assert end_all(late, NOW) == [late.head().producer_transactions["payments"]]
-    assert late.head().producer_transactions["payments"].state == ONGOING
-    assert committed(folder)[0] == [b"a"]
-    sender.abort()
-    assert committed(folder)[0] == [b"a"]
-
-
-def test_nothing_is_appended_to_a_transaction_that_others_have_aborted(folder: Path) -> None:
-    sender = Sender(Process(folder)).begin().send(0, b"a")
-    assert end_all(Process(folder), NOW + TIMEOUT_MS - 10) != []
-    assert end_all(Process(folder), NOW + TIMEOUT_MS + 10) == []
-    for step in (lambda: sender.send(0, b"b"), lambda: sender.send(0, b"b"), sender.commit):
-        with pytest.raises(TransactionAbortedError, match="timeout"):
-            step()
-    assert seen(Process(folder).topic(), "read_uncommitted")[0] == [b"a"]
-    sender.abort(has_failed=True)
-    sender.begin().send(0, b"c").commit()
-    assert committed(folder)[0] == [b"c"]
-
-
-def test_a_fenced_producer_commits_not_even_nothing(folder: Path) -> None:
-    sender = Sender(Process(folder)).begin()
-    other = Sender(Process(folder)).begin().send(0, b"a")
-    with pytest.raises(ProducerFencedError):
-        sender.commit()
-    sender.abort()
-    other.commit()
-    assert committed(folder)[0] == [b"a"]
 
 
 def test_what_is_left_of_a_transaction_after_retention_ends_as_ever(folder: Path) -> None:

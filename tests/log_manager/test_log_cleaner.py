@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 from conftest import Address
+from left_transactions import TIME_MS, left_log_dir, plain
 from managed import MINUTE, Managed, create, done, errors
-from topics import NOW, contents, values
+from raw_batches import batch, record
+from topics import NOW, Clock, contents, values
 
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+import distlog
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import HOUR_MS
-from distlog.core.log_manager import log_cleaner
+from distlog.core.log_manager import log_tasks
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
 
@@ -38,13 +42,13 @@ def keyed(numbers: range, keys: int = 1 << 30) -> list[dict[str, Any]]:
 
 def cleaned_order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """A list of what is cleaned from now on: topics and partitions."""
-    order, real = list[tuple[str, int]](), log_cleaner.compact
+    order, real = list[tuple[str, int]](), log_tasks.compact
 
     def noted(handle: TopicHandle, snapshot: Snapshot, *, partitions: Collection[int]) -> Any:
         order.extend((snapshot.name, partition) for partition in partitions)
         return real(handle, snapshot, partitions=partitions)
 
-    monkeypatch.setattr(log_cleaner, "compact", noted)
+    monkeypatch.setattr(log_tasks, "compact", noted)
     return order
 
 
@@ -213,3 +217,18 @@ def test_without_the_cleaner_nothing_is_rewritten(tmp_path: Path) -> None:
     tasks = {run.task for run in managed.after(minutes=10)}
     assert not tasks & {"log-cleaner", "segment-merge"}
     assert topic.refresh().scan().count() == 11
+
+
+@pytest.mark.parametrize(("limit_ms", "kept_batches"), [(1001, 2), (1000, 1)])
+def test_how_long_the_last_batch_of_a_silent_producer_is_kept_is_a_setting(
+    limit_ms: int, kept_batches: int, tmp_path: Path
+) -> None:
+    of = {"producer": (7, 3, 0), "base_timestamp": TIME_MS, "max_timestamp": TIME_MS}
+    log_dir = left_log_dir(tmp_path, {"log-0": batch([record(0, 0, b"k", b"old")], **of) + plain(1, b"new")}, {})
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+    topic = distlog.adopt(log_dir, str(tmp_path / "root"), config=config).topics["log"]
+    clock = Clock()
+    clock.now_ms = TIME_MS + 1000 - MINUTE
+    managed = Managed(tmp_path / "root", clock=clock, producer_id_expiration_ms=limit_ms)
+    assert done(managed.after(minutes=1), "log-cleaner")["deleted_records"] == 1
+    assert len(read_headers(bytes(topic.refresh().read(0, 0)))) == kept_batches

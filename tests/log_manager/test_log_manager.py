@@ -8,18 +8,20 @@ import threading
 from pathlib import Path
 
 import pytest
+from left_transactions import TIME_MS, in_transaction, left_log_dir, plain
 from managed import Managed, create
 from partition_logs import Process, append, new_topic
 from topics import values
 
 import distlog
+from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.log_tasks import LogTasks
-from distlog.core.log_manager.metrics import Metric
-from distlog.core.log_manager.task_run import TaskRun
+from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.reading.fetch import MAX_TIMEOUT_MS
 
 TASKS = [
     *("load-logs", "log-retention", "log-cleaner", "segment-merge", "delete-logs"),
-    *("transaction-abort", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint"),
+    *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"),
 ]
 
 
@@ -139,6 +141,7 @@ def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
     assert values_of(metrics, "distlog_log_start_offset") == {one: 10, two: 0}
     assert values_of(metrics, "distlog_log_end_offset") == {one: 11, two: 0}
     assert values_of(metrics, "distlog_log_segments") == {one: 1, two: 0}
+    assert values_of(metrics, "distlog_log_late_transaction") == {one: 0, two: 0}
     size = int(topic.refresh().snapshot.partitions[0].segments.log_bytes.sum())
     assert values_of(metrics, "distlog_log_size_bytes") == {one: size, two: 0}
     assert values_of(metrics, "distlog_topics") == {"": 1}
@@ -152,6 +155,16 @@ def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
     last = values_of(metrics, "distlog_task_last_run_timestamp_seconds")["task=log-retention"]
     assert last == managed.clock.now_ms / 1000
     assert set(values_of(metrics, "distlog_task_failing").values()) == {0}
+
+
+def test_a_metric_names_a_partition_whose_transaction_is_open_for_too_long(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path, {"clicks-0": plain(0, b"a") + in_transaction(1, b"b"), "clicks-1": b""}, {})
+    distlog.adopt(log_dir, str(tmp_path / "root"))
+    managed = Managed(tmp_path / "root")
+    for late_ms, is_late in ((0, 0), (1, 1)):
+        managed.clock.now_ms = TIME_MS + MAX_TIMEOUT_MS + 300_000 + late_ms
+        found = values_of(managed.manager.metrics(), "distlog_log_late_transaction")
+        assert found == {"topic=clicks,partition=0": is_late, "topic=clicks,partition=1": 0}
 
 
 def test_the_metrics_tell_of_appends_in_place_and_of_syncs_whoever_made_them(tmp_path: Path) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-import pytest
 from conftest import Address
-from managed import MINUTE, Managed, create, done, errors
+from managed import Managed, create, done, errors
 from partition_logs import Process, append, new_topic
 from topics import NOW, Clock, contents, files, named_files, values
 
 import distlog
 from distlog.core import paths
 from distlog.core.config import DAY_MS, HOUR_MS
-from distlog.core.log.partition.appended import LogEnd
+from distlog.core.log.flush import LogEnd
 from distlog.core.log_manager.log_manager import LogManager
-from distlog.core.log_manager.task_run import TaskRun
+from distlog.core.log_manager.scheduler import TaskRun
 from distlog.core.segments.segment_state import packed_position
 
 FIVE = 5 * 60_000
@@ -244,27 +243,3 @@ def test_a_topic_that_comes_from_the_manager_keeps_the_brokers_settings_in_anoth
     assert copy.config.retention_ms == topic.config.retention_ms == 24 * HOUR_MS
     distlog.open(topic.url).append([{"value": "v"}])
     assert copy.refresh().config.retention_ms == 24 * HOUR_MS
-
-
-def test_a_transaction_whose_producer_is_gone_is_aborted_when_its_timeout_has_passed(tmp_path: Path) -> None:
-    managed = Managed(tmp_path)
-    topic = create(tmp_path, "clicks", clock=managed.clock)
-    managed.after(minutes=5)
-    producer = topic.producer("payments", transaction_timeout_ms=MINUTE)
-    producer.begin()
-    producer.append(b"aborted")
-    producer.flush()
-    topic.append([{"value": b"behind"}])
-    assert done(managed.after(minutes=0.9), "transaction-abort") == {}
-    assert topic.refresh().scan(isolation="read_committed").count() == 0
-    assert done(managed.after(minutes=0.5), "transaction-abort") == {"ended_transactions": 1}
-    found = topic.refresh().scan(isolation="read_committed").to_table()["value"].to_pylist()
-    assert found == [b"behind"]
-    with pytest.raises(distlog.TransactionAbortedError):
-        producer.commit()
-    producer.abort()
-    with producer.begin():
-        producer.append(b"next")
-    producer.close()
-    assert topic.refresh().scan(isolation="read_committed").to_table()["value"].to_pylist() == [b"behind", b"next"]
-    assert topic.verify().anomalies == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distlog.core.log_manager.properties_file import parse_properties
+from distlog.core.log_manager.broker_config import parse_properties
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from topics import Clock, contents, files, named_files, topic_on
 from vacuuming import DELAY, World
 
 from distlog.core import paths
-from distlog.core.commits.format.actions import Remove
+from distlog.core.commits.actions import Remove
 from distlog.core.errors import SnapshotTooOldError, TransactionTooOldError
-from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES
+from distlog.core.storage.object_store import SINGLE_PUT_BYTES
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.appending.append_commit import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.topic import Topic
 
 

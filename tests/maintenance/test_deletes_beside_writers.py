@@ -12,12 +12,11 @@ import pytest
 from partition_logs import Process, append, new_topic, sealed
 from topics import NOW, Clock
 
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.log.partition.active_partition import ActivePartition
+from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.sealed_commit import sealed_commit
-from distlog.core.maintenance.delete_records import LOG_END
-from distlog.core.maintenance.retention import PartitionRetention, retention
+from distlog.core.maintenance.retention import LOG_END, PartitionRetention, retention
 
 #: Bytes of a batch with one record, a null key and a value of one byte.
 SIZE = 69

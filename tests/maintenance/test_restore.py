@@ -173,7 +173,7 @@ def test_records_ahead_of_a_gap_stay_away(storage: Storage) -> None:
 def test_a_version_that_is_not_there_is_refused(storage: Storage) -> None:
     topic = old_topic(storage, 1)
     for version in (-1, 2):
-        with pytest.raises(OffsetOutOfRangeError, match="the topic has versions 0 to 1"):
+        with pytest.raises(OffsetOutOfRangeError, match="the log has the versions 0 to 1"):
             topic.restore(version)
     topic.drop()
     again = topic_on(storage, 1)

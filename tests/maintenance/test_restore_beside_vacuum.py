@@ -11,8 +11,8 @@ import pytest
 from store_clock import TimedStorage
 from vacuuming import World
 
+from distlog.core.commits.actions import GcFloor
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import GcFloor
 from distlog.core.errors import StorageFullError
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from searches import examples
 
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
-from distlog.core.maintenance.delete_records import LOG_END, delete_records
-from distlog.core.maintenance.retention import plan_retention, retention
+from distlog.core.maintenance.retention import LOG_END, delete_records, plan_retention, retention
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import open_topic as topics
 from distlog.core.topics.topic import Topic

@@ -15,8 +15,7 @@ from topics import NOW, topic_on
 
 import distlog
 from distlog.core.config import DAY_MS
-from distlog.core.plots.facts import SegmentFacts
-from distlog.core.plots.time_bins import MOST_BINS, TimeBins
+from distlog.core.plots import MOST_BINS, SegmentFacts, TimeBins
 from distlog.core.storage.storage import Storage
 
 matplotlib = pytest.importorskip("matplotlib")

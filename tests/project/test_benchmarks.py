@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import distlog
-from benchmarks import log
+from benchmarks import gateway_requests, log, partitions
 from benchmarks.__main__ import text
 from benchmarks.stream_queries import TopicCopy
+from distlog.gateway.config import GatewayConfig
 
 
 def row(case: str, **more: Any) -> dict[str, Any]:
@@ -42,7 +43,20 @@ def test_a_row_of_a_case_with_a_stated_figure_has_it_and_its_source() -> None:
     assert "stated" not in log.row_of("append batches, 2 processes", "us", 1.0, 2.0, "a plain write")
 
 
+def test_an_append_to_more_partitions_takes_no_more_requests_and_no_more_bytes_for_each() -> None:
+    rows = partitions.run((300, 1200))
+    by_case = {row["case"]: row["distlog"] for row in rows}
+    sizes = [by_case[f"bytes of a commit for a part, {count:,} partitions"] for count in (300, 1200)]
+    assert 20 > sizes[0] > sizes[1] > 10
+    assert {by_case[f"requests of an append, {count:,} partitions"] for count in (300, 1200)} == {3}
+
+
 @pytest.mark.spark
+def test_what_the_gathering_of_a_gateway_asks_of_a_store_is_counted() -> None:
+    asked = gateway_requests.fed(1, 1, GatewayConfig(linger_bytes=200_000))
+    assert asked.puts > 0
+
+
 def test_a_latency_ends_with_new_records_and_not_with_a_merge(spark: SparkSession, tmp_path: Path) -> None:
     copy = TopicCopy(spark, str(tmp_path), str(tmp_path / "checkpoints"), partitions=1)
     copy.start(available_now=True).awaitTermination()

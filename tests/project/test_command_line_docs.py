@@ -9,8 +9,8 @@ from pathlib import Path
 from typer.main import get_command
 
 from distlog.cli.app import app
-from distlog.cli.input.inputs import Format
-from distlog.console import conversions
+from distlog.cli.input import Format
+from distlog.console import output
 
 TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"distlog ((?:append|read) /.*)$", TEXT, re.MULTILINE)
@@ -27,4 +27,4 @@ def test_the_commands_take_what_the_page_gives_them() -> None:
 def test_the_formats_are_those_of_the_commands() -> None:
     assert re.findall(r"^\| `([a-z]+)` \|", TEXT, re.MULTILINE) == [each.value for each in Format]
     rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))
-    assert set(re.findall(r"`%(.)`", rows)) == {*conversions._SHOWN, "t", "%"}
+    assert set(re.findall(r"`%(.)`", rows)) == {*output._SHOWN, "t", "%"}

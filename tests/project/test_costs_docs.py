@@ -15,8 +15,8 @@ from benchmarks import costs
 from distlog.core import paths
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.appending.append_commit import commit_append
-from distlog.core.topics.appending.appender import Appender
+from distlog.core.topics.append_commit import commit_append
+from distlog.core.topics.appender import Appender
 from distlog.core.topics.topic import Topic
 
 TEXT = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")

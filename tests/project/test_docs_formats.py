@@ -7,37 +7,51 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from docs_pages import read, section, table
 
 import distlog
 from distlog.core import paths
+from distlog.core.arrays import PAGE_BYTES
 from distlog.core.batches import record_batch
-from distlog.core.buffers import PAGE_BYTES
-from distlog.core.commits.checkpoints import checkpoint_format
+from distlog.core.commits import action_table, actions, checkpoint, commit_json, fields, producer_table
+from distlog.core.commits.action_table import write_table
+from distlog.core.commits.actions import (
+    MAX_PARTITIONS,
+    PRODUCER_APP,
+    RESERVED_APPS,
+    Action,
+    Add,
+    AddTable,
+    Manifest,
+    ProducerBatches,
+    RemoveTable,
+    UnknownAction,
+)
+from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES, PRODUCER_STEPS, Commit, write_items
 from distlog.core.commits.commit_log import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
-from distlog.core.commits.format import action_columns, bundle_parts, features, fields
-from distlog.core.commits.format.action_json import write_items
-from distlog.core.commits.format.actions import Action, Add, Manifest, UnknownAction
-from distlog.core.commits.format.commit import Commit
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.groups.group_state import Member
-from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
-from distlog.core.indexes.transaction_index import ENTRY as TRANSACTION_ENTRY
-from distlog.core.log.partition.state_record import NO_POINT, RECORD_BYTES, StateRecord, Status, head
-from distlog.core.segments.bundles import LARGEST_BUNDLE, LARGEST_PART
-from distlog.core.segments.segment_file import HELD_BYTES
+from distlog.core.commits.producer_table import ProducerBatch
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.transaction_table import KEPT_MS, KEPT_NUMBERS, PAUSE_MS
+from distlog.core.config import MAX_LONG
+from distlog.core.groups.group_log import KEPT, Member
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY
+from distlog.core.log.partition_lock import NO_POINT, RECORD_BYTES, PageStatus, StateRecord, head
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState
-from distlog.core.storage.local import shared_page
-from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES
+from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_BUNDLE, LARGEST_PART
+from distlog.core.storage import locks_and_pages
+from distlog.core.storage.object_store import SINGLE_PUT_BYTES
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES
-from distlog.core.transactions.producer_snapshot import ENTRY as PRODUCER_ENTRY
+from distlog.core.transactions.producer_states import ENTRY as PRODUCER_ENTRY
+from distlog.core.transactions.producer_states import write_producer_snapshot
 
 PAGE, README = read("docs/formats.md"), read("README.md")
 MEBIBYTE = 1 << 20
@@ -100,7 +114,7 @@ def test_the_entries_of_a_producer_snapshot_are_as_the_table_says() -> None:
 
 
 def test_the_places_and_limits_of_bundles_are_as_the_tables_say() -> None:
-    assert names(table(PAGE, "## Bundles")) == [field for field, _ in bundle_parts.PARTS]
+    assert names(table(PAGE, "## Bundles")) == [field for field, _ in actions.PARTS]
     limits = [LARGEST_PART // MEBIBYTE, LARGEST_BUNDLE // MEBIBYTE]
     assert [row[1] for row in table(PAGE, "## Bundles", 1)] == [*(f"{limit} MiB" for limit in limits), ""]
     assert f"above {HELD_BYTES // MEBIBYTE} MiB" in table(PAGE, "## Bundles", 1)[1][0]
@@ -119,21 +133,55 @@ def test_a_commit_has_the_members_of_the_table(topic: distlog.Topic) -> None:
 
 def test_the_actions_are_those_of_the_table() -> None:
     rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "### Actions")}
-    kinds = set(get_args(Action)) - {UnknownAction, Add}
+    kinds = set(get_args(Action)) - {UnknownAction, Add, AddTable, RemoveTable, ProducerBatches}
     known = {next(iter(next(write_items([kind(*[None] * len(fields.checks(kind)))])))): kind for kind in kinds}
-    assert rows.pop("add") == []
+    assert rows.pop("add") == rows.pop("producers") == []
+    removed = RemoveTable(pa.RecordBatch.from_pydict({"partition": pa.array([0]), "stem": ["0" * 20]}))
+    assert rows.pop("add_table") == rows.pop("remove_table") == list(write_table(removed)["remove_table"])
     assert rows == {name: list(fields.checks(kind)) for name, kind in known.items()}
     assert rows["manifest"] == list(fields.checks(Manifest))
 
 
+def test_the_applications_of_distlog_are_those_of_the_table() -> None:
+    assert re.findall(r"\| `([a-z]+:)` and", section(PAGE, "### Reserved application ids")) == [*RESERVED_APPS]
+
+
+def test_a_producer_has_the_numbers_and_the_id_that_the_page_says(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/clicks")
+    with topic.producer("billing-7"), topic.producer("billing-7") as producer:
+        producer.append(b"v", partition=0)
+        producer.flush()
+        with producer.begin():
+            producer.append(b"v", partition=0)
+    newest = topic.refresh().snapshot.transactions.newest(f"{PRODUCER_APP}billing-7")
+    assert newest == (1 << 32) + 1
+    text = f"{topic.snapshot.topic_id}/0/billing-7"
+    known = {row["producer_id"] for row in topic.producers().to_pylist()}
+    assert int.from_bytes(sha256(text.encode()).digest()[:8], "big") & MAX_LONG in known
+    assert "`generation * 2^32`" in PAGE
+
+
 def test_the_columns_of_differences_are_those_of_the_table(topic: distlog.Topic) -> None:
     steps, *relative = table(PAGE, "### Actions", 1)
-    assert set(names([steps])) == action_columns.STEPS
-    assert {names([row])[0]: names([row], 1)[0] for row in relative} == action_columns.RELATIVE
-    assert f"more than {action_columns.MOST_ACTIONS:,} actions" in PAGE
+    assert set(names([steps])) == commit_json.STEPS
+    assert {names([row])[0]: names([row], 1)[0] for row in relative} == action_table.RELATIVE
+    assert f"more than {commit_json.MOST_ACTIONS:,} actions" in PAGE
     (body,) = json.loads(topic.storage.read(paths.commit_file(1)))["actions"][0].values()
     assert body["partition"] == [0, 1]
     assert body["stems"] == [topic.snapshot.partitions[0].segments[0].stem]
+
+
+def test_the_columns_of_differences_of_a_table_are_those_of_the_page() -> None:
+    steps, *others = table(PAGE, "### Actions", 2)
+    assert set(names([steps])) == action_table.STEPS
+    relative = {names([row])[0]: names([row], 1)[0] for row in others if "the difference to `" in row[1]}
+    assert relative == action_table.RELATIVE
+    assert {names([row])[0] for row in others if "where the" in row[1]} == {*action_table.BEHIND}
+    assert names(others[-2:]) == ["crc32c", "time_index_crc32c"]
+    text = section(PAGE, "### Actions")
+    assert f"From {commit_json.TABLE_ROWS} on" in text
+    assert f"up to {action_table.MOST_ROWS_OF_TABLE:,} rows" in text
+    assert f"up to {action_table.MOST_ROWS:,}." in text
 
 
 def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topic) -> None:
@@ -144,35 +192,56 @@ def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topi
     assert list(added["add"]) == names(table(PAGE, "### A segment"))
 
 
+def test_what_a_commit_tells_of_producers_is_as_the_table_says() -> None:
+    rows, text = table(PAGE, "### Producers"), " ".join(section(PAGE, "### Producers").split())
+    assert names(rows) == ["partition", *producer_table.BOUNDS]
+    assert {name for row in rows for name in names([row]) if "differences" in row[2]} == {*PRODUCER_STEPS}
+    batch = ProducerBatch(7, 0, 4, 9, 2, 1_000, producer_table.DATA, producer_table.NONE)
+    (told,) = write_items([ProducerBatches({0: (batch,)})])
+    assert told["producers"].keys() == {"reader_safe", *(name for row in rows for name in names([row]) if not row[1])}
+    kinds = {int(number): name for number, name in re.findall(r"(\d): (?:a |an )?([a-z ]+)", rows[-2][2])}
+    assert [kinds[kind] for kind in (producer_table.DATA, producer_table.TRANSACTIONAL_DATA)] == [
+        "data outside of transactions",
+        "data of a transaction",
+    ]
+    assert kinds[producer_table.ABORT_MARKER] == "abort marker"
+    assert kinds[producer_table.COMMIT_MARKER] == "commit marker"
+    assert f"the last {producer_table.KEPT_BATCHES} batches" in text
+    assert f"at most {MOST_PRODUCER_BATCHES:,} batches" in text
+    assert (producer_table.EXPIRATION_MS, producer_table.PAUSE_MS) == (86_400_000, 3_600_000)
+
+
 def test_the_features_are_those_of_the_table() -> None:
-    assert names(table(PAGE, "### Features")) == sorted(features.KNOWN)
+    assert names(table(PAGE, "### Features")) == sorted(actions.KNOWN)
 
 
 def test_a_checkpoint_has_the_columns_and_members_of_the_tables(topic: distlog.Topic) -> None:
-    file = pq.read_table(io.BytesIO(checkpoint_format.encode(topic.snapshot)))
+    data = pa.input_stream(io.BytesIO(checkpoint.encode(topic.snapshot)), compression="zstd").read()
+    state = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     columns = table(PAGE, "## Checkpoints")
-    assert names(columns) == file.schema.names
-    assert [spec.name for spec in file.schema.field("segment").type] == [*fields.checks(SegmentInfo), "unknown"]
-    assert names(columns[1:], 1) == [spec.name for spec in file.schema.field("transaction").type]
-    state = json.loads(file.schema.metadata[b"distlog"])
+    assert names(columns) == [*state["columns"], "producers"]
+    assert names(columns[2:], 1) == producer_table.SCHEMA.names
+    assert list(state["columns"]["segments"]) == [*fields.checks(SegmentInfo), "unknown"]
+    assert names(columns[1:2], 1) == list(state["columns"]["transactions"])
     rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "## Checkpoints", 1)}
     assert list(rows) == list(state)
     assert rows["partitions"] == list(state["partitions"][0])
     assert rows["active"] == list(state["active"][0])
+    assert f"{checkpoint.BYTES_PER_BYTE} times its size and {checkpoint.FREE_BYTES // MEBIBYTE} MiB" in PAGE
     assert f"each {CHECKPOINT_COMMITS} commits or {CHECKPOINT_BYTES // MEBIBYTE} MiB" in " ".join(PAGE.split())
 
 
 def test_the_page_of_a_lock_is_as_the_tables_say(topic: distlog.Topic) -> None:
     rows = table(PAGE, "## The state page")
     assert [int(row[0]) for row in rows[2:4]] == [1024, 2048]
-    assert {int(row[1]) for row in rows[2:4]} == {shared_page.SLOT_BYTES}
-    assert int(rows[-1][0]) + int(rows[-1][1]) <= shared_page.PAGE_BYTES == PAGE_BYTES
-    assert int(rows[-1][1]) == 8 * shared_page.COUNTERS
+    assert {int(row[1]) for row in rows[2:4]} == {locks_and_pages.SLOT_BYTES}
+    assert int(rows[-1][0]) + int(rows[-1][1]) <= locks_and_pages.PAGE_BYTES == PAGE_BYTES
+    assert int(rows[-1][1]) == 8 * locks_and_pages.COUNTERS
     assert int(rows[-1][0]) == int(rows[-2][0]) + int(rows[-2][1])
     page = Path(topic.storage.local_path(f"{paths.partition_dir(topic.name, 0)}/{paths.LOCK_FILE}")).read_bytes()
     assert page.startswith(re.findall(r"`(\w+)`", rows[0][2])[0].encode())
-    assert page[int(rows[4][0]) :][: int(rows[4][1])] == shared_page.boot_id()
-    record = StateRecord.unpack(shared_page.read_newest(lambda: page))
+    assert page[int(rows[4][0]) :][: int(rows[4][1])] == locks_and_pages.boot_id()
+    record = StateRecord.unpack(locks_and_pages.read_newest(lambda: page))
     assert record is not None
     assert record.topic_id == topic.snapshot.topic_id
 
@@ -183,9 +252,9 @@ def test_the_value_of_a_lock_is_as_the_tables_say() -> None:
     assert places == [(sum(size for _, size in places[:number]), size) for number, (_, size) in enumerate(places)]
     assert sum(places[-1]) == RECORD_BYTES
     assert [size for _, size in places[-2:]] == [STATE_BYTES, len(NO_POINT)]
-    packed = head("00000000-0000-0000-0000-000000000001", Status.ACTIVE)
+    packed = head("00000000-0000-0000-0000-000000000001", PageStatus.ACTIVE)
     assert rows[0][2] == f"version, {packed[0]}"
-    assert re.findall(r"(\d) (\w+)", rows[1][2]) == [(str(int(one)), one.name.lower()) for one in Status]
+    assert re.findall(r"(\d) (\w+)", rows[1][2]) == [(str(int(one)), one.name.lower()) for one in PageStatus]
     assert packed[places[3][0] :][: places[3][1]] == bytes(15) + b"\x01"
     assert len(SegmentState.new(f"v{0:020}-{'0' * 32}", 0, 0).pack()) == 56 + 8 * len(NAMES)
     listed = section(PAGE, "## The state page").split("in this order:", 1)[1].split("`.flush`")[0]
@@ -198,3 +267,43 @@ def test_a_group_has_the_members_of_the_table(topic: distlog.Topic) -> None:
     rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "## Groups of followers")}
     assert list(rows) == list(json.loads(topic.storage.read(newest)))
     assert rows["members"] == list(fields.checks(Member))
+
+
+def test_a_put_of_a_group_counts_by_the_numbers_of_the_page() -> None:
+    text = section(PAGE, "## Groups of followers")
+    assert f"no version that is {KEPT - 1} or more" in " ".join(text.split())
+    assert f"a version exists that is {KEPT} or more above it" in " ".join(text.split())
+    assert f"when there are {KEPT} or more of them" in " ".join(text.split())
+    assert paths.group_folder("id", ".a b/\u00e9").removeprefix("_groups/id/") == "~2ea~20b~2f~c3~a9"
+
+
+def test_what_the_state_keeps_of_batches_is_as_the_page_says() -> None:
+    text = " ".join(section(PAGE, "### The fold").split())
+    assert KEPT_NUMBERS == 10
+    assert "last ten numbers" in text
+    assert f"those of the last {KEPT_MS // PAUSE_MS} days" in text
+    assert "counts as one day at the most" in text
+    assert f"is {MAX_PARTITIONS:,} at the most" in text
+
+
+def test_checksums_cover_what_the_table_says(topic: distlog.Topic) -> None:
+    assert crc32c(b"123456789") == int(re.findall(r"`123456789` is (\d+)", PAGE)[0])
+    newest = max(file.name for file in topic.storage.list(paths.group_folder(topic.snapshot.topic_id, "billing")))
+    for name in (paths.commit_file(0), paths.commit_file(topic.version), newest):
+        body, _, rest = topic.storage.read(name).rpartition(b',"crc32c":')
+        assert rest == b"%d}\n" % crc32c(body)
+    segment = topic.snapshot.partitions[1].segments[0]
+    bundle = topic.storage.read(paths.bundle_file(segment.stem))
+    log = bundle[segment.log_position :][: segment.log_bytes]
+    index = bundle[segment.time_index_position :][: segment.time_index_bytes]
+    assert (crc32c(log), crc32c(index)) == (segment.crc32c, segment.time_index_crc32c)
+    (header,) = record_batch.HEADER.iter_unpack(log[: record_batch.HEADER_SIZE])
+    assert header[4] == crc32c(log[21:])
+    snapshot = write_producer_snapshot(np.zeros(2, PRODUCER_ENTRY))
+    assert int.from_bytes(snapshot[2:6], "big") == crc32c(snapshot[6:])
+    folder = Path(topic.storage.local_path(paths.partition_dir(topic.name, 0)))
+    page = (folder / paths.LOCK_FILE).read_bytes()
+    value = locks_and_pages.read_newest(lambda: page)
+    assert value is not None
+    (slot, *_) = (page[at:] for at in (1024, 2048) if page[at + 16 :].startswith(value))
+    assert int.from_bytes(slot[12:16], "little") == crc32c(value, crc32c(slot[:12]))

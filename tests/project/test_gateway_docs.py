@@ -12,24 +12,22 @@ from command_line import CommandLine
 from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
-from distlog.core.log.partition.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
-from distlog.gateway.broker_settings import gateway_settings
-from distlog.gateway.cluster.gateway_lease import GROUP as GATEWAYS
-from distlog.gateway.cluster.gateway_lease import ROOT_ID
-from distlog.gateway.cluster.maintenance import GROUP as MAINTENANCE
-from distlog.gateway.cluster.maintenance import LEASE_S
-from distlog.gateway.commits.commit_log_producers import REMEMBERED_MS
-from distlog.gateway.config import GatewayConfig
+from distlog.core.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
+from distlog.core.topics.committed_batches import REMEMBERED_MS
+from distlog.core.transaction_state import TRANSACTIONS_TOPIC
+from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS
+from distlog.gateway.cluster import LEASE_S, ROOT_ID
+from distlog.gateway.cluster import MAINTENANCE_GROUP as MAINTENANCE
+from distlog.gateway.config import GatewayConfig, gateway_settings
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
-from distlog.gateway.groups.offsets.offsets_topic import PARTITIONS
+from distlog.gateway.groups.offsets_topic import PARTITIONS
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.item_limit import MAX_ITEMS
-from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
+from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
+from distlog.gateway.protocol.messages import MAX_ITEMS
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
-from distlog.gateway.server.patience import BYTES_PER_S
-from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
+from distlog.gateway.server.connection import BYTES_PER_S
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
@@ -94,7 +92,7 @@ def test_the_examples_of_tls_and_users_run(
 
 
 def test_the_apis_are_those_of_the_table() -> None:
-    rows = {row[0]: row[1] for row in table("What it speaks")}
+    rows = {row[0]: row[1] for row in table("APIs and versions")}
     assert rows.items() <= {api.name: f"{api.oldest} to {api.newest}" for api in APIS.values()}.items()
 
 

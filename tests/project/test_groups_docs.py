@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 from topics import values
 
 import distlog
-from distlog.core.following.begin import LEASE_S
+from distlog.core.following.follower import LEASE_S
 from distlog.core.groups.group_log import KEPT
+from distlog.core.groups.membership import FREQUENT, RARE
 
 TEXT = (Path(__file__).parents[2] / "docs" / "groups.md").read_text(encoding="utf-8")
 
@@ -33,17 +32,18 @@ def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "3 records, now at {0: 3}\n[0]\n"
 
 
-def test_the_commands_run(tmp_path: Path) -> None:
+def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
     distlog.create(f"{tmp_path}/clicks").append(values(range(3)))
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     lines = block("console").splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 6
     for line in lines:
-        command = line.removeprefix("$ ").replace("/data/logs", shlex.quote(str(tmp_path)))
-        run = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=300)
-        assert (run.returncode, run.stderr) == (0, ""), line
+        command = line.removeprefix("$ distlog ").replace("/data/logs", shlex.quote(str(tmp_path)))
+        run = cli.bare(*shlex.split(command))
+        assert (run.status, run.err) == (0, ""), line
 
 
 def test_its_numbers_are_those_of_the_code() -> None:
     assert f"(default {LEASE_S:g})" in TEXT
+    assert RARE.heartbeat == RARE.look == RARE.list == 1 / 2
+    assert (FREQUENT.heartbeat, FREQUENT.look, FREQUENT.list) == (1 / 3, 1 / 20, 1 / 4)
     assert f"the last {KEPT} to {2 * KEPT} are kept" in TEXT

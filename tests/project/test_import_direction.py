@@ -1,4 +1,4 @@
-"""The architecture as a test: imports go down, each outside library has one home, files and functions stay small."""
+"""The architecture as a test: imports go down, each outside library has one home, no function is long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
-    "errors config broker_setting display optional whole_number paths times buffers arrow_arrays locks kernel_tuples",
+    "errors config broker_setting display optional integers paths times arrays locks kernel_tuples",
     "plots storage kernels",
     "batches",
     "indexes",
@@ -25,7 +25,7 @@ CORE_LAYERS = (
     "dump",
     "topic_handle groups",
     "log",
-    "consumer_offsets",
+    "consumer_offsets transaction_state",
     "maintenance",
     "kafka_directory",
     "following",
@@ -41,12 +41,15 @@ OUTER_LAYERS = (
     "jobs demo benchmarks distlog_command pyspark_distlog",
 )
 
-MAX_FILE_LINES = 250
+#: An alarm, not a goal: a deep module has 150 to 600 lines.
+MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "base", "common", "misc"}
 OPTIONAL = (
     "pyspark",
     "s3fs",
+    "gcsfs",
+    "adlfs",
     "typer",
     "rich",
     "pandas",
@@ -64,7 +67,7 @@ def modules() -> dict[str, Path]:
     """Every module of the project, by its dotted name."""
     files = [*ROOT.glob("*.py")]
     for folder in ("distlog", "jobs", "demo", "benchmarks"):
-        files += (ROOT / folder).rglob("*.py")
+        files += [path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts]
     parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in files}
     return {".".join(name[:-1] if name[-1] == "__init__" else name): path for path, name in parts.items()}
 
@@ -113,8 +116,8 @@ def importers(library: str) -> set[str]:
 
 
 def test_the_modules_are_found() -> None:
-    assert {"distlog", "distlog.core.errors", "distlog.core.kernels.native.jit"} <= modules().keys()
-    assert "numba" in set(imports("distlog.core.kernels.native.jit"))
+    assert {"distlog", "distlog.core.errors", "distlog.core.kernels.native"} <= modules().keys()
+    assert "numba" in set(imports("distlog.core.kernels.native"))
 
 
 def test_no_module_imports_a_higher_layer() -> None:
@@ -135,7 +138,7 @@ def test_imports_have_no_cycle_even_those_for_types() -> None:
 def test_rooms_of_a_package_have_no_cycle() -> None:
     """Nor have a package's rooms and the modules beside them: below each package one can read from the bottom up."""
     rooms = [module for module, path in modules().items() if path.name == "__init__.py"]
-    assert {"distlog.core.commits.state", "distlog.gateway.groups"} <= set(rooms)
+    assert {"distlog.core.commits", "distlog.gateway.groups"} <= set(rooms)
     for room in rooms:
         graph: dict[str, set[str]] = {}
         for module in modules():
@@ -152,7 +155,7 @@ def _child(room: str, module: str) -> str:
 
 
 def test_only_storage_imports_fsspec_and_its_file_systems() -> None:
-    for library in ("fsspec", "s3fs"):
+    for library in ("fsspec", "s3fs", "gcsfs", "adlfs"):
         names = {
             module.removeprefix("distlog.core.") for module in importers(library) if module.startswith("distlog")
         }
@@ -161,14 +164,12 @@ def test_only_storage_imports_fsspec_and_its_file_systems() -> None:
 
 def test_only_one_module_maps_files() -> None:
     names = {module for module in importers("mmap") if module.startswith("distlog")}
-    assert names == {"distlog.core.storage.local.mapping"}
+    assert names == {"distlog.core.storage.mapping"}
 
 
 def test_only_kernels_import_numba() -> None:
     for library in ("numba", "llvmlite"):
-        assert {
-            module for module in importers(library) if not module.startswith("distlog.core.kernels.native.")
-        } == set()
+        assert {module for module in importers(library) if module != "distlog.core.kernels.native"} == set()
 
 
 def test_kernels_are_loops_alone() -> None:
@@ -176,7 +177,7 @@ def test_kernels_are_loops_alone() -> None:
     kernels = [
         module for module in modules() if module.startswith("distlog.core.kernels.") and "native" not in module
     ]
-    assert len(kernels) > 10
+    assert len(kernels) >= 10
     found = [
         f"{module}:{node.lineno}"
         for module in kernels
@@ -217,7 +218,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [module for module in modules() if VAGUE_NAMES & set(module.split("."))] == []
 
 
-def test_files_are_short() -> None:
+def test_no_file_is_as_long_as_a_package() -> None:
     lines = {str(path): path.read_text(encoding="utf-8").count("\n") for path in modules().values()}
     assert {path: count for path, count in lines.items() if count > MAX_FILE_LINES} == {}
 
@@ -245,6 +246,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 import distlog
+names = [getattr(distlog, name) for name in distlog.__all__]  # which imports their modules
 print("imported", distlog.__name__, *(name for name in {OPTIONAL!r} if name in sys.modules))
 """
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

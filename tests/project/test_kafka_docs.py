@@ -38,9 +38,11 @@ def test_the_python_example_runs(tmp_path: Path, kafka_logs: str, capsys: pytest
 
 def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> None:
     outputs = []
-    shutil.copytree(kafka_logs, tmp_path / "kafka-logs-of-monday")
+    for copy in ("kafka-logs-of-monday", "disk1/kafka-logs", "disk2/kafka-logs", "of-broker-2/kafka-logs"):
+        shutil.copytree(kafka_logs, tmp_path / copy)
     for line in block("console").splitlines():
         told = line.removeprefix("$ distlog ").replace("/var/kafka-logs", kafka_logs)
+        told = re.sub(r" /(disk|of-broker)", rf" {tmp_path}/\1", told)
         told = told.replace("s3://bucket", str(tmp_path)).replace("/data/logs", f"{tmp_path}/data")
         command, *arguments = shlex.split(told)
         if command == "export":
@@ -51,7 +53,8 @@ def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> 
     assert outputs[0].out.startswith("would adopt 1 topic, ")
     assert outputs[1].out.startswith("adopted 1 topic, ")
     assert outputs[2].out.startswith("adopted 1 topic, ")
-    assert outputs[3].json["partitions"][0]["log_end_offset"] == 3
+    assert "clicks: was adopted before" in outputs[3].out
+    assert outputs[4].json["partitions"][0]["log_end_offset"] == 3
 
 
 def test_a_topic_that_cannot_be_adopted_makes_the_command_fail(

@@ -121,6 +121,6 @@ def test_completion_offers_no_internals(client: Any) -> None:
 
 def test_a_long_read_shows_a_bar(client: Any) -> None:
     assert run(client, "table = scan.to_table(progress=False)") == []
-    import_it = "from distlog.core.display import progress; progress.PATIENCE_S = 0"
+    import_it = "from distlog.core import display; display.PATIENCE_S = 0"
     (bar,) = run(client, f"{import_it}; table = scan.to_table()")
     assert "reading" in bar["data"]["text/plain"]

@@ -11,9 +11,8 @@ import pytest
 from test_project import PROJECT
 
 import distlog
-from distlog.core.display import progress
-from distlog.core.reading.first_and_last import FIRST_OFFSETS
-from distlog.core.reading.scan import Scan
+from distlog.core import display
+from distlog.core.reading.scan import FIRST_OFFSETS, Scan
 
 TEXT = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding="utf-8")
 
@@ -37,7 +36,7 @@ def test_what_it_names_is_there() -> None:
     for extra in re.findall(r"distlog\[(\w+)\]", TEXT):
         assert extra in PROJECT["optional-dependencies"]
     assert f"the last {FIRST_OFFSETS:,} offsets" in TEXT
-    assert progress.PATIENCE_S == 1
+    assert display.PATIENCE_S == 1
     (sentence,) = re.findall(r"nowhere; (.*?) take it", TEXT, re.DOTALL)
     for name in re.findall(r"`(\w+)`", sentence):
         assert "progress" in inspect.signature(getattr(Scan, name, None) or getattr(distlog.Topic, name)).parameters

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -19,7 +22,7 @@ else:
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-LIBRARY = sorted((ROOT / "distlog").rglob("*.py"))
+LIBRARY = sorted(path for path in (ROOT / "distlog").rglob("*.py") if "__pycache__" not in path.parts)
 IGNORED = {".git", ".venv", "__pycache__", "build", "dist", ".demo", "data"}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 TEXT_FILES = {".py", ".md", ".toml", ".sh", ".cfg", ".ini", ".yml", ".yaml", ".json", ""}
@@ -44,6 +47,8 @@ def test_numba_of_which_private_parts_are_used_is_bounded_by_what_was_tested() -
     [
         ("spark", {"pyspark"}),
         ("s3", {"s3fs"}),
+        ("gcs", {"gcsfs"}),
+        ("azure", {"adlfs"}),
         ("cli", {"typer", "rich"}),
         ("metrics", {"prometheus-client"}),
         ("plot", {"matplotlib"}),
@@ -61,6 +66,8 @@ def test_there_are_no_other_extras() -> None:
     assert set(PROJECT["optional-dependencies"]) == {
         "spark",
         "s3",
+        "gcs",
+        "azure",
         "cli",
         "gateway",
         "metrics",
@@ -101,6 +108,14 @@ def test_everything_public_has_a_docstring(path: Path) -> None:
     assert bare == []
 
 
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_docstring_begins_as_a_question(path: Path) -> None:
+    question = re.compile(r"(?:What|Whether|How|Who|Which|Where|When|Why)\b")
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    texts = [ast.get_docstring(node) for node in nodes if isinstance(node, Definition | ast.Module)]
+    assert [text for text in texts if text and question.match(text)] == []
+
+
 def test_no_file_names_a_folder_of_one_machine() -> None:
     local = re.compile(r"/(?:home|Users)/(?!someone\b)\w|/root/\w|C:\\\\Users")
     found = [
@@ -121,3 +136,64 @@ def test_no_two_files_of_tests_have_the_same_name() -> None:
     """pytest imports each by its name alone, and would leave out the second."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_what_make_is_given_is_neither_run_nor_read_as_its_language(tmp_path: Path) -> None:
+    """Of the real Makefile, with a program in place of Python that prints its arguments."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name, text in (("tools/bootstrap.sh", "exit 0"), (".venv/bin/python", 'printf "%s\\n" "$@"')):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    hostile = "$(shell touch made) $HOME `touch made` a$$b.log"
+    for given in ([f"INPUT={hostile}", "KEY_COLUMN=$k"], []):
+        environment = {**os.environ, **({} if given else {"INPUT": hostile, "KEY_COLUMN": "$k"})}
+        ran = subprocess.run(
+            ["make", "-s", "demo", *given], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert ran.stdout.splitlines() == ["-m", "demo.demo", "--input", hostile, "--key", "$k"], ran.stderr
+        assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(("indexes", "left"), [(0, []), (1, []), (3, [b"1", b"not an index"])])
+def test_the_demo_damages_as_many_indexes_as_a_topic_has(tmp_path: Path, indexes: int, left: list[bytes]) -> None:
+    """A file of a few records makes none."""
+    pytest.importorskip("pyspark")
+    from demo.demo import damage
+
+    (tmp_path / "events-0").mkdir()
+    for number in range(indexes):
+        (tmp_path / "events-0" / f"{number}.timeindex").write_text(str(number))
+    damage(tmp_path)
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("*/*"))] == left
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_wheel_is_made_of_files_whose_rights_do_not_depend_on_the_clone(tmp_path: Path, mode: int) -> None:
+    """Of the real Makefile, with a program in place of pip that tells the rights of what it is given."""
+    for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE", "distlog_command.py", "pyspark_distlog.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    tell = """
+[ "$2" = pip ] || exit 0
+for source; do :; done
+mkdir dist; touch dist/a-py3-none-any.whl; find "$source" -type f -exec stat -c %a {} + | sort -u
+"""
+    for name, text in (("tools/bootstrap.sh", "exit 0"), (".venv/bin/python", tell), ("distlog/py.typed", "")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(mode if name == "distlog/py.typed" else 0o755)
+    (tmp_path / "LICENSE").chmod(mode)
+    ran = subprocess.run(["make", "-s", "dist"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["644", "dist/a-py3-none-any.whl"], ran.stderr
+
+
+def test_one_commit_makes_one_zip_for_spark(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "spark_zip.py", tmp_path / "made.zip"], check=True)
+    with ZipFile(tmp_path / "made.zip") as archive:
+        entries = archive.infolist()
+    assert {(entry.date_time, entry.external_attr) for entry in entries} == {((1980, 1, 1, 0, 0, 0), 0o644 << 16)}
+    assert "distlog/py.typed" in [entry.filename for entry in entries]
+
+
+def test_who_installs_is_told_of_the_dependency_that_is_under_the_lgpl() -> None:
+    assert "`crc32c`, which computes checksums, is under the LGPL 2.1 or later" in (ROOT / "README.md").read_text()

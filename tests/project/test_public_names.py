@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 import distlog
 
 
-def test_all_names_the_public_namespace_once() -> None:
-    public = [
-        name for name, value in vars(distlog).items() if name.strip("_") == name and not isinstance(value, ModuleType)
-    ]
-    assert sorted(distlog.__all__) == sorted([*public, "__version__"])
+def test_all_names_are_found_once_and_no_others() -> None:
+    assert sorted(distlog.__all__) == sorted([*distlog._MODULE_OF, "__version__"])
+    assert len(set(distlog.__all__)) == len(distlog.__all__)
+    assert dir(distlog) == sorted(distlog.__all__)
+    with pytest.raises(AttributeError, match="module 'distlog' has no attribute 'nothing'"):
+        _ = distlog.nothing
+
+
+def test_the_import_loads_no_library_until_a_name_is_used() -> None:
+    program = "import sys, distlog; print(*{'numba', 'numpy', 'pyarrow', 'fsspec'} & {*sys.modules}); distlog.open"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "\n"
+
+
+def test_type_checkers_see_the_same_names_as_python() -> None:
+    source = (Path(distlog.__file__)).read_text(encoding="utf-8")
+    branch = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+    imported = {
+        (name.name, node.module) for node in branch.body if isinstance(node, ast.ImportFrom) for name in node.names
+    }
+    assert imported == set(distlog._MODULE_OF.items())

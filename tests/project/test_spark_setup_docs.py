@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from distlog.console.report import DONE, FAILED, INTERRUPTED, WRONG_USAGE
+from distlog.console.output import DONE, FAILED, INTERRUPTED, WRONG_USAGE
+from tools.spark_versions import VERSIONS, table_of
 
 pytest.importorskip("pyspark")
+
+from spark_steps import LABELS
+
+from distlog.spark.versions import OLDEST
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "spark-setup.md").read_text(encoding="utf-8")
@@ -34,3 +39,15 @@ def test_all_jobs_are_named_and_are_programs_for_spark_submit_too() -> None:
 def test_the_statuses_are_those_of_the_jobs() -> None:
     rows = re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)
     assert list(map(int, rows)) == [DONE, FAILED, WRONG_USAGE, INTERRUPTED]
+
+
+def test_the_table_of_versions_has_what_is_tried_and_the_requirement_has_its_versions() -> None:
+    """`make test-versions` compares the results themselves."""
+    versions, table = table_of(TEXT)
+    assert tuple(versions) == VERSIONS
+    assert list(table) == list(LABELS.values())
+    assert {result for row in table.values() for result in row.values()} == {"yes", "no"}
+    assert {row[VERSIONS[-1]] for row in table.values()} == {"yes"}
+    next_minor = f"4.{int(VERSIONS[-1].split('.')[1]) + 1}"
+    assert f'"pyspark>={VERSIONS[0]},<{next_minor}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert VERSIONS[0] == ".".join(map(str, OLDEST))

@@ -11,7 +11,7 @@ from bundled import bundles, changed, rows, segments
 from conftest import Address
 from topics import NOW, topic_on
 
-from distlog.core.commits.format.segment_info import OWN_FILE
+from distlog.core.commits.segment_info import OWN_FILE
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -165,7 +165,7 @@ def test_of_a_bundle_that_was_cut_short_the_parts_before_the_cut_are_read(remote
 def test_a_bundle_that_is_gone_is_an_old_snapshot_to_its_readers(remote: Storage) -> None:
     topic = wide(remote)
     remote.delete(bundles(remote))
-    with pytest.raises(SnapshotTooOldError, match="vacuum deleted"):
+    with pytest.raises(SnapshotTooOldError, match="vacuum deletes"):
         topic.scan(partitions=[1]).to_table()
     assert {anomaly.word for anomaly in topic.verify().anomalies} == {"missing_segment", "missing_index"}
 

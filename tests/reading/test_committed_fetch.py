@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 from pathlib import Path
 
 import golden
 import pytest
 from adopted import adopt_golden
 from kafka.record import MemoryRecords
-from transacting import seen
+from partition_logs import Process
+from transacting import Sender, seen
 
 import distlog
 from distlog import CorruptIndexError, OffsetOutOfRangeError, Topic
@@ -79,10 +81,7 @@ def unfinished(tmp_path: Path) -> Topic:
     """Offset 0 is plain, and 1 of an open transaction, with 2 and 3 behind it."""
     topic = distlog.create(str(tmp_path / "t"))
     topic.append([{"value": b"plain"}])
-    producer = topic.producer("payments")
-    producer.begin()
-    producer.append(b"open")
-    producer.flush()
+    Sender(Process(tmp_path / "t")).begin().send(0, b"open")
     topic.refresh()
     with topic.writer() as writer:
         for value in (b"later", b"last"):
@@ -111,6 +110,26 @@ def test_a_fetch_of_committed_records_does_not_do_without_a_transaction_index(tm
     topic.storage.put(name, bytes(segment.txn_index_bytes))
     with pytest.raises(CorruptIndexError):
         distlog.open(topic.url).read(0, segment.base_offset, isolation="read_committed")
+
+
+def test_all_ways_to_read_know_what_is_committed(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "t"))
+    sender = Sender(Process(tmp_path / "t"))
+    for number in range(6):
+        sender.begin().send(0, b"%d" % number)
+        sender.abort() if number % 2 else sender.commit()
+    sender.begin().send(0, b"6")
+    topic.refresh()
+    assert [record.value for record in topic.records(0, isolation="read_committed")] == [b"0", b"2", b"4"]
+    assert [record.value for record in topic.records(0, 1, 1, isolation="read_committed")] == [b"2"]
+    assert len(list(topic.records(0))) == 7
+    scan = topic.scan(isolation="read_committed")
+    assert scan.head(2)["value"].to_pylist() == [b"0", b"2"]
+    assert (scan.count(), topic.scan().count()) == (3, 7)
+    for options, lines in (((), 7), (("--committed",), 3), (("--committed", "--limit", "2"), 2)):
+        command = ["distlog", "read", topic.url, "--json", *options]
+        printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        assert len(printed.splitlines()) == lines
 
 
 def test_an_unknown_isolation_is_refused(unfinished: Topic) -> None:

@@ -20,8 +20,8 @@ from distlog import CorruptRecordError, InvalidConfigError, OffsetOutOfRangeErro
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.reading import fetch as fetch_module
 from distlog.core.reading.fetch import FetchedBatches
-from distlog.core.reading.slices.slices import SegmentSlice
-from distlog.core.storage.local.mapping import FileMap
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.storage.mapping import FileMap
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 7, 60, 1, 30),

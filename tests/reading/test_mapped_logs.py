@@ -14,11 +14,11 @@ from logs import START, Log, appended, batches_of, log_of, read, table, whole
 from point_reads import found, wanted
 
 from distlog import CorruptRecordError, SnapshotTooOldError
-from distlog.core.reading.files import open_logs
+from distlog.core.reading import open_files
 
 
 def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_logs, "OPEN_LOGS", 2)
+    monkeypatch.setattr(open_files, "OPEN_LOGS", 2)
     topic = appended(str(tmp_path / "t"), 5, 5, 5)
     topic.storage.counters.gets = 0
     maps = []
@@ -59,7 +59,7 @@ def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
     with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
         found(log.topic, 30)
     with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
-        log.topic.offsets_for_times(START)
+        log.topic.offsets_for_times(START + 30)
 
 
 def of_one_shape(url: str) -> bytes:

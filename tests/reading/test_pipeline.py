@@ -17,12 +17,12 @@ import pytest
 
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, Topic
-from distlog.core.batches.record_sections import AskedBatches
+from distlog.core.batches.record_decoder import BatchSelection
+from distlog.core.reading import chunks as read_ahead
 from distlog.core.reading import pipeline
-from distlog.core.reading.chunks import read_ahead
-from distlog.core.reading.chunks.chunk import OUTPUT_BYTES, Chunk
-from distlog.core.reading.files.segment_reader import SegmentReader
-from distlog.core.storage.crew import Crew
+from distlog.core.reading.chunks import OUTPUT_BYTES, Chunk
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.parallel import WorkerThreads
 
 #: For what has to happen; never waited for where it does.
 PATIENCE_S = 30.0
@@ -56,13 +56,13 @@ def ahead() -> list[threading.Thread]:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """For each crew of threads that is made from here on, how many it may have."""
     made: list[int] = []
-    original = Crew.__init__
+    original = WorkerThreads.__init__
 
-    def init(crew: Crew, size: int, name: str) -> None:
+    def init(crew: WorkerThreads, size: int, name: str) -> None:
         made.append(size)
         original(crew, size, name)
 
-    monkeypatch.setattr(Crew, "__init__", init)
+    monkeypatch.setattr(WorkerThreads, "__init__", init)
     return made
 
 
@@ -101,17 +101,17 @@ def test_chunks_of_one_segment_are_decoded_at_the_same_time(tmp_path: Path, monk
     (segment,) = topic.snapshot.partitions[0].segments
     assert segment.log_bytes > 20 * 100_000
     both, met = threading.Barrier(2), threading.Event()
-    original, first = Chunk.asked, threading.get_ident()
+    original, first = Chunk.selection, threading.get_ident()
     deciders: set[int] = set()
 
-    def asked(chunk: Chunk) -> AskedBatches:
+    def selection(chunk: Chunk) -> BatchSelection:
         if chunk.pieces[0].file_position > 0 and not met.is_set():
             both.wait(PATIENCE_S)
             met.set()
         deciders.add(threading.get_ident())
         return original(chunk)
 
-    monkeypatch.setattr(Chunk, "asked", asked)
+    monkeypatch.setattr(Chunk, "selection", selection)
     assert topic.scan(max_workers=2).to_table().num_rows == 20_000
     assert met.is_set()
     assert len(deciders) == 2

@@ -16,8 +16,8 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.reading import point_read
-from distlog.core.reading.files import segment_reader as segment_module
-from distlog.core.topics import record as record_module
+from distlog.core.reading import scan as record_module
+from distlog.core.reading import segment_reader as segment_module
 
 GOLDEN = golden.partitions()
 

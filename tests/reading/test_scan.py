@@ -20,12 +20,13 @@ import distlog
 from distlog import InvalidRecordError, Topic
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.reading import chunks as chunk
+from distlog.core.reading import chunks as read_ahead
 from distlog.core.reading import pipeline, scan
-from distlog.core.reading.chunks import chunk, read_ahead
-from distlog.core.reading.chunks.chunk import Chunk
-from distlog.core.reading.files.segment_reader import SegmentReader
-from distlog.core.reading.slices.slices import SegmentSlice, split_by_bytes
-from distlog.core.transactions.isolation import READ_UNCOMMITTED
+from distlog.core.reading.chunks import Chunk
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import SegmentSlice, split_by_bytes
+from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
 
 GOLDEN = golden.partitions()
 MIB = 1 << 20

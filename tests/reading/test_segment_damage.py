@@ -16,7 +16,7 @@ from logs import START, Log, appended, batches_of, changed, each_byte_changed, l
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError, Topic
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.commits.format.segment_info import UNKNOWN
+from distlog.core.commits.segment_info import UNKNOWN
 
 WAYS: dict[str, Callable[[Topic], Any]] = {
     "scan": lambda topic: topic.scan().to_table(),

@@ -17,12 +17,12 @@ from index_copies import copies, reopened
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.format.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.indexes.offset_index import OffsetIndex
+from distlog.core.indexes.offset_and_time_index import OffsetIndex
 from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from distlog.core.reading.files import segment_indexes
-from distlog.core.topics.record import records_of
+from distlog.core.reading import segment_reader
+from distlog.core.reading.scan import records_of
 
 NOW = 1_700_000_000_000
 ROWS = 4000
@@ -85,7 +85,7 @@ def test_an_index_is_opened_and_checked_once(local: Topic, opened: list[str]) ->
 
 
 def test_no_more_than_a_few_stay_open(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_indexes, "OPEN_INDEXES", 2)
+    monkeypatch.setattr(segment_reader, "OPEN_INDEXES", 2)
     topic = topic_at(str(tmp_path / "log"), tmp_path / "cache", appends=3)
     for number in (0, 1, 2, 1, 2, 0):
         assert value_at(topic, number * ROWS + 3000) == number * ROWS + 3000

@@ -20,8 +20,8 @@ from searches import examples
 from distlog import Topic
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_encoder import encode
-from distlog.core.reading.files import segment_reader as segment_module
-from distlog.core.reading.slices.slices import SegmentSlice
+from distlog.core.reading import segment_reader as segment_module
+from distlog.core.reading.slices import SegmentSlice
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 60),

@@ -15,7 +15,7 @@ from partition_logs import Process, append, new_topic
 import distlog
 from distlog import CorruptRecordError, Topic
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.reading.chunks.sending import Part, Sending
+from distlog.core.reading.chunks import Sending, SentPart
 from distlog.core.reading.fetch import FetchedBatches
 
 
@@ -127,7 +127,7 @@ def test_a_prefix_that_is_taken_in_parts_is_sent_whole() -> None:
             return min(len(data), 3)
 
     receiver: Any = Narrow()
-    sending = Sending([Part(b"prefix--", 0, 0), Part(b"another", 0, 0)], memoryview(b""), None, 0)
+    sending = Sending([SentPart(b"prefix--", 0, 0), SentPart(b"another", 0, 0)], memoryview(b""), None, 0)
     assert sending.send(receiver)
     assert (receiver.taken, sending.sent) == (b"prefix--another", 15)
 

@@ -9,17 +9,19 @@ from typing import Any
 
 import golden
 import pytest
-from adopted import adopt_golden, forget_facts
+from adopted import adopt, adopt_golden, forget_facts, with_indexes
 from compacting import CompactedTopic
 from hypothesis import given
 from hypothesis import strategies as st
 from producers import Producers
+from raw_batches import batch, record
 from searches import examples
 
 from distlog import Topic
-from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
-from distlog.core.commits.state.snapshot import PartitionState
-from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.reading.stable_offset import last_stable_offset, transactions_of
 
 GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
 DAY = 86_400_000
@@ -124,6 +126,15 @@ def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[st
         log.clock.now += 2 * DAY
         log.append((b"0", b"later"))
         expected = expected if is_open else log.topic().end_offsets()[0]
+
+
+def test_an_emptied_batch_whose_marker_is_gone_holds_nothing_back(tmp_path: Path) -> None:
+    emptied = batch([], count=0, last_delta=2, attributes=TRANSACTIONAL, producer=(7, 0, 0))
+    log = emptied + batch([record(0)], base_offset=3)
+    topic = adopt(f"{tmp_path}/log", [(0, with_indexes(log, 0))], 4)
+    assert by_reading(topic) == 4
+    (found,) = transactions_of(topic.reader, topic.snapshot.partitions[0])
+    assert (found.aborted, found.first_unstable_offset) == ([], NO_OFFSET)
 
 
 def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import golden
 import pyarrow as pa
 import pytest
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
+from histories import segment
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from index_use import by_index as by_index
@@ -20,8 +21,9 @@ from searches import examples
 import distlog
 from distlog import EARLIEST, LATEST, MAX_TIMESTAMP, Topic
 from distlog.core.batches.record_encoder import encode
-from distlog.core.commits.format.actions import SetLogStartOffset
-from distlog.core.reading.files import segment_reader as segment_module
+from distlog.core.commits.actions import SetLogStartOffset
+from distlog.core.reading import segment_reader as segment_module
+from distlog.core.reading import time_lookup
 
 GOLDEN = golden.partitions()
 
@@ -213,3 +215,11 @@ def test_the_largest_time_from_the_middle_of_a_segment_decodes_few_batches(
     monkeypatch.setattr(segment_module.Chunk, "records", counted)
     assert lookup(topic, MAX_TIMESTAMP) == (103, 897)
     assert sum(decoded) <= 2
+
+
+def test_a_first_batch_with_a_base_time_of_no_record_is_looked_into() -> None:
+    usual, unusual = (
+        segment(0, first_timestamp=first, min_timestamp=5000, max_timestamp=6000) for first in (5000, 10_000)
+    )
+    assert time_lookup._by_metadata(usual, 0, 0) == (0, 5000)
+    assert time_lookup._by_metadata(unusual, 0, 0) is None

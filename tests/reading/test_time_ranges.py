@@ -25,9 +25,9 @@ from distlog.cli import reading
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.batches.record_encoder import encode
 from distlog.core.reading import pipeline, scan_plan
-from distlog.core.reading.files import segment_reader as segment
+from distlog.core.reading import segment_reader as segment
 from distlog.core.reading.scan import Scan
-from distlog.core.reading.slices.slices import split_by_bytes
+from distlog.core.reading.slices import split_by_bytes
 
 GOLDEN = golden.partitions()
 

@@ -11,10 +11,10 @@ from bundled import bundles, rows, segments
 from conftest import Address
 from topics import NOW, TINY, contents, files, named_files, topic_on
 
-from distlog.core.buffers import PAGE_BYTES
-from distlog.core.commits.format.segment_info import OWN_FILE, SegmentInfo
+from distlog.core.arrays import PAGE_BYTES
+from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
 from distlog.core.errors import StorageError
-from distlog.core.segments import bundles as bundling
+from distlog.core.segments import segment_writer as bundling
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 

@@ -14,8 +14,8 @@ from append_times import DAY, check_readers, rows, seen, segment, topic_of, writ
 from topics import NOW, Clock, topic_on
 
 from distlog.core.batches.record_batch import LOG_APPEND_TIME, check_crcs, read_headers
-from distlog.core.commits.format.actions import Add, Remove
-from distlog.core.commits.format.segment_info import BY_COMMIT
+from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.segment_info import BY_COMMIT
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage
 

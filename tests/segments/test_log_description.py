@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.batches.record_batch import BATCH, read_headers
-from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
-from distlog.core.segments.log_description import LogDescription
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.segments.segment_state import LogDescription
 
 #: index.interval.bytes of the broker that wrote the golden files of message format 2
 BROKER_INTERVAL = 512

@@ -14,13 +14,13 @@ from logs import batches_of, read, whole
 
 import distlog
 from distlog import CorruptRecordError, Topic
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.maintenance.integrity.rebuild import rebuild_segment
-from distlog.core.maintenance.merging.merge import merge
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.maintenance.merge import merge
+from distlog.core.maintenance.rebuild import rebuild_segment
 from distlog.core.reading import pipeline
-from distlog.core.reading.files import segment_reader as segment_module
-from distlog.core.segments import log_identity
-from distlog.core.segments.log_identity import IdentifiedLogs
+from distlog.core.reading import segment_reader as segment_module
+from distlog.core.segments import segment_parts
+from distlog.core.segments.segment_parts import IdentifiedLogs
 from distlog.core.storage.storage import Storage
 
 NOW = 1_700_000_000_000
@@ -108,7 +108,7 @@ def test_where_a_log_begins_is_looked_at_once(memory_url: Any) -> None:
 def test_no_more_than_some_logs_are_remembered_and_none_by_a_copy(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_identity, "REMEMBERED", 2)
+    monkeypatch.setattr(segment_parts, "REMEMBERED", 2)
     logs, segments = IdentifiedLogs(), segments_of(topic_at(str(tmp_path / "t"), 3))
     for segment in segments:
         logs.add(segment)

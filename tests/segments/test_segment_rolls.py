@@ -17,8 +17,8 @@ from topics import Clock, contents, topic_on
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_input import RecordInput
-from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.batches.record_encoder import RecordInput
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage

@@ -17,11 +17,10 @@ from raw_batches import batch, entry, record
 from distlog.core import paths
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, read_headers
-from distlog.core.batches.record_encoder import encode
-from distlog.core.batches.record_input import RecordInput
-from distlog.core.commits.format import fields
+from distlog.core.batches.record_encoder import RecordInput, encode
+from distlog.core.commits import fields
 from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.kernels import index_build, segment_fold
+from distlog.core.kernels import index, segment_fold
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
@@ -95,11 +94,11 @@ def test_bytes_that_are_too_few_are_refused() -> None:
 def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
     places = {name: place for place, name in enumerate(NAMES)}
     for name, place in {
-        "since_entry": index_build.SINCE_ENTRY,
-        "max_timestamp": index_build.MAX_TIMESTAMP,
-        "max_timestamp_delta": index_build.MAX_OFFSET,
-        "last_time_entry": index_build.LAST_ENTRY_TIMESTAMP,
-        "batches": index_build.BATCHES,
+        "since_entry": index.SINCE_ENTRY,
+        "max_timestamp": index.MAX_TIMESTAMP,
+        "max_timestamp_delta": index.MAX_OFFSET,
+        "last_time_entry": index.LAST_ENTRY_TIMESTAMP,
+        "batches": index.BATCHES,
         "base_offset": segment_fold.BASE_OFFSET,
         "next_offset": segment_fold.NEXT_OFFSET,
         "position": segment_fold.POSITION,

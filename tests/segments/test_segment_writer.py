@@ -14,7 +14,7 @@ from written_segments import NOW, Batch, records, walk, write
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.segments import segment_file
+from distlog.core.segments import segment_writer
 
 #: Of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.
 ONE = 78
@@ -117,7 +117,7 @@ def test_a_batch_that_just_fits_does_not_roll_and_the_next_one_does() -> None:
 
 
 def test_a_segment_rolls_when_an_offset_would_not_fit_into_an_int32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_file, "MAX_INT", 99)
+    monkeypatch.setattr(segment_writer, "MAX_INT", 99)
     segments = write(records([0] * 250), batch_bytes=20 * 17).segments
     assert [info.record_count for info in segments] == [100, 100, 50]
     assert sum(info.next_offset for info in segments) == 250

@@ -16,8 +16,7 @@ from written_segments import append, files, memory, records, walk, write, writer
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import RecordEncoder
-from distlog.core.batches.record_input import RecordInput
+from distlog.core.batches.record_encoder import RecordEncoder, RecordInput
 from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.segments import segment_writer
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from written_segments import NOW, append, memory, records, write, writer
 
-from distlog.core.buffers import BLOCK_BYTES, new_pages
-from distlog.core.segments import segment_file
+from distlog.core.arrays import BLOCK_BYTES, new_pages
+from distlog.core.segments import segment_writer
 from distlog.core.storage.storage import ObjectWriter, Storage
 
 
@@ -20,7 +20,7 @@ def test_a_streamed_log_has_the_same_bytes_as_a_held_one(
 ) -> None:
     batch = records([NOW + number for number in range(3000)], size=1000)
     held = write(batch, storage=Storage(tmp_path / "held"), codec=codec, internal_segment_bytes=1_000_000)
-    monkeypatch.setattr(segment_file, "HELD_BYTES", 10_000)
+    monkeypatch.setattr(segment_writer, "HELD_BYTES", 10_000)
     streamed = write(batch, storage=Storage(tmp_path / "streamed"), codec=codec, internal_segment_bytes=1_000_000)
     assert held == streamed
     assert sum(info.record_count for info in streamed.segments) == 3000
@@ -89,4 +89,4 @@ def test_a_large_log_is_written_from_where_it_was_made_in_every_segment(
     ).segments
     assert [info.log_bytes > 6_900_000 for info in segments] == [True, True, False]
     # what a segment begins with is held until it is known to be large; besides, a page joins two writes
-    assert sum(copied) < len(segments) * segment_file.HELD_BYTES + len(copied) * 4096
+    assert sum(copied) < len(segments) * segment_writer.HELD_BYTES + len(copied) * 4096

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 import distlog
 from distlog.core.batches.record_encoder import encode
-from distlog.core.log.partition.partition_log import PartitionLog
-from distlog.core.log.segment.active_file import FileCalls
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.segment_files import FileCalls
 
 
 class InPlace:

@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import resource
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
+
+from forked_programs import command
 
 from soak.tally import demand
 
 SESSION_MS = 2000
 
 
-class GatewayProcess:
-    """A gateway over `root` in a process, always at the same port."""
+def _free_port() -> int:
+    """Outside of the range of the system, which gives such a port to any connection while the gateway is down."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):
+        with suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
-    def __init__(self, root: str, options: Mapping[str, Any], session_ms: int = SESSION_MS) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = "127.0.0.1:{1}".format(*free.getsockname())
-        self._session_ms = session_ms
+
+class GatewayProcess:
+    """A gateway over `root` in a process, always at the same port. Its standard error goes into the file `log`."""
+
+    def __init__(
+        self, root: str, options: Mapping[str, Any], session_ms: int = SESSION_MS, log: Path | None = None
+    ) -> None:
+        self.address = f"127.0.0.1:{_free_port()}"
+        self._session_ms, self._log = session_ms, log
         settings = [f"broker.session.timeout.ms={session_ms}", "group.initial.rebalance.delay.ms=100"]
-        self._command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--json", "--linger-ms", "20"]
-        self._command += ["--listen", self.address]
-        self._command += [part for each in settings for part in ("--config", each)]
-        self._command += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
+        self._arguments = ["serve", "--root", root, "--json", "--linger-ms", "20", "--listen", self.address]
+        self._arguments += [part for each in settings for part in ("--config", each)]
+        self._arguments += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
         self.begin()
 
     def begin(self) -> None:
         """Start it; it listens when this returns."""
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        with nullcontext() if self._log is None else open(self._log, "a") as errors:
+            self._process = command(*self._arguments, stdout=subprocess.PIPE, stderr=errors)
         assert self._process.stdout is not None
         demand(json.loads(self._process.stdout.readline())["event"] == "started", "the gateway did not begin")
 
@@ -46,6 +60,22 @@ class GatewayProcess:
         os.kill(self._process.pid, number)
 
     @property
+    def memory_bytes(self) -> int:
+        """How much memory it has now."""
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+
+    @property
+    def open_sockets(self) -> int:
+        """How many sockets it has open."""
+        found, folder = 0, Path(f"/proc/{self._process.pid}/fd")
+        for each in folder.iterdir():
+            # one may be closed meanwhile
+            with suppress(FileNotFoundError):
+                found += os.readlink(each).startswith("socket:")
+        return found
+
+    @property
     def session_s(self) -> float:
         """How long the others wait for it."""
         return self._session_ms / 1000
@@ -53,4 +83,4 @@ class GatewayProcess:
     def end(self) -> None:
         """End it by SIGTERM, as a service is ended."""
         self._process.terminate()
-        demand(self._process.wait(60) == 0, "the gateway did not end")
+        demand(self._process.wait(300) == 0, "the gateway did not end")

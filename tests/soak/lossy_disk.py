@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from distlog.core.storage.local import durable_files
-from distlog.core.storage.local.shared_page import SharedPage
+from distlog.core.storage import durable_files
+from distlog.core.storage.locks_and_pages import SharedPage
 
 PAGE = 4096
 SECTOR = 512

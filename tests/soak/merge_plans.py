@@ -12,12 +12,13 @@ import uuid
 from pathlib import Path
 
 from distlog.core import paths
-from distlog.core.commits.format.segment_info import OWN_FILE, SegmentInfo
-from distlog.core.commits.state.segment_table import SegmentTable
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
-from distlog.core.commits.state.transaction_table import EMPTY
+from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.merging.merge_plan import MergeGroup, plan_merge
+from distlog.core.maintenance.group_rewrite import SegmentGroup
+from distlog.core.maintenance.merge import plan_merge
 from soak.tally import Tally, demand
 
 #: What an append puts into a partition, and how often `maintain` runs.
@@ -90,7 +91,7 @@ def _part(base_offset: int, second: int) -> SegmentInfo:
     )
 
 
-def _merged(table: SegmentTable, groups: list[MergeGroup]) -> SegmentTable:
+def _merged(table: SegmentTable, groups: list[SegmentGroup]) -> SegmentTable:
     """The table with a segment of its own files in the place of each group."""
     gone = {stem for group in groups for stem in group.stems}
     made = []
@@ -121,6 +122,6 @@ def _snapshot(state: PartitionState) -> Snapshot:
         timestamp_ms=0,
         config=TopicConfig(),
         partitions=(state,),
-        transactions=EMPTY,
+        transactions=NO_TRANSACTIONS,
         pins={},
     )

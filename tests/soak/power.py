@@ -17,7 +17,7 @@ import pytest
 from partition_logs import Process
 
 from distlog.core import paths
-from distlog.core.storage.local.shared_page import PAGE_BYTES
+from distlog.core.storage.locks_and_pages import PAGE_BYTES
 from soak.history import ACTIONS, History
 from soak.lossy_disk import LossyDisk, PowerLossError
 from soak.tally import Tally, demand
@@ -97,12 +97,9 @@ class Lives:
     def _booted(self) -> Iterator[pytest.MonkeyPatch]:
         boot = self._boot.to_bytes(16, "big")
         with pytest.MonkeyPatch.context() as patches:
-            for name in ("state_record", "sync_mark"):
-                patches.setattr(f"distlog.core.log.partition.{name}.boot_id", lambda: boot)
+            patches.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
             # so that these short logs have recovery points behind which there is something
-            patches.setattr(
-                "distlog.core.log.partition.partition_flush._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24])
-            )
+            patches.setattr("distlog.core.log.flush._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24]))
             yield patches
 
     def _check_left(self) -> None:

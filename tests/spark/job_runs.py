@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from submitted import JOBS, Ran
 
 import distlog
-from distlog.spark.jobs.job_inputs import Input
+from distlog.spark.jobs.append_job import JobInput
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def ms(text: str) -> int:
 
 def rows(spark: SparkSession, path: Path, **given: Any) -> list[tuple[Any, Any, Any, str | None]]:
     """(key, value, time in ms, what is wrong) of what is in a file; a part that the rows do not have is None."""
-    df = Input(paths=[str(path)], **given).rows(spark)
+    df = JobInput(paths=[str(path)], **given).rows(spark)
     if "timestamp" in df.columns:
         df = df.withColumn("timestamp", F.unix_millis("timestamp"))
     found = [row.asDict() for row in df.collect()]

@@ -14,12 +14,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
-from distlog.core.topics.appending.append_commit import AppendResult, replayed
-from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink.commits import MicroBatch
-from distlog.spark.sink.task_write import Written
-from distlog.spark.sink.write_options import WriteOptions
-from distlog.spark.streaming.stream_sink import DistlogStreamWriter
+from distlog.core.topics.append_commit import AppendResult, replayed
+from distlog.spark.data_source import DistlogDataSource, DistlogStreamWriter
+from distlog.spark.sink import MicroBatch, WriteOptions, WrittenSegments
 
 KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 
@@ -49,7 +46,7 @@ class Query:
     def __init__(self, url: str, query_id: str = "query", run_id: str = "run", **options: Any) -> None:
         self.url, self.query_id, self.run_id, self.options = url, query_id, run_id, options
 
-    def write(self, batch_id: int, *tasks: Sequence[str]) -> list[Written]:
+    def write(self, batch_id: int, *tasks: Sequence[str]) -> list[WrittenSegments]:
         """The messages of the tasks of a micro-batch; each task has rows without a key."""
         planned = sent(writer(self.url, **self.options))
         made = [planned.write(iter([rows(values)] if values else [])) for values in tasks]

@@ -13,8 +13,8 @@ from job_runs import lines_file, ms, rows
 from pyspark.sql import SparkSession
 
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.jobs.job_inputs import java_pattern
-from distlog.spark.jobs.time_format import spark_pattern
+from distlog.spark.jobs.append_job import NO_TIME, JobInput, java_pattern
+from distlog.spark.jobs.job import spark_pattern
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +32,7 @@ def test_groups_of_a_pattern_are_key_value_and_time(spark: SparkSession, tmp_pat
         (b"a", b"1", 5, None),
         (None, b"2", ms("2015-05-17"), None),
         (None, None, None, "the pattern does not match: a:3 @6"),
-        (b"a", b"4", None, "not a time: soon"),
+        (b"a", b"4", None, f"{NO_TIME}: soon"),
     ]
 
 
@@ -54,7 +54,7 @@ def test_json_lines_are_values_and_their_fields_keys_and_times(spark: SparkSessi
         (None, lines[3].encode(), 1431857105000, None),
     ]
     assert [row[3] for row in found[3:]] == [
-        "not a time: soon",
+        f"{NO_TIME}: soon",
         *(f"not a JSON object: {line}" for line in lines[5:]),
     ]
     assert [row[1] for row in rows(spark, path, value="n")[:3]] == [b'{"x":1}', None, None]
@@ -108,3 +108,17 @@ def test_patterns_become_javas() -> None:
     assert java_pattern(r"(?P<a_b>x)(y)(?P<key>\S+)(?P=a_b)\(?P<") == (r"(x)(y)(\S+)\1\(?P<", {"key": 3})
     with pytest.raises(InvalidConfigError, match="needs a group"):
         java_pattern("(?P<other>x)")
+
+
+@pytest.mark.parametrize(("unit", "number"), [("s", 1_700_000_000), ("us", 1_700_000_000_000_999)])
+def test_numbers_count_the_unit_of_the_command_line(
+    spark: SparkSession, unit: str, number: int, tmp_path: Path
+) -> None:
+    lines = lines_file(tmp_path, "in.jsonl", [f'{{"at": {number}}}', '{"at": -1}', '{"at": "2023-11-14T22:13:20Z"}'])
+    source = JobInput(paths=[str(lines)], timestamp="at", timestamp_unit=unit)
+    found = source.rows(spark).selectExpr("unix_millis(timestamp) AS ms", "bad").collect()
+    assert [(row["ms"], row["bad"]) for row in found] == [
+        (1_700_000_000_000, None),
+        (-1, None),
+        (1_700_000_000_000, None),
+    ]

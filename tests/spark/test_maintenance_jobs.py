@@ -14,7 +14,7 @@ import pytest
 from conftest import Address
 
 import distlog
-from distlog.console.report import Report, Summary
+from distlog.console.output import Report, Summary
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.spark.jobs.maintenance_job import maintenance_parser, run_maintenance

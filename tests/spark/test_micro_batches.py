@@ -10,7 +10,7 @@ from planned_writes import commit, of_micro_batch, values, write, writer
 
 import distlog
 from distlog.core.errors import InvalidRecordError
-from distlog.spark.sink import write_commit
+from distlog.spark import sink
 
 
 @pytest.fixture
@@ -25,6 +25,18 @@ def test_a_micro_batch_that_is_repeated_after_a_restart_is_written_once(topic: d
     planned = writer(topic.url)
     commit(planned, of_micro_batch(write(planned, "b"), "after", batch=4))
     assert values(topic) == ["a", "b"]
+
+
+def test_spark_may_ask_twice_for_the_commit_of_a_micro_batch_that_is_repeated(topic: distlog.Topic) -> None:
+    for run in ("before", "after"):
+        planned = writer(topic.url)
+        message = of_micro_batch(write(planned, "a"), run)
+        commit(planned, message)
+        commit(planned, message)
+    second = writer(topic.url)
+    with pytest.raises(InvalidRecordError, match="its own txnAppId"):
+        commit(second, of_micro_batch(write(second, "a"), "after"))
+    assert values(topic) == ["a"]
 
 
 @pytest.mark.parametrize(("run", "rows"), [("same", ["b"]), ("other", ["b", "c"])])
@@ -56,14 +68,14 @@ def test_of_two_writes_of_a_micro_batch_at_once_the_second_is_not_lost_in_silenc
 ) -> None:
     first, second = writer(topic.url), writer(topic.url)
     messages = of_micro_batch(write(first, "a"), "run"), of_micro_batch(write(second, "b"), "run")
-    real = write_commit.commit_append
+    real = sink.commit_append
 
     def late(*given: Any, **options: Any) -> Any:
         monkeypatch.undo()
         commit(first, messages[0])
         return real(*given, **options)
 
-    monkeypatch.setattr(write_commit, "commit_append", late)
+    monkeypatch.setattr(sink, "commit_append", late)
     with pytest.raises(InvalidRecordError, match="its own txnAppId"):
         commit(second, messages[1])
     assert values(topic) == ["a"]

@@ -38,8 +38,7 @@ from pyspark.sql.datasource import (
 from searches import examples
 
 import distlog
-from distlog.spark.source.kafka_rows import schema_of
-from distlog.spark.source.splits import Split
+from distlog.spark.batch_source import Split, schema_of
 
 pytestmark = pytest.mark.spark
 

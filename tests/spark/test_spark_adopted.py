@@ -10,7 +10,7 @@ from log_dirs import copy_of, golden_of
 from pyspark.sql import SparkSession
 
 import distlog
-from distlog.spark.maintenance import compact
+from distlog.spark.frames import compact
 
 pytestmark = pytest.mark.spark
 

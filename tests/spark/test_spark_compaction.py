@@ -18,15 +18,13 @@ from raw_batches import batch, record
 from shared_compaction import CONFIG, FEW_KEYS, Partition, alone, at, contents, copy, keyed_topic, offsets, shared
 
 import distlog
-from distlog.core.commits.format.actions import Cleaned
+from distlog.core.commits.actions import Cleaned
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
-from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
-from distlog.core.maintenance.compaction.report import CompactionReport
+from distlog.core.maintenance.compaction import CleaningPlan, CompactionReport
+from distlog.core.maintenance.record_keys import SLOT_BYTES
 from distlog.core.topic_handle import TopicHandle
 from distlog.spark import compact
-from distlog.spark.tasks.compaction import ALONE_BYTES, clean_shared, too_large
-from distlog.spark.tasks.exchange import frame_of, rows, run_stage
+from distlog.spark.tasks import ALONE_BYTES, clean_shared, frame_of, rows, run_stage, too_large
 
 pytestmark = pytest.mark.spark
 GOLDEN = ("compact-none-0", "compact-lz4-0", "compact-zstd-0", "compact-txn-0")
@@ -83,7 +81,7 @@ def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
         divided.extend(plan.partition for plan in plans)
         return [*clean_shared(spark, handle, plans, memory)]
 
-    monkeypatch.setattr("distlog.spark.tasks.compaction.clean_shared", noted)
+    monkeypatch.setattr("distlog.spark.tasks.clean_shared", noted)
     topic = keyed_topic(f"{tmp_path}/log")
     Partition(topic, 1).append(*range(300))
     twin = copy(topic, tmp_path / "twin")

@@ -14,21 +14,13 @@ from compacting import NOW, SECRET
 from pyspark.sql import SparkSession
 from shared_compaction import Partition, alone, at, contents, copy, keyed_topic, offsets, shared, with_clock
 
-from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
-from distlog.core.maintenance.compaction.clean_partition import clean_partition
-from distlog.core.maintenance.compaction.cleanable import Cleanable
-from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan, GroupToRewrite
-from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.maintenance.cleaning_plan import Cleanable
+from distlog.core.maintenance.compaction import CleaningPlan, GroupToClean, clean_partition
+from distlog.core.maintenance.group_rewrite import SegmentGroup, commit_rewrite
+from distlog.core.maintenance.record_keys import Verdicts
 from distlog.core.topics.topic import Topic
-from distlog.spark.tasks.compaction_stages import (
-    ITEM,
-    RESULT,
-    BucketItem,
-    FindSuperseded,
-    HashKeys,
-    KeysItem,
-    RewriteGroup,
-)
+from distlog.spark.tasks import ITEM, RESULT, BucketItem, FindSuperseded, HashKeys, KeysItem, RewriteGroup
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +42,9 @@ def test_a_failure_of_the_first_stage_goes_to_the_end_in_place_of_a_result(tmp_p
     bucket = BucketItem(9, first_group=5, base_offsets=np.array([0]))
     assert (5, RESULT, failure) in sent(FindSuperseded(), (ITEM, pickle.dumps(bucket)), (RESULT, failure))
     # of this group nothing is wrong, but not all keys are known
-    group = GroupToRewrite(segments[:1], Verdicts(), 200, NOW, topic.config, topic.version)
+    group = GroupToClean(
+        SegmentGroup(SegmentTable.of(segments[:1])), Verdicts(), 200, NOW, topic.config, topic.version
+    )
     stage = RewriteGroup(topic.handle)
     assert sent(stage, (ITEM, pickle.dumps(group)), (RESULT, failure)) == [(0, RESULT, failure)]
 
@@ -79,7 +73,7 @@ def test_a_group_of_which_an_input_is_gone_is_dropped_and_the_rest_is_committed(
             due = Cleanable(0, 0, topic.end_offsets()[0], 0, 1, False)
             done = clean_partition(now.handle, CleaningPlan.of(now.snapshot, due))
             other = dataclasses.replace(done, end_offset=0, groups=done.groups[1:2])
-            commit_compaction(now.handle, now.snapshot, [other])
+            commit_rewrite(now.handle, now.snapshot, [other])
 
     report = shared(spark, at(topic, NOW), before_commit=replace_one_group)
     found = {one.partition: (one.rounds, one.skipped_groups) for one in report.partitions}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ def test_the_format_is_found_and_used() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("distlog\n", "", 0)
 
 
-@pytest.mark.parametrize("missing", ["numba", "distlog.spark.source.batch_source", "pyarrow"])
+@pytest.mark.parametrize("missing", ["numba", "distlog.spark.batch_source", "pyarrow"])
 def test_the_reason_why_it_cannot_be_imported_is_told_when_it_is_used(missing: str) -> None:
     done = run(missing)
     assert (done.stdout, done.returncode) == ("distlog\n", 1)
@@ -49,3 +51,26 @@ def test_the_reason_why_it_cannot_be_imported_is_told_when_it_is_used(missing: s
 
 def test_without_pyspark_there_is_nothing_to_find() -> None:
     assert "No module named 'pyspark'" in run("pyspark").stderr
+
+
+def test_an_editable_install_is_a_folder_on_the_path_since_spark_looks_into_no_finder(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77", reason="older ones do not know the project's license")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "distlog_command.py", "pyspark_distlog.py"):
+        shutil.copy(ROOT / name, copy)
+    (copy / "distlog" / "core").mkdir(parents=True)
+    shutil.copy(ROOT / "distlog" / "__init__.py", copy / "distlog")
+    shutil.copy(ROOT / "distlog" / "core" / "__init__.py", copy / "distlog" / "core")
+    build = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
+    looks = (
+        "import site, sys, pkgutil; site.addsitedir(sys.argv[1]); "
+        "print([each.name for each in pkgutil.iter_modules() if each.name == 'pyspark_distlog'])"
+    )
+    program = [sys.executable, "-I", "-S", "-c", looks, str(installed)]
+    found = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert found.stdout == "['pyspark_distlog']\n"

@@ -46,6 +46,7 @@ def test_lines_of_a_web_server_become_records(job: Any, url: str, tmp_path: Path
         "replayed": False,
         "skipped": 0,
         "expired": 3,
+        "early_ms": None,
         "seconds": seconds,
     }
     assert topic.partitions == 3
@@ -109,7 +110,7 @@ def test_a_topic_that_exists_is_created_with_the_same_partitions_only(job: Any, 
     distlog.create(url, partitions=3)
     assert job("append", "--input", path, "--topic", url, "--create").status == 0
     ran = job("append", "--input", path, "--topic", url, "--create", "--partitions", 2)
-    assert (ran.status, "partitions=3 asked=2" in ran.err) == (2, True)
+    assert (ran.status, "partitions=3 requested=2" in ran.err) == (2, True)
 
 
 def test_a_failure_is_status_1_and_one_line(job: Any, url: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from topics import NOW, TINY, named_files
 import distlog
 from distlog.core import paths
 from distlog.spark import compact, rebuild_indexes, verify
-from distlog.spark.tasks.run import SEGMENT_BYTES, SparkRun, cost, pack, run_tasks, target_cost
+from distlog.spark.tasks import SEGMENT_BYTES, SparkRun, cost, pack, run_tasks, target_cost
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
-from distlog.spark.sink.write_options import WriteOptions
-from distlog.spark.source.offsets import ByPartition, format_assign, format_offsets, parse_assign, parse_offsets
-from distlog.spark.source.read_options import Bound, ReadOptions
+from distlog.spark.read_options import (
+    Bound,
+    ByPartition,
+    ReadOptions,
+    format_assign,
+    format_offsets,
+    parse_assign,
+    parse_offsets,
+)
+from distlog.spark.sink import WriteOptions
 
 PATH = "/logs/clicks"
 

@@ -16,7 +16,7 @@ import distlog
 from distlog.core.errors import InvalidConfigError
 from distlog.spark import append
 from distlog.spark.jobs.append_job import append_files
-from distlog.spark.sink.topic_facts import TopicFacts
+from distlog.spark.sink import TopicFacts
 
 pytestmark = pytest.mark.spark
 
@@ -90,6 +90,7 @@ def test_the_job_that_appends_loads_no_more(
         storage=list(counted.options.items()),
         input=[str(tmp_path / "lines.txt")],
         bad_lines="fail",
+        timestamp_unit="ms",
         create=create,
         config=[],
         shuffle=False,

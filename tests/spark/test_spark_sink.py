@@ -20,15 +20,14 @@ from pyspark.sql.types import StructType
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.actions import SetConfig
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import SetConfig
+from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.errors import CommitConflictError, InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.appending.append_commit import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink.commits import find_write, is_of_run
-from distlog.spark.sink.task_write import Written
+from distlog.spark.sink import WrittenSegments, find_write, is_of_run
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def test_a_transaction_is_written_once(topic: distlog.Topic) -> None:
     first = writer(topic.url, **transaction)
     commit(first, write(first, "a"))
     again = writer(topic.url, **transaction)
-    assert write(again, "a") == Written()
+    assert write(again, "a") == WrittenSegments()
     commit(again, write(again, "a"))
     following = writer(topic.url, txnAppId="job", txnVersion="8")
     commit(following, write(following, "b"))

@@ -23,8 +23,7 @@ from planned_reads import (
 
 import distlog
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
-from distlog.spark.source.kafka_rows import schema_of
-from distlog.spark.source.splits import Split
+from distlog.spark.batch_source import Split, schema_of
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +109,7 @@ def test_versions_and_times_of_commits_are_read_again(url: str) -> None:
 
 
 def test_overwriting_is_refused(url: str) -> None:
-    with pytest.raises(InvalidConfigError, match="only appended to"):
+    with pytest.raises(InvalidConfigError, match="append only"):
         source(url).writer(schema_of(None, False), overwrite=True)
 
 

@@ -16,11 +16,21 @@ from searches import examples
 
 import distlog
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.reading.slices.slices import SegmentSlice
-from distlog.core.transactions.isolation import READ_UNCOMMITTED
-from distlog.spark.source.batch_source import SplitReader
-from distlog.spark.source.kafka_rows import TYPES, RowFormat, check_schema, check_writable, schema_of
-from distlog.spark.source.splits import MAX_BYTES, MIN_BYTES, Split, SplitSize, split
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
+from distlog.spark.batch_source import (
+    MAX_BYTES,
+    MIN_BYTES,
+    TYPES,
+    RowFormat,
+    Split,
+    SplitReader,
+    SplitSize,
+    check_schema,
+    check_writable,
+    schema_of,
+    split,
+)
 
 pytestmark = pytest.mark.spark
 

@@ -21,6 +21,7 @@ import distlog
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
+DAEMONS_WORD = r"Traceback \(most recent call last\):\n(  File .*/daemon\.py.*\n(    .*\n)*)+BrokenPipeError: .*\n"
 PATTERN = r"^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^]]+)\]"
 TIME_FORMAT = "%d/%b/%Y:%H:%M:%S %z"
 LOG_LINES = [
@@ -50,10 +51,12 @@ def test_a_failure_in_a_task_is_one_line_of_standard_error_and_one_object(tmp_pa
     ran = submit(JOBS / "append.py", "--input", lines, "--topic", tmp_path / "new", "--create", "--json")
     assert ran.status == 1
     assert ran.out.count("\n") == 1
-    assert ran.facts["error"] == ran.err.splitlines()[-1].removeprefix("append.py: ")
+    # Spark's own daemon prints the closed socket of a worker that the failure ended, maybe at the very end
+    err = re.sub(DAEMONS_WORD, "", ran.err)
+    assert ran.facts["error"] == err.splitlines()[-1].removeprefix("append.py: ")
     assert "{no" in ran.facts["error"]
-    assert "Traceback" not in ran.err
-    assert "\tat " not in ran.err
+    assert "Traceback" not in err
+    assert "\tat " not in err
 
 
 def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
@@ -67,9 +70,10 @@ def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
         assert child.poll() is None
         time.sleep(0.05)
     os.killpg(child.pid, signal.SIGINT)
-    out, err = child.communicate(timeout=120)
+    out, err = child.communicate(timeout=600)
     assert (child.returncode, out) == (130, "")
-    assert "Traceback" not in err
+    # Spark's daemon prints its own broken pipe, if it meets one
+    assert all("pyspark/daemon.py" in trace for trace in err.split("Traceback")[1:]), err
     assert "append.py" not in err
 
 

@@ -11,9 +11,9 @@ from tiered_buckets import DATA, golden_partitions
 
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.spark.sink.write_options import WriteOptions
-from distlog.spark.source.read_options import ReadOptions
-from distlog.spark.streaming.stream_options import StreamOptions
+from distlog.spark.read_options import ReadOptions
+from distlog.spark.sink import WriteOptions
+from distlog.spark.stream_plan import StreamOptions
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from streams import Stream
 from transacting import Sender
 
-from distlog.core.transactions.isolation import IsolationLevel
+from distlog.core.transactions.open_transactions import IsolationLevel
 
 
 def read(spark: SparkSession, folder: Path, isolation: IsolationLevel = "read_committed") -> list[bytes]:

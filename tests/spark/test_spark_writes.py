@@ -111,7 +111,7 @@ def test_bad_rows_fail_the_job_and_say_which(spark: SparkSession, topic: distlog
 
 
 def test_a_log_is_not_overwritten(spark: SparkSession, topic: distlog.Topic) -> None:
-    with pytest.raises(Exception, match="a log is only appended to"):
+    with pytest.raises(Exception, match="a topic is append only"):
         numbers(spark, 1, 1).write.format("distlog").mode("overwrite").save(topic.url)
 
 

@@ -16,8 +16,7 @@ from topics import values
 import distlog
 from distlog import Topic
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.streaming.admission import ends_by_bytes, ends_by_offsets
-from distlog.spark.streaming.stream_options import Limits, StreamOptions
+from distlog.spark.stream_plan import Limits, StreamOptions, ends_by_bytes, ends_by_offsets
 
 #: Batches of about 2 kB, with an entry in the index for each, in segments of about 600 kB.
 LARGE = {

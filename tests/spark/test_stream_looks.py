@@ -16,8 +16,8 @@ from streams import Seconds, Stream, append, two_partitions
 
 import distlog
 from distlog import Topic
-from distlog.core.reading.files.segment_reader import SegmentReader
-from distlog.spark.streaming import watched_topic
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.spark import stream_plan
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def test_an_idle_stream_sends_one_request_in_half_a_second_however_often_it_is_a
     stream.run()
     proxy.reset()
     for step in range(1, 4):
-        stream.clock.now += watched_topic.FRESH_S
+        stream.clock.now += stream_plan.FRESH_S
         for _ in range(85):
             assert stream.run() is None
         assert len(proxy.requests) == step
     append(topic, 1, 1)
     assert stream.run() is None
-    stream.clock.now += watched_topic.FRESH_S
+    stream.clock.now += stream_plan.FRESH_S
     assert stream.run() == {1: [0]}
 
 
@@ -92,7 +92,7 @@ def test_a_local_stream_looks_each_time_it_is_asked(topic: Topic) -> None:
 def test_a_local_stream_with_many_active_segments_looks_less_often(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_topic, "TAIL_S", 0.1)
+    monkeypatch.setattr(stream_plan, "TAIL_S", 0.1)
     clock = Seconds()
     stream = Stream(topic.url, clock)
     with topic.writer() as writer:

@@ -20,10 +20,11 @@ from distlog import Topic
 from distlog.core.errors import (
     InvalidConfigError,
     OffsetOutOfRangeError,
+    TopicNotFoundError,
     UnsupportedVersionError,
 )
+from distlog.spark.batch_source import schema_of
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.source.kafka_rows import schema_of
 
 
 @pytest.fixture
@@ -317,7 +318,14 @@ def test_a_batch_with_a_new_partition_is_replayed_from_the_same_start(topic: Top
 
 @pytest.mark.parametrize(
     "text",
-    ["{}", '{"clicks": {"0": 5}}', '{"version": 1}', '{"version": "1", "topicId": "x", "offsets": {"clicks": {}}}']
+    [
+        "{}",
+        '{"clicks": 5}',
+        '{"clicks": {"0": -1}}',
+        '{"version": 1}',
+        '{"version": "1", "topicId": "x", "offsets": {"clicks": {}}}',
+    ]
+    + ['{"version": 1, "topicId": "", "offsets": {"clicks": {"0": 5}}}']
     + [
         '{"version": 1, "topicId": "x", "offsets": ' + part + "}"
         for part in (
@@ -343,3 +351,66 @@ def test_a_checkpoint_of_a_newer_library_is_refused(topic: Topic) -> None:
     stream.log, stream.committed = ['{"version": 2}'], 1
     with pytest.raises(UnsupportedVersionError, match="upgrade"):
         stream.run()
+
+
+# A checkpoint of Spark's Kafka source.
+
+
+def of_kafka(topic: Topic, *log: str, committed: int, **options: Any) -> Stream:
+    """A stream that goes on from offsets that Spark's Kafka source wrote."""
+    stream = Stream(topic.url, **options)
+    stream.log, stream.committed = list(log), committed
+    return stream
+
+
+def test_a_checkpoint_of_kafkas_source_goes_on_where_it_was_and_is_then_one_of_this_source(topic: Topic) -> None:
+    stream = of_kafka(topic, '{"clicks":{"1":5,"0":3}}', committed=1)
+    assert stream.run() == {0: [3, 4]}
+    ours = json.loads(stream.log[-1])
+    assert (ours["topicId"], ours["offsets"]) == (topic.snapshot.topic_id, {"clicks": {"0": 5, "1": 5}})
+    stream.restart()
+    assert stream.run() is None
+    append(topic, 1, 1)
+    assert stream.run() == {1: [5]}
+
+
+def test_a_checkpoint_of_kafkas_source_with_nothing_new_takes_the_topics_id_in_one_empty_batch(topic: Topic) -> None:
+    for options in ({}, {"minOffsetsPerTrigger": 4}):
+        stream = of_kafka(topic, '{"clicks":{"1":5,"0":5}}', committed=1, **options)
+        assert stream.run() == {}
+        assert json.loads(stream.log[-1])["topicId"] == topic.snapshot.topic_id
+        assert stream.run() is None
+
+
+def test_a_batch_that_kafkas_source_began_is_read_as_it_was_begun(topic: Topic) -> None:
+    stream = of_kafka(topic, '{"clicks":{"0":3}}', '{"clicks":{"1":2,"0":4}}', committed=1)
+    append(topic, 0, 2)
+    assert stream.run() == {0: [3], 1: [0, 1]}
+    assert stream.run() == {0: [4, 5, 6], 1: [2, 3, 4]}
+
+
+def test_the_first_batch_of_kafkas_source_is_not_finished_here_since_its_start_is_not_known(topic: Topic) -> None:
+    with pytest.raises(InvalidConfigError, match="finish it there"):
+        of_kafka(topic, '{"clicks":{"1":2,"0":4}}', committed=0, startingOffsets="earliest").run()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"orders":{"0":3}}', "about another topic.*topic=orders expected=clicks"),
+        ('{"clicks":{"0":3,"1":5},"orders":{"0":3}}', "several topics"),
+    ],
+)
+def test_a_checkpoint_of_kafkas_source_about_another_topic_is_refused(topic: Topic, text: str, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=reason):
+        of_kafka(topic, text, committed=1).run()
+
+
+def test_offsets_of_kafka_that_the_topic_does_not_have_are_lost_records(topic: Topic) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match="partition=0 offset=300"):
+        of_kafka(topic, '{"clicks":{"1":5,"0":300}}', committed=1).run()
+    with pytest.raises(TopicNotFoundError, match="partition=2"):
+        of_kafka(topic, '{"clicks":{"2":5,"1":5,"0":5}}', committed=1).run()
+    delete_before(topic, 1, 2)
+    with pytest.raises(OffsetOutOfRangeError, match="partition=1 offset=0"):
+        of_kafka(topic, '{"clicks":{"0":3}}', '{"clicks":{"1":3,"0":4}}', committed=1).run()

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import distlog
-from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.format.actions import SetTransaction
+from distlog.core.commits.actions import SetTransaction
+from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.spark import append
 
 pytestmark = pytest.mark.spark
@@ -111,7 +111,7 @@ def test_complete_mode_is_refused_in_our_words_and_update_mode_in_sparks(
 ) -> None:
     put_in(tmp_path, "a")
     counts = lines_of(spark, tmp_path).groupBy("value").count().select("value")
-    with pytest.raises(Exception, match=r"a log is only appended to: use outputMode\('append'\)"):
+    with pytest.raises(Exception, match=r"a topic is append only: use outputMode\('append'\)"):
         start(counts, tmp_path, topic.url, "complete").awaitTermination()
     shutil.rmtree(tmp_path / "checkpoint")
     with pytest.raises(Exception, match="does not support Update mode"):
@@ -217,7 +217,7 @@ def test_a_driver_killed_between_the_commits_and_sparks_own_leaves_each_row_once
         put_in(tmp_path / kind, "a", "b", "c")
     program = Path(__file__).with_name("killed_query.py")
     places = [place for kind, topic in topics.items() for place in (tmp_path / kind, topic.url)]
-    killed = subprocess.run([sys.executable, program, *places], capture_output=True, timeout=600)
+    killed = subprocess.run([sys.executable, program, *places], capture_output=True, timeout=1000)
     assert killed.returncode
     before = {}
     for kind, topic in topics.items():

@@ -13,9 +13,9 @@ from sink_queries import KEY_VALUE, Query, result_of, sent, values, writer
 from sink_queries import topic as topic
 
 import distlog
-from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.errors import CommitConflictError, InvalidConfigError, InvalidRecordError, TopicNotFoundError
-from distlog.core.topics.appending.append_commit import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.data_source import DistlogDataSource
 
 

@@ -38,7 +38,7 @@ def test_a_merge_that_fails_does_not_fail_the_query(
 
     query = Query(topic.url)
     with monkeypatch.context() as broken:
-        broken.setattr("distlog.core.maintenance.merging.tail_merge.merge_groups", fail)
+        broken.setattr("distlog.core.maintenance.merge.merge_groups", fail)
         for number in range(9):
             query.batch(number, "a")
     assert caplog.text.count("small segments of clicks were not merged") == 2
@@ -64,9 +64,9 @@ def test_a_merge_beside_a_merge_loses_nothing(
     topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query, merging = Query(topic.url), threading.Lock()
-    from distlog.core.maintenance.merging import merge as merging_module
+    from distlog.core.maintenance import merge as merging_module
 
-    real: Callable[..., Any] = merging_module.commit_merge
+    real: Callable[..., Any] = merging_module.commit_rewrite
 
     def late(*given: Any, **options: Any) -> Any:
         if merging.acquire(blocking=False):
@@ -74,7 +74,7 @@ def test_a_merge_beside_a_merge_loses_nothing(
             merging.release()
         return real(*given, **options)
 
-    monkeypatch.setattr(merging_module, "commit_merge", late)
+    monkeypatch.setattr(merging_module, "commit_rewrite", late)
     for number in range(12):
         query.batch(number, f"{number}")
     assert values(topic) == [f"{number}" for number in range(12)]

@@ -19,7 +19,9 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from topics import NOW, values
 
 import distlog
-from distlog import Topic
+from distlog import EARLIEST, Topic
+from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
+from distlog.spark import stream
 
 pytestmark = pytest.mark.spark
 
@@ -65,9 +67,9 @@ Write = Callable[..., DataStreamWriter]
 def write(spark: SparkSession, tmp_path: Path, batches: Batches) -> Iterator[Write]:
     """Makes a query from a topic to `batches`, to be started; its checkpoint is the test's own."""
 
-    def made(url: str, schema: str | None = None, **options: Any) -> DataStreamWriter:
+    def made(url: str | DataFrame, schema: str | None = None, **options: Any) -> DataStreamWriter:
         reader = spark.readStream.format("distlog").options(**options)
-        frame = (reader.schema(schema) if schema else reader).load(url)
+        frame = (reader.schema(schema) if schema else reader).load(url) if isinstance(url, str) else url
         return frame.writeStream.foreachBatch(batches).option("checkpointLocation", str(tmp_path / "checkpoint"))
 
     yield made
@@ -103,6 +105,72 @@ def test_available_now_reads_in_batches_and_goes_on_from_its_checkpoint(
     assert read["endOffset"] == read["latestOffset"]
     assert json.loads(read["endOffset"]) == {"version": 1, "topicId": topic_id, "offsets": ends}
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
+    topic.append(values(range(2)), partition=1)
+    finish(source)
+    assert batches.offsets(2) == {1: [5, 6]}
+
+
+def test_the_function_stream_takes_what_read_takes(
+    spark: SparkSession, topic: Topic, write: Write, batches: Batches
+) -> None:
+    frame = stream(spark, topic, ["partition", "offset"], {0: 2}, max_offsets=4, min_partitions=2)
+    assert frame.columns == ["partition", "offset"]
+    source = write(frame)
+    finish(source)
+    assert [batches.offsets(number) for number in sorted(batches.rows)] == [
+        {0: [2, 3], 1: [0, 1]},
+        {0: [4], 1: [2, 3, 4]},
+    ]
+    topic.append(values(range(2)), partition=1)
+    finish(source)
+    assert batches.offsets(2) == {1: [5, 6]}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"start": EARLIEST, "partitions": 1, "isolation": "read_committed"}, {1: [0, 1, 2, 3, 4]}),
+        ({"start_time": NOW + 2, "include_headers": True}, {1: [3, 4]}),
+        ({"start": 7, "fail_on_data_loss": False}, {}),
+    ],
+)
+def test_a_stream_of_the_function_starts_where_it_is_told(
+    spark: SparkSession,
+    tmp_path: Path,
+    write: Write,
+    batches: Batches,
+    given: dict[str, Any],
+    expected: dict[int, list[int]],
+) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), 2)
+    for partition in range(2):
+        topic.append([{"value": b"v", "timestamp": NOW - 1, "partition": partition} for _ in range(3)])
+        topic.append(
+            [{"value": b"v", "timestamp": NOW + 2 * partition + 1, "partition": partition} for _ in range(2)]
+        )
+    finish(write(stream(spark, topic.url, **given)))
+    assert batches.offsets(0) == expected
+
+
+def test_a_stream_of_the_function_is_checked_before_it_starts(spark: SparkSession, topic: Topic) -> None:
+    with pytest.raises(ReadOnlyTopicError):
+        stream(spark, distlog.open(topic.url, version=1))
+    with pytest.raises(TopicNotFoundError, match="partition=2"):
+        stream(spark, topic.url, start={2: 0})
+
+
+def test_a_checkpoint_of_sparks_kafka_source_goes_on_here(
+    topic: Topic, write: Write, batches: Batches, tmp_path: Path
+) -> None:
+    source = write(topic.url, startingOffsets="earliest")
+    finish(source)
+    offsets = tmp_path / "checkpoint" / "offsets"
+    version, conf, _ = (offsets / "0").read_text().splitlines()
+    (offsets / ".0.crc").unlink()
+    (offsets / "0").write_text(f'{version}\n{conf}\n{{"clicks":{{"1":3,"0":4}}}}')
+    finish(source)
+    assert batches.offsets(1) == {0: [4], 1: [3, 4]}
     topic.append(values(range(2)), partition=1)
     finish(source)
     assert batches.offsets(2) == {1: [5, 6]}

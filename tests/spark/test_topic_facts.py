@@ -12,9 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
 from distlog.core.errors import CommitConflictError, InvalidRecordError
-from distlog.spark.sink.batch_sink import DistlogWriter
-from distlog.spark.sink.topic_facts import TopicFacts
-from distlog.spark.sink.write_options import WriteOptions
+from distlog.spark.sink import DistlogWriter, TopicFacts, WriteOptions
 
 VALUE = StructType([StructField("value", BinaryType())])
 BATCH = {"txnAppId": "job", "txnVersion": "7"}
@@ -85,3 +83,9 @@ def test_a_batch_that_was_not_done_where_the_facts_say_is_refused(topic: distlog
 def test_ids_that_no_commit_can_hold_are_refused_before_any_task(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidRecordError, match="give app_id and batch_id together"):
         WriteOptions.parse({"path": "memory://facts/clicks", **BATCH, **wrong})
+
+
+@pytest.mark.parametrize(("given", "is_stream"), [({"txnVersion": "1"}, False), ({}, True)])
+def test_a_write_cannot_pass_for_a_producer(given: dict[str, str], is_stream: bool) -> None:
+    with pytest.raises(InvalidRecordError, match="are distlog's own: give another app_id"):
+        WriteOptions.parse({"path": "memory://facts/clicks", "txnAppId": "producer:a", **given}, is_stream=is_stream)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import distlog
-from distlog.core.buffers import BLOCK_BYTES, address, fitted, lies_in_pages, new_pages
+from distlog.core.arrays import BLOCK_BYTES, address, fitted, lies_in_pages, new_pages
 
 
 @pytest.mark.parametrize("position", [0, 1, 4095, 4096, 10_000])

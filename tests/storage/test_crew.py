@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from distlog.core.storage.crew import Crew
+from distlog.core.storage.parallel import WorkerThreads
 
 
 def threads(name: str) -> int:
@@ -54,8 +54,8 @@ def test_an_interrupt_at_any_moment_hangs_nobody() -> None:
 
 def test_a_process_that_ends_does_not_wait_for_idle_threads() -> None:
     program = """
-from distlog.core.storage.crew import Crew
-crew = Crew(3, "distlog-test")
+from distlog.core.storage.parallel import WorkerThreads
+crew = WorkerThreads(3, "distlog-test")
 for _ in range(5):
     crew.put(lambda: None)
 """
@@ -63,21 +63,21 @@ for _ in range(5):
 
 
 def test_what_work_raises_ends_no_thread() -> None:
-    crew, done = Crew(1, "distlog-test"), threading.Event()
+    crew, done = WorkerThreads(1, "distlog-test"), threading.Event()
 
     def fail() -> None:
         raise SystemExit
 
     crew.put(fail)
     crew.put(done.set)
-    assert done.wait(30)
+    assert done.wait(120)
     crew.end(joined=True)
 
 
 def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> None:
-    crew, goes_on = Crew(2, "distlog-few"), threading.Event()
+    crew, goes_on = WorkerThreads(2, "distlog-few"), threading.Event()
     for _ in range(5):
-        crew.put(lambda: goes_on.wait(30))
+        crew.put(lambda: goes_on.wait(120))
     assert threads("distlog-few") == 2
     goes_on.set()
     crew.end(joined=True)
@@ -87,14 +87,14 @@ def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> 
 
 
 def test_callers_that_put_work_at_the_same_time_start_no_more_threads() -> None:
-    crew, goes_on, all_here = Crew(2, "distlog-race"), threading.Event(), threading.Barrier(8)
+    crew, goes_on, all_here = WorkerThreads(2, "distlog-race"), threading.Event(), threading.Barrier(8)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def put() -> None:
-        all_here.wait(30)
+        all_here.wait(120)
         for _ in range(50):
-            crew.put(lambda: goes_on.wait(30))
+            crew.put(lambda: goes_on.wait(120))
 
     callers = [threading.Thread(target=put) for _ in range(8)]
     try:

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from conftest import Address, S3Server
-from store_clock import TimedStorage
+from store_clock import WRITTEN, TimedStorage
 from topics import Clock, topic_on, values
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.vacuuming.obsolete_files import LONGEST_PUT_MS
+from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from distlog.core.storage import object_client as storage_client
 from distlog.core.storage.backend import StorageCounters, UnfinishedUpload
-from distlog.core.storage.objects.unfinished_uploads import list_uploads
-from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES
+from distlog.core.storage.local_files import LocalFiles
+from distlog.core.storage.object_store import SINGLE_PUT_BYTES, ObjectStore, list_uploads
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -204,11 +205,13 @@ def test_the_probe_of_a_create_that_died_goes_when_it_is_old(
     clock = Clock()
     storage = TimedStorage(Storage(f"{storage_url.url}/log", storage_url.options), clock)
     with monkeypatch.context() as patch:
-        patch.setattr(Storage, "delete", lambda *_: None)
-        patch.setattr(Storage, "read", die)
+        patch.setattr(storage_client, "_PROOFS", {})
+        for backend in (LocalFiles, ObjectStore):
+            patch.setattr(backend, "delete", die)
         with pytest.raises(KeyboardInterrupt):
             storage.probe_put_if_absent("_commits")
     (probe,) = (file.name for file in storage.list("_commits"))
+    WRITTEN[storage.url, probe] = clock()
     topic: Topic = topic_on(storage, 1, {"file.delete.delay.ms": DELAY}, clock)
     clock.now_ms += LONGEST_PUT_MS
     assert topic.vacuum().files == ()
@@ -217,5 +220,5 @@ def test_the_probe_of_a_create_that_died_goes_when_it_is_old(
     assert probe not in {file.name for file in storage.list("_commits")}
 
 
-def die(*_: Any) -> bytes:
+def die(*_: Any) -> None:
     raise KeyboardInterrupt

@@ -4,30 +4,33 @@ Crash stories:
 1. A process is killed (kill -9) while it holds the lock: the next one gets it, and reads what was written last.
 2. A process forks while it holds the lock, and is killed: its child does not hold it on.
 3. A process that holds the lock is stopped (SIGSTOP): who waits gets an error that names it.
+4. A process holds the lock by a descriptor that none of its threads knows: who waits frees it.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import logging
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from forked_programs import Program
+from waiting import until
 
-from distlog.core.errors import StorageError
-from distlog.core.storage.local.file_lock import FileLock
-from distlog.core.storage.local.shared_page import SharedPage, boot_id
+from distlog.core.errors import LockHeldError, StorageError
+from distlog.core.storage.locks_and_pages import FileLock, SharedPage, boot_id
 
 HOLDING = """
 import os, sys, time
-from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.storage.locks_and_pages import FileLock
 
 lock = FileLock(sys.argv[1])
 with lock.held() as page:
@@ -45,9 +48,9 @@ def path(tmp_path: Path) -> str:
 
 
 @contextmanager
-def holder(path: str, how: str = "alone") -> Iterator[tuple[subprocess.Popen[str], int]]:
+def holder(path: str, how: str = "alone") -> Iterator[tuple[Program, int]]:
     """Another process that holds the lock, and the id of its child."""
-    process = subprocess.Popen([sys.executable, "-c", HOLDING, path, how], stdout=subprocess.PIPE, text=True)
+    process = Program(HOLDING, path, how, stdout=subprocess.PIPE)
     assert process.stdout
     try:
         yield process, int(process.stdout.readline())
@@ -147,13 +150,13 @@ def test_threads_of_one_process_exclude_each_other(path: str) -> None:
 def test_processes_exclude_each_other(path: str) -> None:
     program = """
 import sys
-from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.storage.locks_and_pages import FileLock
 lock = FileLock(sys.argv[1])
 for _ in range(500):
     with lock.held() as page:
         page.write(b"%d" % (int(page.read() or b"0") + 1))
 """
-    running = [subprocess.Popen([sys.executable, "-c", program, path]) for _ in range(3)]
+    running = [Program(program, path) for _ in range(3)]
     assert [process.wait() for process in running] == [0, 0, 0]
     with FileLock(path).held() as page:
         assert page.read() == b"1500"
@@ -238,3 +241,140 @@ def test_too_many_open_files_is_an_error_that_says_what_to_do(path: str, monkeyp
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(StorageError, match=r"Too many open files: raise the limit of the process \(ulimit -n\)"):
         FileLock(path).acquire(1.0)
+
+
+def test_two_threads_that_open_the_file_at_once_leak_no_descriptor_and_the_lock_is_free_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One looks at the page without the lock, while the other takes the lock for the first time."""
+    lock, mapped = FileLock(path), FileLock._mapped
+    looks, holds = threading.Event(), threading.Event()
+
+    def mapped_late(self: FileLock) -> SharedPage:
+        if threading.current_thread() is looking:
+            looks.set()
+            holds.wait(0.3)
+        return mapped(self)
+
+    before = len(os.listdir("/proc/self/fd"))
+    looking = threading.Thread(target=lambda: lock.page)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileLock, "_mapped", mapped_late)
+        looking.start()
+        assert looks.wait(120)
+        with lock.held():
+            holds.set()
+            looking.join()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    with FileLock(path).held(0):
+        pass
+
+
+def test_a_descriptor_that_nobody_knows_does_not_hold_the_lock_for_ever(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, other = Time(), FileLock(path)
+    with other.held():
+        pass
+    unknown = os.open(path, os.O_RDWR)
+    try:
+        for descriptor in (unknown, other._file):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            caplog.clear()
+            with FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic).held(5):
+                assert [record.levelno for record in caplog.records] == [logging.ERROR]
+                assert "while no thread was inside" in caplog.text
+    finally:
+        os.close(unknown)
+
+
+def test_a_thread_that_is_inside_keeps_the_lock_however_long_others_wait(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, holding = Time(), FileLock(path)
+    with holding.held():
+        for _ in range(2):
+            with (
+                pytest.raises(LockHeldError, match=f"process {os.getpid()} has held"),
+                FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic).held(5),
+            ):
+                pass
+        assert f"process {os.getpid()} has held the lock for more than 1 s" in caplog.text
+    with FileLock(path).held(0):
+        pass
+
+
+def test_threads_that_wait_behind_one_that_waits_are_told_of_the_process_that_holds_the_lock(path: str) -> None:
+    lock = FileLock(path)
+    with holder(path) as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        waiting = threading.Thread(target=lambda: refused(lock, 0.5))
+        waiting.start()
+        until(lambda: lock._thread.locked())
+        told = refused(lock, 0.05)
+        assert told.details["pid"] == process.pid
+        assert "it is stopped" in str(told)
+        waiting.join()
+
+
+def test_who_wrote_the_page_last_is_not_taken_for_the_holder(path: str) -> None:
+    """Another process may hold the lock without a word in the page."""
+    lock = FileLock(path)
+    with lock.held():
+        pass
+    program = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(); input()"
+    program = program.replace("print()", "print(flush=True)")
+    with Program(program, path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert refused(lock, 0).details["pid"] == process.pid
+        process.communicate("\n")
+
+
+def test_a_fork_while_a_file_is_opened_leaves_no_copy_that_holds_the_lock(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, mapped, forked, inside = FileLock(path), FileLock._mapped, threading.Event(), threading.Event()
+    with FileLock(path).held():
+        pass
+
+    def mapped_beside_a_fork(self: FileLock) -> SharedPage:
+        inside.set()
+        forked.wait(120)
+        return mapped(self)
+
+    def hold(holds: threading.Event, ends: threading.Event) -> None:
+        with lock.held():
+            holds.set()
+            ends.wait(120)
+
+    monkeypatch.setattr(FileLock, "_mapped", mapped_beside_a_fork)
+    holds, ends = threading.Event(), threading.Event()
+    thread = threading.Thread(target=hold, args=(holds, ends))
+    thread.start()
+    assert inside.wait(120)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        forked.set()
+        assert holds.wait(120)
+        facts = list[str]()
+        for name in os.listdir(f"/proc/{child}/fd"):
+            # the child may still close what it does not need
+            with suppress(FileNotFoundError):
+                facts.append(Path(f"/proc/{child}/fdinfo", name).read_text())
+        assert any(f"ino:\t{os.stat(path).st_ino}\n" in each for each in facts)
+        assert not any("FLOCK" in each for each in facts)
+    finally:
+        ends.set()
+        thread.join()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def refused(lock: FileLock, timeout_s: float) -> LockHeldError:
+    """The error of who cannot have the lock in time."""
+    with pytest.raises(LockHeldError) as told, lock.held(timeout_s):
+        pass
+    return told.value

@@ -14,11 +14,13 @@ import pytest
 from disk_calls import Calls
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.local import many_files
-from distlog.core.storage.local.durable_files import sync_folder
+from distlog.core.storage import local_files
+from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.storage import FileInfo, Storage
 
 NAME = "_commits/00000000000000000007.json"
+#: So many files are read in one call.
+MANY = local_files._MANY
 OURS, THEIRS = b'{"id": "ours"}', b'{"id": "theirs"}'
 
 
@@ -263,25 +265,26 @@ def test_one_of_many_files_that_cannot_be_read_is_named(storage: Storage, name: 
     storage.put_many({"a": bytes(10), "b": bytes(4), "c": bytes(10), "folder/e": b""})
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(StorageError, match=error):
-        storage.read_joined([("a", 0, 10), (name, 0, 5), ("c", 0, 10)])
+        storage.read_joined([*[("a", 0, 10)] * MANY, (name, 0, 5), ("c", 0, 10)])
     with pytest.raises(FileNotFoundError, match="missing"):
-        storage.read_joined([("a", 0, 10), ("missing", 0, 10), ("c", 0, 10)])
+        storage.read_joined([*[("a", 0, 10)] * MANY, ("missing", 0, 10), ("c", 0, 10)])
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_one_call_does_not_read_is_read_file_by_file(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.put_many({"a": b"123", "b": b"45", "c": b"6789"})
-    ranges = [("a", 0, 3), ("b", 1, 2), ("c", 0, 4)]
-    for count in range(4):
-        real = many_files.read_files
+    ranges = [("a", 0, 3), ("b", 1, 2), ("c", 0, 4)] * 3
+    assert len(ranges) >= MANY
+    for count in range(10):
+        real = local_files.read_files
         monkeypatch.setattr(
-            many_files,
+            local_files,
             "read_files",
             lambda names, name_at, starts, sizes, data, flags, count=count, real=real: real(
                 names, name_at, starts, sizes[:count], data, flags
             ),
         )
-        assert bytes(storage.read_joined(ranges)) == b"12356789"
+        assert bytes(storage.read_joined(ranges)) == b"12356789" * 3
         monkeypatch.undo()
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from searches import examples
 
-from distlog.core.buffers import PAGE_BYTES, address, new_pages
+from distlog.core.arrays import PAGE_BYTES, address, new_pages
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from distlog.core.storage import object_store as object_writer
 from distlog.core.storage.backend import StorageCounters
-from distlog.core.storage.objects import upload as object_writer
-from distlog.core.storage.objects.upload import PARTS_IN_FLIGHT, BufferedWriter
+from distlog.core.storage.object_store import PARTS_IN_FLIGHT, BufferedWriter
 
 
 class SlowStore:

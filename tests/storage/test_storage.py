@@ -11,7 +11,7 @@ import pytest
 from conftest import Address
 from every_storage import storage as storage
 
-from distlog.core.storage.objects import store
+from distlog.core.storage import object_store
 from distlog.core.storage.storage import FileInfo, Storage
 
 # --- reading and writing
@@ -147,7 +147,7 @@ def test_more_files_than_a_page_holds_are_listed_and_deleted(
         # moto's server reads this at each request
         page = 10
         monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(page))
-        monkeypatch.setattr(store, "_KEYS_PER_DELETE", page)
+        monkeypatch.setattr(object_store, "_KEYS_PER_DELETE", page)
     names = [f"f/{number}" for number in range(2 * page + 3)]
     storage.put_many(dict.fromkeys(names, b"1"))
     assert sorted(file.name for file in storage.list("f")) == sorted(names)

@@ -18,9 +18,10 @@ from fault_proxy import CUT, FaultProxy
 from fsspec.implementations.memory import MemoryFileSystem
 
 from distlog.core.errors import StorageError
+from distlog.core.storage import object_client as storage_client
 from distlog.core.storage import retry as storage_retry
-from distlog.core.storage.objects import client as storage_client
-from distlog.core.storage.objects.client import ClientErrors, StorageOptions
+from distlog.core.storage.client_errors import ClientErrors
+from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.storage import Storage
 
 SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value"}
@@ -83,10 +84,27 @@ class LookupFailedError(Exception):
 )
 def test_why_a_server_is_not_reached_is_told_without_secrets(cause: Exception, words: str) -> None:
     error = EndpointConnectionError(endpoint_url="https://me:very@minio.example:9000/bucket/a?X-Sig=1", error=cause)
-    told = ClientErrors(StorageOptions({"endpoint_url": "https://me:very@minio.example:9000"})).describe(error)
+    told = ClientErrors(StorageOptions({"endpoint_url": "https://me:very@minio.example:9000"}), "s3").describe(error)
     assert told.startswith(f"minio.example:9000 cannot be reached, {words}: check ")
     assert "very" not in told
     assert "X-Sig" not in told
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ("s3", "AWS_ENDPOINT_URL"),
+        ("gs", "STORAGE_EMULATOR_HOST"),
+        ("abfs", "AZURE_STORAGE_CONNECTION_STRING"),
+        ("az", "the account's name"),
+        ("oss", "the address"),
+    ],
+)
+def test_who_does_not_reach_a_server_is_told_what_its_own_client_reads(protocol: str, words: str) -> None:
+    error = EndpointConnectionError(endpoint_url="https://store.example", error=ConnectionRefusedError(111, "no"))
+    told = ClientErrors(StorageOptions(), protocol).describe(error)
+    assert words in told.partition(": check ")[2]
+    assert ("AWS" in told) == (protocol == "s3")
 
 
 # --- clients
@@ -135,6 +153,33 @@ def test_an_unknown_protocol_is_an_error() -> None:
         Storage("nosuch://x/y").read("a")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("endpoint", "endpoint_url"),
+        ("endpiont_url", "endpoint_url"),
+        ("aws_secret_access_key", "secret"),
+        ("region", "client_kwargs="),
+    ],
+)
+def test_an_option_that_the_client_does_not_know_gets_the_one_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(StorageError, match=f"has no storage option '{name}': did you mean {meant}") as raised:
+        Storage("s3://bucket/logs", {name: "very/secret+value"}).read("a")
+    assert "very/secret+value" not in str(raised.value)
+
+
+def test_an_option_of_the_class_above_a_client_is_no_slip() -> None:
+    class Base:
+        def __init__(self, batch_size: int = 1) -> None: ...
+
+    class Client(Base):
+        def __init__(self, block_size: int = 1, **more: Any) -> None: ...
+
+    storage_client._check_options("gs", Client, {"batch_size": 2})
+    with pytest.raises(StorageError, match="did you mean block_size"):
+        storage_client._check_options("gs", Client, {"blok_size": 2})
+
+
 def test_options_that_a_client_needs_are_named_and_no_stack_is_printed() -> None:
     program = """
 from distlog.core.errors import StorageError
@@ -148,7 +193,7 @@ except StorageError as error:
     assert (done.stdout, done.stderr) == ("cannot open ftp://: set the storage option host\n", "")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "github://a/b"])
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "github://a/b"])
 def test_a_storage_that_cannot_hold_a_log_is_not_written(url: str) -> None:
     storage = Storage(url)
     for call in (
@@ -175,7 +220,7 @@ class ElsewhereFileSystem(MemoryFileSystem):
 
 
 def test_a_store_other_than_s3_is_written_through_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fsspec, "filesystem", lambda protocol, **settings: ElsewhereFileSystem(**settings))
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: ElsewhereFileSystem)
     storage = Storage("gs://bucket/logs")
     data = bytes(range(256)) * (80 * 1024)
     with storage.open_write("f/big") as writer:

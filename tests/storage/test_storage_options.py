@@ -13,7 +13,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.objects.client import ClientErrors, StorageOptions
+from distlog.core.storage import object_client
+from distlog.core.storage.client_errors import ClientErrors
+from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.storage import Storage
 
 SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value", "token": "a-secret-token"}
@@ -57,7 +59,7 @@ def test_secrets_that_a_client_repeats_are_masked(monkeypatch: pytest.MonkeyPatc
         raise ValueError(f"what is {settings['secret']}?")
 
     storage = Storage("s3://bucket/logs", SECRETS)
-    told = ClientErrors(StorageOptions(SECRETS)).describe(ValueError(f"what is {SECRETS['secret']}?"))
+    told = ClientErrors(StorageOptions(SECRETS), "s3").describe(ValueError(f"what is {SECRETS['secret']}?"))
     assert told == "ValueError: what is ***?"
     monkeypatch.setattr(fsspec, "filesystem", filesystem)
     with pytest.raises(StorageError, match=r"what is \*\*\*") as raised:
@@ -77,9 +79,29 @@ def test_strings_of_a_command_line_are_understood() -> None:
     assert options.settings() == {"anon": False, "use_ssl": True, "client_kwargs": {"region_name": "eu"}, "key": "k"}
 
 
-def test_an_option_that_is_not_json_is_an_error_that_shows_nothing() -> None:
-    with pytest.raises(StorageError, match="cannot open s3") as raised:
-        Storage("s3://bucket/logs", {"client_kwargs": "{topsecret"}).read("a")
+def test_the_account_that_an_address_names_is_the_clients_unless_an_option_says_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[object] = []
+
+    def filesystem(protocol: str, **settings: Any) -> MemoryFileSystem:
+        given.append(settings.get("account_name"))
+        return MemoryFileSystem()
+
+    monkeypatch.setattr(fsspec, "filesystem", filesystem)
+    monkeypatch.setattr(object_client, "_check_options", lambda *_: None)
+    for options in ({"account_key": "x"}, {"account_name": "another"}):
+        storage = pickle.loads(pickle.dumps(Storage("abfss://c@logs.dfs.core.windows.net/x", options)))
+        assert storage.options == options
+        with pytest.raises(FileNotFoundError):
+            storage.child("y").read("a")
+    assert given == ["logs", "another"]
+
+
+@pytest.mark.parametrize("value", ["{topsecret", "topsecret", '"topsecret"', "[1]", "true", 5])
+def test_an_option_that_is_no_json_object_is_an_error_at_once_that_shows_nothing(value: object) -> None:
+    with pytest.raises(StorageError, match="client_kwargs must be a JSON object") as raised:
+        Storage("s3://bucket/logs", {"client_kwargs": value}).read("a")
     assert "topsecret" not in "".join(traceback.format_exception(raised.value, limit=-1))
 
 

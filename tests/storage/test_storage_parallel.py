@@ -15,10 +15,8 @@ from waiting import until
 
 from distlog import StorageError
 from distlog.core.storage import parallel
-from distlog.core.storage import task as task_module
-from distlog.core.storage.crew import Crew
-from distlog.core.storage.parallel import _Line, cores, in_order, in_parallel
-from distlog.core.storage.task import Task, begin
+from distlog.core.storage import parallel as task_module
+from distlog.core.storage.parallel import Task, WorkerThreads, _Line, begin, cores, in_order, in_parallel
 
 
 def test_work_is_done_by_another_thread_and_waited_for() -> None:
@@ -66,7 +64,7 @@ def refuse(thread: threading.Thread) -> None:
 
 
 def test_work_is_done_once_though_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "_crew", lambda: Crew(2, "none"))
+    monkeypatch.setattr(task_module, "_crew", lambda: WorkerThreads(2, "none"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done: list[int] = []
     task = begin(lambda: done.append(1))
@@ -136,11 +134,11 @@ def test_the_caller_works_too_while_somebody_else_is_at_the_next_task() -> None:
     def work(number: int) -> int:
         done_by[number] = threading.get_ident()
         if number == 0:
-            assert begun.wait(30)
+            assert begun.wait(120)
         if number == 1:
             # the helper is held here until the caller, who wants this result, has done the tasks behind it
             begun.set()
-            assert goes_on.wait(30)
+            assert goes_on.wait(120)
         if number == 3:
             goes_on.set()
         return number
@@ -184,18 +182,18 @@ def test_a_thread_that_is_taking_a_task_when_the_reader_closes_closes_the_iterat
             yield lambda: 0
             yield lambda: 1
             waits.set()
-            assert goes_on.wait(30)
+            assert goes_on.wait(120)
             yield lambda: 2
         finally:
             closed.set()
 
     results = in_order(tasks(), 3, workers=2)
     assert next(results) == 0
-    assert waits.wait(30)
+    assert waits.wait(120)
     results.close()  # type: ignore[attr-defined]
     assert not closed.is_set()
     goes_on.set()
-    assert closed.wait(30)
+    assert closed.wait(120)
 
 
 def test_tasks_are_done_by_the_caller_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

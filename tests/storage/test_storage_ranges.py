@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import StorageError
-from distlog.core.storage import range_merge
+from distlog.core.storage import backend
 from distlog.core.storage.storage import Storage
 
 
@@ -52,7 +52,7 @@ def test_a_range_past_the_end_is_an_error_and_allocates_nothing(
             read(ranges)
 
 
-sizes = st.integers(0, 3 * range_merge.MAX_GAP_BYTES)
+sizes = st.integers(0, 3 * backend.MAX_GAP_BYTES)
 FILES = {"a": np.arange(2**17, dtype=np.int32).tobytes(), "b": np.ones(2**17, np.int32).tobytes()}
 
 
@@ -60,17 +60,17 @@ FILES = {"a": np.arange(2**17, dtype=np.int32).tobytes(), "b": np.ones(2**17, np
 @given(st.lists(st.tuples(st.sampled_from("ab"), sizes, sizes)))
 def test_merged_requests_cover_every_range(pieces: list[tuple[str, int, int]]) -> None:
     ranges = [(name, start, start + size) for name, start, size in pieces]
-    merged = range_merge.merge_ranges(ranges)
+    merged = backend.merge_ranges(ranges)
     replies = [memoryview(FILES[item.path])[item.start : item.end] for item in merged.requests]
     assert [bytes(found) for found in merged.cut(replies)] == [FILES[name][start:end] for name, start, end in ranges]
     assert len(merged.requests) <= len(ranges)
 
 
 def test_close_ranges_are_merged_far_ones_are_not() -> None:
-    gap, most = range_merge.MAX_GAP_BYTES, range_merge.MAX_MERGED_BYTES
+    gap, most = backend.MAX_GAP_BYTES, backend.MAX_MERGED_BYTES
 
     def requests(*ranges: tuple[str, int, int]) -> list[tuple[str, int, int]]:
-        return [(item.path, item.start, item.end) for item in range_merge.merge_ranges(ranges).requests]
+        return [(item.path, item.start, item.end) for item in backend.merge_ranges(ranges).requests]
 
     assert requests(("a", 10 + gap, 99 + gap), ("a", 0, 10)) == [("a", 0, 99 + gap)]
     assert requests(("a", 0, 10), ("a", 11 + gap, 99 + gap)) == [("a", 0, 10), ("a", 11 + gap, 99 + gap)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from searches import examples
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.retry import Deadline, ErrorJudge, Verdict, retried, settle
+from distlog.core.storage.retry import Deadline, ErrorClassifier, ErrorKind, retried, settle
 
 OURS, THEIRS = b"ours", b"theirs"
 
@@ -32,12 +32,12 @@ class Clock:
 class SaidError(Exception):
     """An error that is its own verdict."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: ErrorKind) -> None:
         self.verdict = verdict
 
 
-class Judge(ErrorJudge):
-    def verdict(self, error: Exception) -> Verdict:
+class Judge(ErrorClassifier):
+    def kind(self, error: Exception) -> ErrorKind:
         assert isinstance(error, SaidError)
         return error.verdict
 
@@ -73,19 +73,19 @@ def test_the_least_number_of_pauses_is_taken_however_late_it_is() -> None:
 class Attempts:
     """Calls that end as told, one after the other."""
 
-    def __init__(self, *outcomes: Verdict | int) -> None:
+    def __init__(self, *outcomes: ErrorKind | int) -> None:
         self.left, self.made = list(outcomes), 0
 
     def __call__(self) -> int:
         self.made += 1
         outcome = self.left.pop(0)
-        if isinstance(outcome, Verdict):
+        if isinstance(outcome, ErrorKind):
             raise SaidError(outcome)
         return outcome
 
 
 def test_a_call_is_made_again_while_its_errors_are_unclear() -> None:
-    call = Attempts(Verdict.UNCLEAR, Verdict.UNCLEAR, 7)
+    call = Attempts(ErrorKind.UNCLEAR, ErrorKind.UNCLEAR, 7)
     assert retried(call, "read", "a", Judge(), Clock().deadline(60)) == 7
     assert call.made == 3
 
@@ -93,13 +93,13 @@ def test_a_call_is_made_again_while_its_errors_are_unclear() -> None:
 @pytest.mark.parametrize(
     ("outcome", "raised"),
     [
-        (Verdict.MISSING, FileNotFoundError),
-        (Verdict.REFUSED, StorageError),
-        (Verdict.LAPSED, StorageError),
+        (ErrorKind.MISSING, FileNotFoundError),
+        (ErrorKind.REFUSED, StorageError),
+        (ErrorKind.LAPSED, StorageError),
     ],
 )
-def test_a_clear_answer_ends_the_tries(outcome: Verdict, raised: type[Exception]) -> None:
-    call = Attempts(Verdict.UNCLEAR, outcome, 7)
+def test_a_clear_answer_ends_the_tries(outcome: ErrorKind, raised: type[Exception]) -> None:
+    call = Attempts(ErrorKind.UNCLEAR, outcome, 7)
     with pytest.raises(raised):
         retried(call, "read", "a", Judge(), Clock().deadline(60))
     assert call.made == 2
@@ -107,16 +107,16 @@ def test_a_clear_answer_ends_the_tries(outcome: Verdict, raised: type[Exception]
 
 def test_the_deadline_ends_the_tries() -> None:
     clock = Clock()
-    call = Attempts(*[Verdict.UNCLEAR] * 1000)
+    call = Attempts(*[ErrorKind.UNCLEAR] * 1000)
     with pytest.raises(StorageError, match="cannot read: UNCLEAR"):
         retried(call, "read", "a", Judge(), clock.deadline(60))
     assert clock.now == pytest.approx(160)
 
 
 def test_one_warning_tells_of_tries_that_take_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    retried(Attempts(*[Verdict.UNCLEAR] * 5, 7), "read", "a", Judge(), Clock().deadline(60))
+    retried(Attempts(*[ErrorKind.UNCLEAR] * 5, 7), "read", "a", Judge(), Clock().deadline(60))
     assert not caplog.messages
-    retried(Attempts(*[Verdict.UNCLEAR] * 9, 7), "read", "a", Judge(), Clock().deadline(60))
+    retried(Attempts(*[ErrorKind.UNCLEAR] * 9, 7), "read", "a", Judge(), Clock().deadline(60))
     assert caplog.messages == ["cannot read a, trying again: UNCLEAR"]
 
 
@@ -155,16 +155,16 @@ class Store:
         if event == "theirs":
             self.land(THEIRS)
         if event in ("refused", "cut"):
-            raise SaidError(Verdict.REFUSED if event == "refused" else Verdict.UNCLEAR)
+            raise SaidError(ErrorKind.REFUSED if event == "refused" else ErrorKind.UNCLEAR)
         if event == "late":
             self.on_their_way.append(self.hold)
-            raise SaidError(Verdict.UNCLEAR)
+            raise SaidError(ErrorKind.UNCLEAR)
         free = self.standing is None
         self.land(OURS)
         if event == "lapsed":
-            raise SaidError(Verdict.LAPSED)
+            raise SaidError(ErrorKind.LAPSED)
         if event == "lost" or not free:
-            raise SaidError(Verdict.UNCLEAR)
+            raise SaidError(ErrorKind.UNCLEAR)
         return OURS
 
     def get(self) -> bytes:
@@ -173,9 +173,9 @@ class Store:
         if event == "theirs":
             self.land(THEIRS)
         if event in ("refused", "cut"):
-            raise SaidError(Verdict.REFUSED if event == "refused" else Verdict.UNCLEAR)
+            raise SaidError(ErrorKind.REFUSED if event == "refused" else ErrorKind.UNCLEAR)
         if self.standing is None:
-            raise SaidError(Verdict.MISSING)
+            raise SaidError(ErrorKind.MISSING)
         return self.standing
 
 

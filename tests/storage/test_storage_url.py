@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.storage import Storage
-from distlog.core.storage.url import parse_url
+from distlog.core.storage.storage import Storage, parse_url
 
 
 @pytest.mark.parametrize(
@@ -43,6 +42,21 @@ def test_an_address_is_normalised(given: Any, protocol: str, url: str) -> None:
     assert parse_url(parsed.url) == parsed
 
 
+@pytest.mark.parametrize(
+    ("address", "settings"),
+    [
+        ("abfss://container@logs.dfs.core.windows.net/x", {"account_name": "logs"}),
+        ("abfs://container@logs.blob.core.windows.net", {"account_name": "logs"}),
+        ("abfs://container/x@logs.dfs.core.windows.net/", {}),
+        ("abfs://container@logs.dfs.example.com/x", {}),
+        ("az://container/x", {}),
+        ("s3://bucket/x", {}),
+    ],
+)
+def test_an_address_of_azure_may_name_the_account(address: str, settings: dict[str, str]) -> None:
+    assert parse_url(address).settings == settings
+
+
 @pytest.mark.parametrize("given", ["file://tmp/x", "file://tmp", "local://data/logs"])
 def test_a_file_url_that_names_a_server_is_refused_with_the_one_that_was_meant(given: str) -> None:
     path = given.partition("://")[2]
@@ -62,6 +76,23 @@ def test_a_relative_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_p
 )
 def test_what_is_no_address_is_refused(wrong: str) -> None:
     with pytest.raises(StorageError, match="address"):
+        parse_url(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("hdfs://namenode/logs", "it has no put-if-absent"),
+        ("https://bucket.s3.amazonaws.com/logs", "storage option endpoint_url"),
+        ("http://127.0.0.1:9000/bucket", "storage option endpoint_url"),
+        ("dbfs:/mnt/logs", "the bucket itself"),
+        ("dbfs://mnt/logs", "the bucket itself"),
+        ("adl://store.azuredatalakestore.net/x", "has ended: write abfs://"),
+        ("wasbs://c@account.blob.core.windows.net/x", "abfs://container@account"),
+    ],
+)
+def test_what_cannot_hold_a_topic_is_refused_at_once_with_what_can(wrong: str, words: str) -> None:
+    with pytest.raises(StorageError, match=words):
         parse_url(wrong)
 
 

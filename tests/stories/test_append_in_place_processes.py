@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_programs import Program
 from partition_logs import Process, append, new_topic
 
 from distlog.core.errors import StorageError
+
+pytestmark = pytest.mark.long
 
 #: Appends until it is told to stop, and prints each record that is durable.
 APPENDING = """
@@ -42,14 +43,8 @@ with process[0]._active.held():
 """
 
 
-def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
-    paths = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    )
+def begin(program: str, *arguments: object) -> Program:
+    return Program(program, *arguments, stdout=subprocess.PIPE)
 
 
 @pytest.fixture
@@ -58,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return new_topic(tmp_path / "events", internal_segment_bytes=3000)
 
 
-def acknowledged(process: subprocess.Popen[str]) -> int:
+def acknowledged(process: Program) -> int:
     """How many records it says are durable; waits for its end."""
     said = process.communicate()[0].split()
     return int(said[-1]) + 1 if said else 0
@@ -91,7 +86,7 @@ def test_processes_append_while_one_after_the_other_is_killed(folder: Path) -> N
 
 
 @pytest.fixture
-def stopped(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def stopped(folder: Path) -> Iterator[Program]:
     """A process that has held the lock, and does not run."""
     append(Process(folder)[0], b"a")
     process = begin(HOLDING, folder)
@@ -103,9 +98,7 @@ def stopped(folder: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_who_waits_for_a_stopped_process_gets_an_error_that_names_it(
-    folder: Path, stopped: subprocess.Popen[str]
-) -> None:
+def test_who_waits_for_a_stopped_process_gets_an_error_that_names_it(folder: Path, stopped: Program) -> None:
     process = Process(folder, timeout_s=0.05)
     for change in (lambda: append(process[0], b"b"), process[0].flush, process[0].roll):
         with pytest.raises(StorageError, match=f"process {stopped.pid} has held the lock"):

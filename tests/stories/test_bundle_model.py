@@ -11,7 +11,7 @@ from searches import examples
 from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on
 
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 

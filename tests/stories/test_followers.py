@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Address
+from forked_programs import Program
 
 import distlog
 
@@ -58,10 +56,9 @@ class Process:
     """A child that writes its output to a file, so that it never waits for the reader of a pipe."""
 
     def __init__(self, program: str, output: Path, *arguments: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         self.output = output
         with output.open("wb") as file:
-            self.child = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=file, env=environment)
+            self.child = Program(program, *arguments, stdout=file)
 
     def rows(self) -> list[list[int]]:
         """The (batch, partition, offset, number) of the records that it had; a line that was cut is none."""
@@ -81,12 +78,20 @@ def running(program: str, output: Path, *arguments: str) -> Iterator[Process]:
 
 def wait_until(topic: distlog.Topic, group_is_at: dict[int, int]) -> None:
     """Wait until the group has committed all; a test that waits too long has failed."""
-    end = time.monotonic() + 180
+    end = time.monotonic() + 600
     while True:
         table = topic.groups()
         if dict(zip(*(table[name].to_pylist() for name in ("partition", "position")), strict=True)) == group_is_at:
             return
         assert time.monotonic() < end, table.to_pylist()
+        time.sleep(0.2)
+
+
+def wait_until_shared(topic: distlog.Topic, by: int) -> None:
+    """Wait until so many members have partitions, so that each of them gets records."""
+    end = time.monotonic() + 300
+    while len(set(topic.groups()["member"].to_pylist()) - {None}) < by:
+        assert time.monotonic() < end, topic.groups().to_pylist()
         time.sleep(0.2)
 
 
@@ -120,16 +125,17 @@ def run(url: str, options: dict[str, str], tmp_path: Path, records: int, kills: 
         members = [
             stack.enter_context(running(_FOLLOWING, tmp_path / f"member{number}", *arguments)) for number in range(3)
         ]
+        wait_until_shared(topic, len(members))
         writer = stack.enter_context(running(_WRITING, tmp_path / "writer", *arguments, str(records)))
         for number in range(kills):
             victim = chance.choice([member for member in members if member.child.poll() is None])
-            end = time.monotonic() + 60
+            end = time.monotonic() + 300
             while not victim.output.stat().st_size and time.monotonic() < end:
                 time.sleep(0.01)
             time.sleep(chance.random())
             victim.child.kill()
             members.append(stack.enter_context(running(_FOLLOWING, tmp_path / f"member{3 + number}", *arguments)))
-        assert writer.child.wait(timeout=120) == 0
+        assert writer.child.wait(timeout=600) == 0
         ends = topic.refresh().end_offsets()
         assert sum(ends.values()) == records
         wait_until(topic, ends)

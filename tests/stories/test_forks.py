@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_programs
 import pytest
 from conftest import Address
 
@@ -19,7 +18,7 @@ import distlog
 from distlog.core.errors import DistlogError
 from distlog.core.locks import ProcessLock
 from distlog.core.storage.parallel import in_parallel
-from distlog.core.storage.task import begin
+from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 url, options = {url!r}, {options!r}
 storage = Storage(url, options)
@@ -49,9 +48,9 @@ def refused(work):
 
 def run(address: Address, program: str) -> None:
     """Run a program that must not fail, with the address of a storage as `url`, `options` and `storage`."""
+    imports = ["aiobotocore.session", "s3fs"] if address.options else []
     text = PROLOGUE.format(url=address.url, options=address.options) + program
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+    forked_programs.run(text, check=True, imports=imports)
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ threads = [threading.Thread(target=write) for _ in range(1 if options else 2)]
 for thread in threads:
     thread.start()
 try:
-    for _ in range(3):
+    for _ in range(2):
         assert forked(work) == 0
 finally:
     done.set()
@@ -136,7 +135,7 @@ def test_a_fork_while_a_kernel_is_compiled_leaves_the_child_able_to_compile(loca
         """
 from numba.core.compiler_lock import global_compiler_lock
 import numpy as np
-from distlog.core.topics.appending.routing import group_by_partition
+from distlog.core.topics.appender import group_by_partition
 compiling = threading.Event()
 
 def compile():

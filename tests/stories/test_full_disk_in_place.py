@@ -17,9 +17,9 @@ from partition_logs import Process, append, encoded, new_topic, sealed
 
 import distlog
 from distlog.core.errors import StorageFullError
-from distlog.core.log.partition.appended import LostRecordsError
-from distlog.core.log.partition.state_record import Status
-from distlog.core.storage.local import durable_files
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.partition_lock import PageStatus
+from distlog.core.storage import durable_files
 
 SETTINGS = {"segment_index_bytes": 1200}
 
@@ -42,7 +42,7 @@ def test_a_disk_without_a_byte_left_takes_no_append_and_goes_on_when_there_is_ro
     assert sealed(process.head()) == []
     record = other.record(0)
     assert record
-    assert record.status == Status.ACTIVE
+    assert record.status == PageStatus.ACTIVE
     assert process[0].end().end_offset == before[1]
     make_room(disk)
     assert append(other[0], b"y" * 9000) == (1, 2)

@@ -19,8 +19,8 @@ from partition_logs import Process, append, new_topic
 from topics import contents
 from waiting import until
 
-from distlog.core.commits.format.actions import Add
-from distlog.core.maintenance.vacuuming.vacuum import vacuum
+from distlog.core.commits.actions import Add
+from distlog.core.maintenance.vacuum import vacuum
 from distlog.core.topics import open_topic
 
 pytestmark = pytest.mark.long

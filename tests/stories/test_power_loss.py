@@ -17,16 +17,16 @@ from power_loss import Disk, Killed
 from store_clock import TimedStorage
 from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
-from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import (
     CommitStateUnknownError,
     TopicExistsError,
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.storage.local import durable_files
+from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.appending.append_commit import AppendResult, commit_append
+from distlog.core.topics.append_commit import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
 
 #: The stories end when the first process came to its end by itself.
@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_synced_makes_no_replay(tmp_path: Path, monkeypa
     def broken(folder: str) -> None:
         raise OSError(5, "disk trouble")
 
-    monkeypatch.setattr("distlog.core.storage.local.files.sync_folder", broken)
+    monkeypatch.setattr("distlog.core.storage.local_files.sync_folder", broken)
     with pytest.raises(CommitStateUnknownError, match="disk trouble"):
         append(tmp_path)
     assert topic.refresh().version == 1

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_programs import Program
 from topics import contents
 
 import distlog
@@ -39,17 +38,11 @@ with topic.producer("counter", linger_ms=0) as producer:
 """
 
 
-def begin(url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", COUNTING, url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
+def begin(url: str) -> Program:
+    return Program(COUNTING, url, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
-def said(process: subprocess.Popen[str], word: str) -> None:
+def said(process: Program, word: str) -> None:
     """Wait until the process says this, or anything."""
     assert process.stdout
     for line in process.stdout:

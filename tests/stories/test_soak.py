@@ -17,7 +17,7 @@ from soak.__main__ import counted
 from soak.lossy_disk import LossyDisk
 from soak.tally import Tally
 
-from distlog.core.maintenance.merging.merge_report import MergeReport
+from distlog.core.maintenance.merge import MergeReport
 
 pytestmark = pytest.mark.long
 
@@ -27,13 +27,13 @@ def environment() -> dict[str, str]:
 
 
 def test_nothing_acknowledged_is_lost_while_processes_are_killed(tmp_path: Path) -> None:
-    counted = kills.run(tmp_path, 0, seconds=4)
+    counted = kills.run(tmp_path, 0, seconds=2)
     assert counted["kills"]
     assert counted["records acknowledged"] == counted["records verified"] + counted["records expired"]
 
 
 def test_transactions_are_whole_while_their_producers_are_killed(tmp_path: Path) -> None:
-    counted = transactions.run(tmp_path, 0, seconds=4)
+    counted = transactions.run(tmp_path, 0, seconds=2)
     assert counted["kills"]
     assert counted["transactions acknowledged"] == counted["transactions verified"] > 0
 
@@ -102,7 +102,7 @@ def test_a_disk_that_fails_loses_nothing_quietly(tmp_path: Path, kind: str) -> N
     assert counted["records verified"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_was_promised_outlives_power_losses(tmp_path: Path, seed: int) -> None:
     assert power.run(tmp_path, seed)["power losses"] == 4
 
@@ -156,7 +156,7 @@ def test_real_merges_on_a_schedule_keep_up_and_leave_all_records(tmp_path: Path)
 
 def test_real_merges_that_do_not_keep_up_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "distlog.core.maintenance.merging.merge.merge_groups",
+        "distlog.core.maintenance.merge.merge_groups",
         lambda handle, snapshot, *rest: (MergeReport(snapshot.version, (), dry_run=False), snapshot),
     )
     with pytest.raises(AssertionError, match="10 segments left to merge"):

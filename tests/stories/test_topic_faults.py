@@ -21,6 +21,7 @@ from distlog.core.errors import (
 )
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
 from distlog.core.topics.topic import Topic
 
 COMMIT = "*/_commits/0*.json"
@@ -52,8 +53,7 @@ def proxy(running_proxy: FaultProxy, topic: Topic) -> FaultProxy:
 def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address) -> Topic:
     """The same topic, opened through the proxy."""
     running_proxy.reset()
-    options = {**s3_url.options, "endpoint_url": running_proxy.url, "config_kwargs": {"read_timeout": 2}}
-    return topic_on(Storage(s3_url.url, options))
+    return topic_on(Storage(s3_url.url, {**s3_url.options, "endpoint_url": running_proxy.url}))
 
 
 @pytest.fixture
@@ -289,15 +289,19 @@ def test_a_refresh_is_one_get_more_than_there_is_news(topic: Topic, proxy: Fault
 def test_a_topic_with_a_checkpoint_is_opened_without_a_listing(
     topic: Topic, proxy: FaultProxy, s3_url: Address
 ) -> None:
-    writer = topic_on(Storage(*s3_url), checkpoint_commits=5)
+    # by the time of the server, else its commits are so old that later ones may have been deleted: then one looks
+    writer = topic_on(Storage(*s3_url), clock=now_ms, checkpoint_commits=5)
     for number in range(2, 7):
         writer.append(values([number]))
     proxy.reset()
     assert topic_on(topic.storage).version == 6
     requests = asked(proxy)
     assert requests[0] == "GET _last_checkpoint"
-    assert requests[1].endswith(".checkpoint.parquet")
-    assert sorted(requests[2:]) == ["GET commit 5", "GET commit 6", "GET commit 7", "GET commit 8"]
+    # together: its state, and when its commit was written
+    state, commit = sorted(requests[1:3])
+    assert commit == "HEAD commit 5"
+    assert state.endswith(".checkpoint.arrow.zst")
+    assert sorted(requests[3:]) == ["GET commit 5", "GET commit 6", "GET commit 7", "GET commit 8"]
 
 
 @pytest.mark.s3

@@ -19,10 +19,10 @@ from topic_model import PARTITIONS, RECORDS, SETTINGS, Log, Stored, at, home, re
 from topics import NOW, Clock, topic_on
 
 import distlog
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.destinations import CommitDestination
 from distlog.core.topics.topic import Topic
-from distlog.core.topics.writing.commit_destination import CommitDestination
 
 OBJECTS = st.sampled_from([0, 1])
 BATCH_IDS = st.sampled_from([0, 1, 2, "0", "1"])

@@ -22,6 +22,8 @@ from conftest import Address
 
 import distlog
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 3
 ROWS = 5
 

@@ -1,7 +1,7 @@
-"""Whatever producers with transactional ids do beside each other, readers of committed records see what a model says.
+"""Whatever producers with transactional ids do beside each other, readers see what a model says.
 
-Producers begin, append, commit, abort, and are fenced by others with their ids; timeouts pass; segments roll and are
-sealed by appends in bulk; everything is closed and opened again; pages of state and snapshots of producers are lost.
+Producers begin, append, commit, abort, and are fenced by others with their ids; segments roll and are sealed by
+appends in bulk; everything is closed and opened again; pages of state and snapshots of producers are lost.
 """
 
 from __future__ import annotations
@@ -16,68 +16,56 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from partition_logs import Process, append, commit_sealed, new_topic
 from searches import examples
-from topics import Clock
-from transacting import TIMEOUT_MS, Sender, end_all, seen
+from transacting import Producing, seen
 
 from distlog.core import paths
-from distlog.core.errors import ProducerFencedError, TransactionAbortedError
+from distlog.core.errors import ProducerFencedError
 
 PARTITIONS, IDS = 2, ("payments", "refunds")
 
 
 class World:
-    """The topic, its producers, and what ought to be in it: values, with the number of their transaction or None."""
+    """The topic, its producers, and what ought to be in it: values by partition, in order."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock = Clock()
         self.folder = new_topic(folder, PARTITIONS, internal_segment_bytes=400)
-        self.senders: dict[int, Sender] = {}
+        self.producers: dict[int, Producing] = {}
         # kept, since a killed process closes nothing
-        self.gone: list[Sender | None] = []
-        self.log: list[list[tuple[bytes, int | None]]] = [[] for _ in range(PARTITIONS)]
-        self.outcomes: dict[int, bool | None] = {}
-        #: By number of the producer, and by transactional id: the transaction under way, and when it began.
-        self.under_way: dict[int, int] = {}
-        self.ongoing: dict[int, tuple[int, int]] = {}
-
-    def process(self) -> Process:
-        return Process(self.folder, clock=self.clock)
+        self.gone: list[Producing] = []
+        self.count = 0
+        self.log: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        #: By number of the producer: what its transaction has sent, by partition.
+        self.under_way: dict[int, list[tuple[int, bytes]]] = {}
+        #: By transactional id: the producer that began last.
+        self.newest: dict[str, int] = {}
 
     def value(self) -> bytes:
-        return b"%d" % sum(map(len, self.log))
+        self.count += 1
+        return b"%d" % self.count
 
-    def sender(self, which: int) -> Sender:
+    def producer(self, which: int) -> Producing:
         """Producers 0 and 2 have the same id, and so have 1 and 3: they fence each other."""
-        if which not in self.senders:
-            self.senders[which] = Sender(self.process(), IDS[which % len(IDS)])
-            self.end(which, is_committed=False)
-        return self.senders[which]
-
-    def end(self, which: int, *, is_committed: bool) -> None:
-        number, _ = self.ongoing.pop(which % len(IDS), (None, 0))
-        if number is not None:
-            self.outcomes[number] = is_committed
-
-    def is_mine(self, which: int) -> bool:
-        number = self.under_way.get(which)
-        return number is not None and self.ongoing.get(which % len(IDS), (None, 0))[0] == number
+        if which not in self.producers:
+            name = IDS[which % len(IDS)]
+            self.producers[which] = Producing(Process(self.folder), name)
+            self.newest[name] = which
+        return self.producers[which]
 
     def begin(self, which: int, _: int) -> None:
-        if which in self.under_way:
-            return
-        with self.ended_by_others(which):
-            self.sender(which).begin()
-            self.under_way[which] = len(self.outcomes)
-            self.outcomes[len(self.outcomes)] = None
+        if which not in self.under_way:
+            with _Fenced(self, which):
+                self.producer(which).begin()
+                self.under_way[which] = []
 
     def send(self, which: int, partition: int) -> None:
-        number = self.under_way.get(which)
-        with self.ended_by_others(which):
-            value = self.value()
-            self.sender(which).send(partition, value)
-            self.log[partition].append((value, number))
-            if number is not None:
-                self.ongoing.setdefault(which % len(IDS), (number, self.clock.now_ms))
+        value = self.value()
+        # what a transaction has sent waits: its producer learns of another one at the latest when it commits
+        with _Fenced(self, which, may_be_later=which in self.under_way):
+            self.producer(which).send(partition, value)
+            if which in self.under_way:
+                self.under_way[which].append((partition, value))
+            else:
+                self.log[partition].append(value)
 
     def work(self, which: int, partition: int) -> None:
         self.begin(which, partition)
@@ -85,50 +73,38 @@ class World:
 
     def commit(self, which: int, _: int) -> None:
         if which in self.under_way:
-            with self.ended_by_others(which):
-                self.senders[which].commit()
-                if self.is_mine(which):
-                    self.end(which, is_committed=True)
-                del self.under_way[which]
+            with _Fenced(self, which):
+                self.producers[which].commit()
+                for partition, value in self.under_way.pop(which):
+                    self.log[partition].append(value)
 
     def abort(self, which: int, _: int) -> None:
         if which in self.under_way:
-            self.senders[which].abort()
-            if self.is_mine(which):
-                self.end(which, is_committed=False)
+            self.producers[which].abort()
             del self.under_way[which]
 
-    def ended_by_others(self, which: int) -> suppress:
-        return _Ending(self, which)
-
     def forget(self, which: int) -> None:
-        """The producer is no more; what it left open stays open."""
-        self.gone.append(self.senders.pop(which, None))
+        """The producer is no more."""
+        self.gone.append(self.producers.pop(which))
         self.under_way.pop(which, None)
 
     def plain(self, _: int, partition: int) -> None:
         value = self.value()
-        append(self.process()[partition], value)
-        self.log[partition].append((value, None))
+        append(Process(self.folder)[partition], value)
+        self.log[partition].append(value)
 
     def bulk(self, _: int, partition: int) -> None:
-        commit_sealed(self.process(), partitions=(partition,))
+        commit_sealed(Process(self.folder), partitions=(partition,))
 
     def roll(self, _: int, partition: int) -> None:
-        self.process()[partition].roll()
+        Process(self.folder)[partition].roll()
 
-    def reopen(self, which: int, _: int) -> None:
-        for number in list(self.senders):
+    def merge(self, *_: int) -> None:
+        Process(self.folder).topic().compact()
+
+    def reopen(self, *_: int) -> None:
+        for number in list(self.producers):
             self.forget(number)
-
-    def tick(self, which: int, _: int) -> None:
-        # more than a half, by more than commits of one moment step forward, each by a millisecond
-        self.clock.now_ms += TIMEOUT_MS * 7 // 10
-        end_all(self.process(), self.clock.now_ms)
-        for place, (number, began_ms) in list(self.ongoing.items()):
-            if self.clock.now_ms - began_ms > TIMEOUT_MS:
-                self.outcomes[number] = False
-                del self.ongoing[place]
 
     def lose_page(self, _: int, partition: int) -> None:
         self.lose(partition, paths.LOCK_FILE)
@@ -137,41 +113,30 @@ class World:
         self.lose(partition, "*.snapshot")
 
     def lose(self, partition: int, pattern: str) -> None:
-        for path in self.process().folder(partition).glob(pattern):
+        for path in Process(self.folder).folder(partition).glob(pattern):
             os.unlink(path)
 
-    def committed(self) -> dict[int, list[bytes]]:
-        """What readers of committed records ought to see: up to the first value that is undecided."""
-        found: dict[int, list[bytes]] = {}
-        for partition, entries in enumerate(self.log):
-            found[partition] = []
-            for value, number in entries:
-                if number is not None and self.outcomes[number] is None:
-                    break
-                if number is None or self.outcomes[number]:
-                    found[partition].append(value)
-        return found
-
     def check(self) -> None:
-        topic = self.process().topic()
-        assert seen(topic) == self.committed()
-        everything = {partition: [value for value, _ in entries] for partition, entries in enumerate(self.log)}
-        assert seen(topic, "read_uncommitted") == everything
+        topic = Process(self.folder).topic()
+        for isolation in ("read_committed", "read_uncommitted"):
+            assert seen(topic, isolation) == dict(enumerate(self.log))
 
 
-class _Ending(suppress):
-    """In this block a producer may learn that it or its transaction was ended, as the model knows."""
+class _Fenced(suppress):
+    """In this block a producer learns that another one has its id, if that is so, and is forgotten."""
 
-    def __init__(self, world: World, which: int) -> None:
-        super().__init__(ProducerFencedError, TransactionAbortedError)
-        self._world, self._which = world, which
+    def __init__(self, world: World, which: int, *, may_be_later: bool = False) -> None:
+        super().__init__(ProducerFencedError)
+        self._world, self._which, self._may_be_later = world, which, may_be_later
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:  # type: ignore[override]
-        if isinstance(error, ProducerFencedError | TransactionAbortedError):
-            assert not self._world.is_mine(self._which)
+        is_fenced = self._world.newest.get(IDS[self._which % len(IDS)]) != self._which
+        if error is None and self._may_be_later:
+            return False
+        assert isinstance(error, ProducerFencedError) is is_fenced, error
+        if is_fenced:
             self._world.forget(self._which)
-            return True
-        return False
+        return is_fenced
 
 
 ACTIONS: dict[str, Callable[[World, int, int], None]] = {
@@ -185,7 +150,7 @@ ACTIONS: dict[str, Callable[[World, int, int], None]] = {
     "bulk": World.bulk,
     "roll": World.roll,
     "reopen": World.reopen,
-    "tick": World.tick,
+    "merge": World.merge,
     "lose page": World.lose_page,
     "lose snapshots": World.lose_snapshots,
 }
@@ -198,7 +163,7 @@ STEPS = st.lists(
 
 @examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_readers_of_committed_records_see_exactly_these(
+def test_readers_see_exactly_what_was_committed(
     steps: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world = World(tmp_path_factory.mktemp("model") / "events")
@@ -206,7 +171,5 @@ def test_readers_of_committed_records_see_exactly_these(
         ACTIONS[action](world, which, partition)
         if action not in ("begin", "plain", "roll", "reopen"):
             world.check()
-    world.tick(0, 0)
-    world.tick(0, 0)
     world.check()
-    assert world.process().anomalies() == ()
+    assert Process(world.folder).anomalies() == ()

@@ -13,7 +13,7 @@ from raw_batches import batch, record
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.config import TopicConfig
-from distlog.core.log.segment.log_segment import LogSegment
+from distlog.core.log.log_segment import LogSegment
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.transactions.open_transactions import OpenTransactions
 

@@ -11,7 +11,7 @@ from topics import NOW, Clock, stored, topic_on
 import distlog
 from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 

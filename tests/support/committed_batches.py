@@ -9,13 +9,12 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.log.end_marker import marker
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.topics.hosted_topic import HostedTopic
-from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 
 NOW = 1_700_000_000_000
 

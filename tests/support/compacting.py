@@ -13,17 +13,21 @@ import pytest
 from adopted import describe, put
 
 from distlog.core.batches.record_batch import BATCH, read_headers
+from distlog.core.commits.actions import Add
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import Add
-from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES, clean_partition
-from distlog.core.maintenance.compaction.cleanable import Cleanable
-from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
-from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
-from distlog.core.maintenance.compaction.compact import clean_dirtiest, compact
-from distlog.core.maintenance.compaction.report import PartitionCompaction
+from distlog.core.maintenance.cleaning_plan import Cleanable
+from distlog.core.maintenance.compaction import (
+    DEDUPE_BUFFER_BYTES,
+    CleaningPlan,
+    PartitionCompaction,
+    clean_dirtiest,
+    clean_partition,
+    compact,
+)
+from distlog.core.maintenance.group_rewrite import commit_rewrite
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
@@ -117,7 +121,7 @@ class CompactedTopic:
         state = dataclasses.replace(topic.snapshot.partitions[0], first_dirty_offset=start_offset)
         snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
         done = clean_partition(topic.handle, CleaningPlan.of(snapshot, due), memory)
-        commit_compaction(topic.handle, topic.snapshot, [done])
+        commit_rewrite(topic.handle, topic.snapshot, [done])
         return done.end_offset
 
     def segments(self) -> list[SegmentInfo]:

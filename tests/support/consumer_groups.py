@@ -7,14 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.committed_offsets import CommittedOffsets
-from distlog.gateway.groups.coordinator import GroupCoordinator
-from distlog.gateway.groups.ended_positions import EndedPositions
-from distlog.gateway.groups.group_admin import GroupAdmin
-from distlog.gateway.groups.members.classic_group import Stored
-from distlog.gateway.groups.members.exchanges import Join, JoinReply, Sync, SyncReply
-from distlog.gateway.groups.offsets.group_store import GroupChange
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import Join, JoinReply, Stored, SyncReply, SyncRequest
+from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedPositions
+from distlog.gateway.groups.coordinator import GroupAdmin, GroupCoordinator
+from distlog.gateway.groups.offsets_format import GroupChange
 from distlog.gateway.groups.registry import GroupRegistry
 
 GROUP = "billing"
@@ -147,7 +144,9 @@ class Client:
         """Ask for the assignment; the leader brings those of all, by client id."""
         self.synced = None
         by_id = {id: part for name, part in assignments.items() for id in self._ids() if id.startswith(f"{name}-")}
-        request = Sync(member_id=self.id, instance_id=self.instance_id, generation=self.generation, assignments=by_id)
+        request = SyncRequest(
+            member_id=self.id, instance_id=self.instance_id, generation=self.generation, assignments=by_id
+        )
         answered = OneAnswer()
         self.gateway.coordinator.sync(GROUP, request, lambda reply: self._on_synced(reply, answered))
         return self

@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import LOG_OVERHEAD, check_crcs, read_headers
-from distlog.core.batches.record_decoder import decode_parts
-from distlog.core.batches.record_sections import AskedBatches
-from distlog.core.batches.source import Source
-from distlog.core.buffers import byte_array
-from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.arrays import byte_array
+from distlog.core.batches.record_batch import LOG_OVERHEAD, Source, check_crcs, read_headers
+from distlog.core.batches.record_decoder import BatchSelection, decode_parts
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
-from distlog.core.segments.log_description import LogDescription
-from distlog.core.segments.record_facts import RecordFacts
-from distlog.core.segments.state_fold import UnfitBatchError
+from distlog.core.segments.segment_state import LogDescription, RecordFacts, UnfitBatchError
 
 #: How many log bytes are read, and bytes of records decoded, at once.
 _PART_BYTES = 4 << 20
@@ -39,8 +35,8 @@ def describe_segment(
         except UnfitBatchError as error:
             text = f"a record batch cannot follow those before it in segment {base_offset}: restore it from a copy"
             raise source.corrupt(text, error.row, batches[error.row]) from None
-        asked = AskedBatches(byte_array(data), batches, 0, partition, 0, MAX_LONG, source)
-        for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):
+        selection = BatchSelection(byte_array(data), batches, 0, partition, 0, MAX_LONG, source)
+        for records in decode_parts(selection, ("offset", "timestamp"), _PART_BYTES):
             facts.add(records)
     segment, files = description.describe(partition, stem, created_ms)
     return dataclasses.replace(segment, **facts.fields()), files

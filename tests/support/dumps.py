@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distlog.core.dump.dump import dump
-from distlog.core.dump.dumped_file import DumpedFile
-from distlog.core.dump.options import DumpOptions
-from distlog.core.dump.output import DumpOutput
+from distlog.core.dump.lines import DumpOptions, DumpOutput
+from distlog.core.dump.log_dump import DumpedFile
 
 
 class Dumped(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage.storage import Storage
 
-OPERATIONS = ("read", "put", "put_if_absent", "list", "probe_put_if_absent")
+OPERATIONS = ("read", "put", "put_if_absent", "list_after", "modified_ms", "probe_put_if_absent")
 
 
 class FaultyStorage:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.following.begin import Following
-from distlog.core.following.follower import Follower
+from distlog.core.following.follower import Follower, FollowOptions
 from distlog.core.topics.topic import Topic
 
 
@@ -35,7 +34,7 @@ def follow(topic: Topic, time: Time | None = None, **options: Any) -> Follower:
     """A follower of the topic, in a time of its own by default; it ends when nothing came for a second."""
     time = time or Time()
     asked = {"timeout": 1.0, "clock": time, "sleep": time.sleep, **options}
-    return Following(**asked).begin(topic.handle, topic.snapshot)
+    return FollowOptions(**asked).begin(topic.handle, topic.snapshot)
 
 
 def rows(batch: pa.RecordBatch) -> list[tuple[int, int]]:

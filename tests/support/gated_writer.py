@@ -13,11 +13,9 @@ import pytest
 from topics import contents, topic_on
 
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.destinations import CommitDestination, InPlaceDestination, SendResult
 from distlog.core.topics.topic import Topic
-from distlog.core.topics.writing.commit_destination import CommitDestination
-from distlog.core.topics.writing.destination import Sent
-from distlog.core.topics.writing.in_place_destination import InPlaceDestination
-from distlog.core.topics.writing.writer import Writer
+from distlog.core.topics.writer import Writer
 
 NEVER_MS = 10**7
 TIMEOUT_S = 60
@@ -26,7 +24,7 @@ VALUE = b"%064d"
 BUFFER_BYTES = 300
 
 #: The method `send` of a destination, unbound.
-Send = Callable[[Any, pa.RecordBatch], Sent]
+Send = Callable[[Any, pa.RecordBatch], SendResult]
 
 
 def somewhere(where: str, tmp_path: Path) -> Storage:
@@ -49,7 +47,7 @@ class Gate:
         self.rows: list[int] = []
         replace_sends(monkeypatch, lambda real: lambda self_, records: self._through(partial(real, self_), records))
 
-    def _through(self, send: Callable[[pa.RecordBatch], Sent], records: pa.RecordBatch) -> Sent:
+    def _through(self, send: Callable[[pa.RecordBatch], SendResult], records: pa.RecordBatch) -> SendResult:
         self.rows.append(records.num_rows)
         self._begun.release()
         assert self._turns.acquire(timeout=TIMEOUT_S)

@@ -11,11 +11,9 @@ from conftest import Address
 from gateways import Wire, until
 
 import distlog
-from distlog.core.consumer_offsets.positions_format import offsets_partition
-from distlog.gateway.broker_parts import groups_of, transactions_of
-from distlog.gateway.config import GatewayConfig
+from distlog.core.consumer_offsets import offsets_partition
+from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.group_settings import GroupSettings
 
 FIND_COORDINATOR = 10
 #: A machine with much to do must not let leases lapse.
@@ -52,7 +50,13 @@ def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
     """Two gateways that have shared the groups."""
     one, two = begin(), begin()
     leases = [gateway.broker.cluster for gateway in (one, two)]
-    until(lambda: [len(lease.held) for lease in leases] == [25, 25] and not is_loading(one) and not is_loading(two))
+    until(
+        lambda: (
+            [len(lease.held_partitions) for lease in leases] == [25, 25]
+            and not is_loading(one)
+            and not is_loading(two)
+        )
+    )
     until(lambda: all(len(lease.nodes) == 2 for lease in leases))
     # each has seen what the other took
     until(lambda: all(lease.holder(number) is not None for lease in leases for number in range(50)))
@@ -60,7 +64,7 @@ def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
 
 
 def is_loading(gateway: GatewayServer) -> bool:
-    return groups_of(gateway.broker).coordination.is_loading or transactions_of(gateway.broker).is_loading
+    return gateway.broker.groups.coordination.is_loading or gateway.broker.transactions.is_loading
 
 
 def coordinator(wire: Wire, group: str) -> Any:
@@ -70,14 +74,14 @@ def coordinator(wire: Wire, group: str) -> Any:
 
 def group_of(gateway: GatewayServer) -> str:
     """The name of a group, or a transactional id, that this gateway coordinates."""
-    held = gateway.broker.cluster.held
+    held = gateway.broker.cluster.held_partitions
     return next(name for name in map("group-{}".format, range(1000)) if offsets_partition(name, 50) in held)
 
 
 def stop_syncing(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer) -> None:
-    monkeypatch.setattr(groups_of(gateway.broker), "_sync", lambda: None)
+    monkeypatch.setattr(gateway.broker.groups, "_sync", lambda: None)
     # what it has in memory stays there
-    monkeypatch.setattr(transactions_of(gateway.broker), "tick", lambda: None)
+    monkeypatch.setattr(gateway.broker.transactions, "tick", lambda: None)
 
 
 def blind(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, held: frozenset[int], term: int) -> None:
@@ -87,8 +91,8 @@ def blind(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, held: frozens
         pass
 
     lease: Any = Lease()
-    lease.held, lease.term = held, term
-    for coordination in (groups_of(gateway.broker).coordination, transactions_of(gateway.broker).coordination):
+    lease.held_partitions, lease.term = held, term
+    for coordination in (gateway.broker.groups.coordination, gateway.broker.transactions.coordination):
         monkeypatch.setattr(coordination, "step", lambda registry: None)
         monkeypatch.setattr(coordination, "_lease", lease)
         monkeypatch.setattr(coordination, "_loaded", dict.fromkeys(held, term))

@@ -74,7 +74,7 @@ class Wire:
         self.socket = socket.socket()
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(30)
+        self.socket.settimeout(60)
         self.socket.connect(("127.0.0.1", gateway.port))
         self._ids = itertools.count(1)
 

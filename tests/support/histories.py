@@ -11,13 +11,12 @@ from typing import Any
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.commits.checkpoints import checkpoint
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Action, Add, Create, Drop, SetConfig, SetPartitions, SetTransaction
+from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import Action, Add, Create, Drop, SetConfig, SetPartitions, SetTransaction
-from distlog.core.commits.format.commit import Commit
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.commits.state.fold import fold
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.config import TopicConfig
 from distlog.core.paths import new_stem
 from distlog.core.storage.storage import Storage
@@ -161,6 +160,11 @@ def checkpoint_files(storage: Storage) -> list[str]:
     """The files of checkpoints, oldest first."""
     found = (file.name for file in storage.list(paths.COMMITS_DIR))
     return sorted(name for name in found if checkpoint.version_of(name) is not None)
+
+
+def former_file(version: int) -> str:
+    """The name of a checkpoint as older libraries wrote them."""
+    return paths.checkpoint_file(version, "0" * 32).replace(".arrow.zst", ".parquet")
 
 
 def checkpoints(storage: Storage) -> list[int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distlog.core.reading.files import segment_reader
+from distlog.core.reading import segment_reader
 
 
 @pytest.fixture(params=[0, 1 << 40], ids=["by-index", "without-index"])

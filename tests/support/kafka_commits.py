@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import distlog
-from distlog.core.consumer_offsets.positions_format import (
+from distlog.core.consumer_offsets import (
     OFFSETS_TOPIC,
     OffsetKey,
     Position,

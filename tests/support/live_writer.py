@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pyarrow as pa
+from forked_programs import Program
 from topics import NOW
 
 import distlog
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.topics.appending.partitioner import Partitioner
-from distlog.core.topics.writing.writer import Writer
+from distlog.core.topics.appender import Partitioner
+from distlog.core.topics.writer import Writer
 
 KEYS = 40
 
@@ -50,12 +48,8 @@ class LiveWriter:
     """A process that writes the records `first` to `end`, and then waits to be closed or killed."""
 
     def __init__(self, url: str, first: int, end: int, codec: str = "none") -> None:
-        paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-        command = [sys.executable, "-c", _WRITING, url, str(first), str(end), codec]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = Program(_WRITING, url, first, end, codec, **pipes)
         self.acknowledged = first
 
     def wait_for(self, count: int) -> None:

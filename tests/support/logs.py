@@ -12,9 +12,9 @@ from adopted import Rows, rows
 import distlog
 from distlog import Topic
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA, read_headers
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.reading.slices.slices import SegmentSlice
-from distlog.core.transactions.isolation import READ_UNCOMMITTED
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
 
 START = 1_700_000_000_000
 

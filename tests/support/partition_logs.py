@@ -16,18 +16,16 @@ from topics import NOW, Clock, contents
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.format.actions import Action
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.actions import Action
+from distlog.core.commits.commit_log import CommitLog, CurrentSnapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.log.partition.active_partition import ActivePartition
-from distlog.core.log.partition.partition_lock import PartitionLock
-from distlog.core.log.partition.partition_log import PartitionLog
-from distlog.core.log.partition.state_record import StateRecord
+from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.partition_lock import PartitionLock, StateRecord
+from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
-from distlog.core.maintenance.integrity.verify import verify
-from distlog.core.storage.local.shared_page import SharedPage
+from distlog.core.maintenance.verify import verify
+from distlog.core.storage.locks_and_pages import SharedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
@@ -184,3 +182,19 @@ def commit_sealed(process: Process, *actions: Action, partitions: Sequence[int] 
 def sealed(snapshot: Snapshot, partition: int = 0) -> Sequence[tuple[int, int]]:
     """The offsets of the partition's sealed segments."""
     return [(segment.base_offset, segment.next_offset) for segment in snapshot.partitions[partition].segments]
+
+
+#: The producer of `produced` and `send`.
+PID = 4711
+
+
+def produced(sequence: int, count: int = 1, *, producer: int = PID, epoch: int = 0, time: int = NOW) -> bytes:
+    """A batch as a producer makes it; its values are its numbers."""
+    rows = [record(delta, 0, b"k", b"%d" % (sequence + delta)) for delta in range(count)]
+    return batch(rows, base_timestamp=time, max_timestamp=time, producer=(producer, epoch, sequence))
+
+
+def send(log: PartitionLog, sequence: int, count: int = 1, **given: Any) -> tuple[int, int]:
+    appended = log.append_batches(produced(sequence, count, **given)).appended
+    log.flush(appended)
+    return appended.first_offset, appended.end_offset

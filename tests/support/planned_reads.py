@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 
 import distlog
 from distlog.core.errors import InvalidConfigError
+from distlog.spark.batch_source import schema_of
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.source.kafka_rows import schema_of
 
 
 def filled(url: str) -> str:

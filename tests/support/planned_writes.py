@@ -11,9 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink.batch_sink import DistlogWriter
-from distlog.spark.sink.commits import MicroBatch
-from distlog.spark.sink.task_write import Written
+from distlog.spark.sink import DistlogWriter, MicroBatch, WrittenSegments
 
 KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 
@@ -46,6 +44,6 @@ def values(topic: distlog.Topic) -> list[str]:
     return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
 
 
-def of_micro_batch(message: WriterCommitMessage, run: str, batch: int = 3) -> Written:
-    assert isinstance(message, Written)
-    return Written(message.segments, MicroBatch("query", batch, run))
+def of_micro_batch(message: WriterCommitMessage, run: str, batch: int = 3) -> WrittenSegments:
+    assert isinstance(message, WrittenSegments)
+    return WrittenSegments(message.segments, MicroBatch("query", batch, run))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distlog.core.storage.local import durable_files
+from distlog.core.storage import durable_files
 
 CALLS = ("open", "write", "writev", "fsync", "link", "unlink", "replace", "mkdir")
 #: The calls that change what is there: a process ends before one of these.

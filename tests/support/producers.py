@@ -54,6 +54,11 @@ class Producers:
         self._aborted.append(AbortedTransaction(producer, first, self.next_offset, stable))
         return self._mark(producer, ABORT)
 
+    def count_anew(self, producer: int) -> Producers:
+        """Number the next batch from 0 on, as the coordinator of groups does each time."""
+        self._sequences.pop(producer, None)
+        return self
+
     def end(self, producer: int, *, commit: bool) -> Producers:
         return self.commit(producer) if commit else self.abort(producer)
 

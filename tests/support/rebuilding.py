@@ -9,11 +9,8 @@ from golden import partitions
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.maintenance.integrity.rebuild import (
-    rebuild_indexes,
-)
-from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.maintenance.rebuild import RebuildReport, rebuild_indexes
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".index", ".timeindex")

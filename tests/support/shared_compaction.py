@@ -15,17 +15,16 @@ from pyspark.sql import SparkSession
 
 import distlog
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.commits.format.actions import Add
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.actions import Add
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.compaction.clean_partition import CleanedRange
-from distlog.core.maintenance.compaction.cleanable import Cleanable
-from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
-from distlog.core.maintenance.compaction.compact import compact as compact_here
-from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable
+from distlog.core.maintenance.cleaning_plan import Cleanable
+from distlog.core.maintenance.compaction import CleaningPlan, CompactionReport
+from distlog.core.maintenance.compaction import compact as compact_here
+from distlog.core.maintenance.group_rewrite import RewriteFailure, RewrittenPartition
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
-from distlog.spark.tasks.compaction import clean_shared
+from distlog.spark.tasks import clean_shared
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 8192}
 #: Room for so few keys that a partition of some hundred records is divided into buckets.
@@ -82,10 +81,10 @@ def shared(
 ) -> CompactionReport:
     """Compact all that is due by tasks that share each partition."""
 
-    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
+    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[RewrittenPartition | RewriteFailure]:
         done = clean_shared(spark, topic.handle, [CleaningPlan.of(snapshot, one) for one in due], memory)
         for one in done:
-            starts = [group.base_offset for group in one.groups] if isinstance(one, CleanedRange) else []
+            starts = [group.base_offset for group in one.groups] if isinstance(one, RewrittenPartition) else []
             assert starts == sorted(starts)
         before_commit()
         return done

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import distlog
-from distlog.core.maintenance.merging.merge import merge
-from distlog.core.maintenance.merging.merge_plan import MergeGroup
+from distlog.core.maintenance.group_rewrite import SegmentGroup
+from distlog.core.maintenance.merge import merge
 from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
@@ -25,7 +25,7 @@ def topic_of(folder: Path | str, appends: int, **config: Any) -> Topic:
     return topic
 
 
-def merged(topic: Topic, **options: Any) -> list[MergeGroup]:
+def merged(topic: Topic, **options: Any) -> list[SegmentGroup]:
     """Merge without an error, and have the topic see it; the groups that were merged."""
     report, snapshot = merge(topic.handle, topic.snapshot, **options)
     topic.advance(snapshot)

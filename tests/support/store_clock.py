@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from distlog.core.storage.storage import FileInfo, Storage
+from distlog.core.storage.storage import FileInfo, PutTime, Storage
 
 #: When files were put, by URL and name: storages of one URL share it, as clients of one store do.
 WRITTEN: dict[tuple[str, str], int] = {}
@@ -23,12 +23,26 @@ class TimedStorage(Storage):
         """The clock's time."""
         return self._store_clock()
 
+    def replied_ms(self) -> int:
+        """The clock's time."""
+        return self._store_clock()
+
     def put_if_absent(self, name: str, data: bytes, **options: Any) -> bytes:
         """As ever, and its time is noted."""
+        options["put_time"] = put_time = options.get("put_time") or PutTime()
         standing = super().put_if_absent(name, data, **options)
         if standing == data:
-            WRITTEN[self.url, name] = self._store_clock()
+            WRITTEN[self.url, name] = put_time.time_ms = self._store_clock()
         return standing
+
+    def modified_ms(self, name: str) -> int:
+        """As ever, or the time that was noted."""
+        return WRITTEN.get((self.url, name), super().modified_ms(name))
+
+    def list_after(self, folder: str, name: str = "") -> Iterator[FileInfo]:
+        """As ever, with the times that were noted."""
+        for file in super().list_after(folder, name):
+            yield dataclasses.replace(file, modified_ms=WRITTEN.get((self.url, file.name), file.modified_ms))
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """As ever, with the times that were noted."""

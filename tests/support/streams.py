@@ -14,11 +14,10 @@ from topics import values
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.format.actions import SetPartitions
-from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.source.kafka_rows import schema_of
-from distlog.spark.streaming.stream_options import StreamOptions
-from distlog.spark.streaming.stream_source import DistlogStreamReader
+from distlog.core.commits.actions import SetPartitions
+from distlog.spark.batch_source import schema_of
+from distlog.spark.data_source import DistlogDataSource, DistlogStreamReader
+from distlog.spark.stream_plan import StreamOptions
 
 SCHEMA = schema_of(["partition", "offset", "value"], False)
 #: By partition, the offsets that were read, in the order in which they came.

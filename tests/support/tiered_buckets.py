@@ -18,7 +18,7 @@ from logs import START
 import distlog
 from distlog.core.batches.compression import ZSTD, compress
 from distlog.core.storage.storage import Storage
-from distlog.core.transactions.producer_snapshot import ENTRY, write_producer_snapshot
+from distlog.core.transactions.producer_states import ENTRY, write_producer_snapshot
 
 DATA = golden.DATA / "kafka-tiered"
 PREFIXES = {"plain": "plain", "compressed": "compressed/some/prefix-", "retried": "retried"}

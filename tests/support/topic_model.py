@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from compiled import compiled
 from hypothesis import strategies as st
 from topics import NOW, stored
 
 import distlog
-from distlog.core.kernels.routing import murmur2
+from distlog.core.kernels import keys
 
+murmur2 = compiled(keys.murmur2)
 PARTITIONS = 3
 BYTES = st.none() | st.binary(max_size=40)
 TIMESTAMPS = st.integers(NOW - 20, NOW + 20) | st.just(-1)

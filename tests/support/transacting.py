@@ -2,52 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
 from pathlib import Path
+from typing import cast
+from unittest import mock
 
 import pyarrow as pa
 from partition_logs import Process
 
-from distlog.core.commits.format.actions import ProducerTransaction
-from distlog.core.log.transaction_coordinator import TransactionCoordinator
-from distlog.core.topics.appending.append_commit import AppendResult
-from distlog.core.topics.producing.in_place_transactions import InPlaceTransactions
+from distlog.core.batches.record_encoder import encode
+from distlog.core.commits import commit_log
+from distlog.core.commits.actions import (
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    PRODUCER_APP,
+    PRODUCER_TRANSACTIONS,
+    InPlaceTransaction,
+    Requires,
+    SetTransaction,
+)
+from distlog.core.log.end_marker import marker
+from distlog.core.log.log_validator import runs
+from distlog.core.topics.append_commit import AppendResult
+from distlog.core.topics.producer import CommittedTransactions, ProducingTopic
 from distlog.core.topics.topic import Topic
-from distlog.core.transactions.isolation import IsolationLevel
-
-TIMEOUT_MS = 1000
+from distlog.core.transactions.open_transactions import IsolationLevel
 
 
 class Sender:
-    """A producer with the transactional id, whose records are appended at once, by the process that is given."""
+    """A transactional producer of a Kafka client: its records are in place at once, and wait for end markers."""
+
+    epoch = 0
 
     def __init__(self, process: Process, transactional_id: str = "payments") -> None:
-        self.process = process
-        self.destination = InPlaceTransactions(
-            process.handle, process.snapshots, None, lambda: None, transactional_id, TIMEOUT_MS
-        )
+        self.process, self.transactional_id = process, transactional_id
+        self.producer_id = zlib.crc32(transactional_id.encode())
+        self._sequences: dict[int, int] = {}
+        self.partitions: set[int] = set()
+        self._is_open = False
 
     def begin(self) -> Sender:
+        self._is_open = True
+        return self
+
+    def send(self, partition: int, *values: bytes, key: bytes | None = None) -> Sender:
+        """Append the values, in a transaction if one is open."""
+        if self._is_open:
+            self.partitions.add(partition)
+        now_ms, count = self.process.handle.clock(), len(values)
+        records = {"timestamp": pa.array([now_ms] * count, pa.int64()), "key": pa.array([key] * count, pa.binary())}
+        encoded = encode(
+            pa.record_batch({**records, "value": pa.array(values, pa.binary())}),
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self._sequences.get(partition, 0),
+            transactional=self._is_open,
+        )
+        config = self.process.snapshots.refresh().config
+        log = self.process[partition]
+        for _ in log.append_runs(runs(encoded, config, now_ms, in_transaction=self._is_open), lambda _: None):
+            pass
+        self._sequences[partition] = self._sequences.get(partition, 0) + count
+        return self
+
+    def commit(self) -> None:
+        self._end(is_committed=True)
+
+    def abort(self) -> None:
+        self._end(is_committed=False)
+
+    def _end(self, *, is_committed: bool) -> None:
+        for partition in sorted(self.partitions):
+            run = marker(self.producer_id, self.epoch, self.process.handle.clock(), is_committed=is_committed)
+            log = self.process[partition]
+            log.flush(log.end_transaction(run, lambda _: None))
+        self._is_open, self.partitions = False, set()
+
+
+class OlderSender(Sender):
+    """A producer of an older version, which had transactions in place: the commit log decided them.
+
+    It is killed before its decision, or behind it, before its markers.
+    """
+
+    def begin(self) -> Sender:
+        self._commit(SetTransaction(f"{PRODUCER_APP}{self.transactional_id}", 0, {}, in_order=True))
+        partitions = tuple(range(len(self.process.head().partitions)))
+        self._action = InPlaceTransaction(
+            self.transactional_id, 0, 1, self.producer_id, self.epoch, ONGOING, partitions, 60_000
+        )
+        self._commit(self._action)
+        return super().begin()
+
+    def _end(self, *, is_committed: bool) -> None:
+        self._commit(self._action.of(PREPARE_COMMIT if is_committed else PREPARE_ABORT))
+
+    def _commit(self, action: SetTransaction | InPlaceTransaction) -> None:
+        requires = Requires(reader=(PRODUCER_TRANSACTIONS,))
+        with mock.patch.object(commit_log, "features", return_value=requires):
+            self.process.handle.log.commit(self.process.snapshots.refresh(), "begin", lambda _: [action])
+
+
+class Producing:
+    """A producer with the transactional id; what it sends is written at once."""
+
+    def __init__(self, process: Process, transactional_id: str = "payments") -> None:
+        producing = ProducingTopic(process.handle, process.snapshots, lambda: None, transactional_id)
+        self.destination = cast(CommittedTransactions, producing.destination(None))
+
+    def begin(self) -> Producing:
         self.destination.begin()
         return self
 
-    def send(self, partition: int, *values: bytes) -> Sender:
-        """Append the values; raises what failed."""
+    def send(self, partition: int, *values: bytes) -> Producing:
         rows = [{"value": value, "key": None, "partition": partition} for value in values]
         schema = pa.schema([("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
-        sent = self.destination.send(pa.RecordBatch.from_pylist(rows, schema))
-        for failure in sent.failures:
+        for failure in self.destination.send(pa.RecordBatch.from_pylist(rows, schema)).failures:
             raise failure.error
         return self
 
     def commit(self) -> AppendResult:
         return self.destination.commit().result
 
-    def abort(self, *, has_failed: bool = False) -> None:
-        self.destination.abort(has_failed=has_failed)
-
-    def close(self) -> None:
-        self.destination.close()
+    def abort(self) -> None:
+        self.destination.abort()
 
 
 def seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> dict[int, list[bytes]]:
@@ -62,9 +141,3 @@ def seen(topic: Topic, isolation: IsolationLevel = "read_committed") -> dict[int
 def committed(folder: Path) -> dict[int, list[bytes]]:
     """What another process sees of the committed records now."""
     return seen(Process(folder).topic())
-
-
-def end_all(process: Process, now_ms: int) -> Sequence[ProducerTransaction]:
-    """Do what maintenance does at that time; returns the transactions that are left, and demands that none failed."""
-    assert TransactionCoordinator(process.handle, process.snapshots).end_all(now_ms) == {}
-    return list(process.head().producer_transactions.values())

@@ -14,31 +14,30 @@ from transacting import seen
 
 import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, Position, encode_position
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
+from distlog.core.topics import committed_batches
 from distlog.core.topics.topic import Topic
+from distlog.core.transaction_state import ProducerId
 from distlog.gateway.broker import Broker
-from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.commits import gathered_appends
-from distlog.gateway.config import GatewayConfig
-from distlog.gateway.fetches.delayed_fetches import DelayedFetches
-from distlog.gateway.fetches.fetch_memory import FetchMemory
-from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.offsets.offsets_format import encode_key
-from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.services import GroupServices
+from distlog.gateway.client_quotas import ClientQuotas
+from distlog.gateway.cluster import GatewayLease
+from distlog.gateway.config import GatewayConfig, GroupSettings
+from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.groups.coordinator import GroupServices
+from distlog.gateway.groups.offsets_format import encode_key
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import Partition
-from distlog.gateway.transactions.own_records import own_batch
-from distlog.gateway.transactions.services import TransactionServices
-from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator
-from distlog.gateway.transactions.transaction_state import ProducerId
+from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator, TransactionServices
+from distlog.gateway.transactions.transaction_log import own_batch
 
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
 #: What a gateway does in logs, in the order of a transaction: in place, and in commits.
 IN_PLACE = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
-IN_COMMITS: list[tuple[Any, str]] = [(gathered_appends, name) for name in ("write_bundle", "commit_append")]
+IN_COMMITS: list[tuple[Any, str]] = [(committed_batches, name) for name in ("write_bundle", "commit_append")]
 
 
 class Killed(BaseException):
@@ -57,15 +56,29 @@ class Parts:
         config = GatewayConfig(linger_ms=1, metadata_max_age_ms=0)
         metadata = MetadataCache(Storage(*self.address), {}, lambda: self.now_ms, config)
         fetches = DelayedFetches(lambda request: None, 1000)
+        appends = DelayedAppends(lambda request: None)
         # it is at the place of the one that was killed before it
         # of a process that was stopped for long, the lease would be over
         lease = self.lease = GatewayLease(metadata.root, None, 9.0, clock=lambda: 0.0)
         lease.be_at("127.0.0.1", port, "a")
-        memory = FetchMemory(1 << 20)
-        self.broker = Broker(config, metadata, fetches, lambda: self.now_ms, {}, memory, lease)
         self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
         self.groups = GroupServices(self._store, lease, GroupSettings(), retention_ms=1 << 40)
-        self.services = TransactionServices(self.broker, self.groups)
+        self.services = TransactionServices(metadata, fetches, lease, self.groups, lambda: self.now_ms)
+        memory = FetchMemory(1 << 20)
+        quotas = ClientQuotas(metadata, Quotas(lambda: 0.0), lambda: self.now_ms)
+        self.broker = Broker(
+            config,
+            metadata,
+            fetches,
+            appends,
+            lambda: self.now_ms,
+            {},
+            memory,
+            lease,
+            self.groups,
+            self.services,
+            quotas,
+        )
         self.groups.start()
         self.load()
         self._sequences: dict[tuple[ProducerId, str, int], int] = {}
@@ -88,7 +101,10 @@ class Parts:
         numbers = (producer.id, producer.epoch, sequence)
         data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=numbers)
         fence = self.services.fence(ID, producer, (topic, number))
-        self.broker.metadata.fresh_topic(topic).append(number, data, fence).result()
+        hosted = self.broker.metadata.fresh_topic(topic)
+        info = hosted.append(number, data, fence).result()
+        if info.appended.flush_due:  # as Produce does
+            hosted.partition(number).sync(info.appended)
 
     def commit_offset(self, producer: ProducerId, offset: int, number: int = 0) -> None:
         """Have a position of GROUP in `clicks` in the producer's transaction."""

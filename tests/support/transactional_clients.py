@@ -25,17 +25,21 @@ class RawProducer:
 
     def init(self, version: int = 4, *, again: bool = False) -> ErrorCode:
         """Begin; `again` says who it was before."""
+        told = self.wire.answer(22, version, self.ask_init(version, again=again))
+        if told.error_code is ErrorCode.none:
+            self.producer_id, self.epoch = told.producer_id, told.producer_epoch
+            self.sequences.clear()
+        return told.error_code
+
+    def ask_init(self, version: int = 4, *, again: bool = False) -> int:
+        """Ask for what `init` does, and do not wait for the answer; returns the number of the request."""
         fields: dict[str, Any] = {
             "transactional_id": self.id,
             "transaction_timeout": datetime.timedelta(milliseconds=self.timeout_ms),
         }
         if version >= 3:
             fields["producer_id"], fields["producer_epoch"] = (self.producer_id, self.epoch) if again else (-1, -1)
-        told = self.wire.ask(22, version, **fields)
-        if told.error_code is ErrorCode.none:
-            self.producer_id, self.epoch = told.producer_id, told.producer_epoch
-            self.sequences.clear()
-        return told.error_code
+        return self.wire.send(22, version, **fields)
 
     def add(self, *places: tuple[str, int], version: int = 3) -> list[ErrorCode]:
         """AddPartitionsToTxn."""
@@ -69,7 +73,11 @@ class RawProducer:
 
     def end(self, *, committed: bool = True, version: int = 3) -> ErrorCode:
         """EndTxn."""
-        told = self.wire.ask(
+        return self.end_of(self.ask_end(committed=committed, version=version), version=version)
+
+    def ask_end(self, *, committed: bool = True, version: int = 3) -> int:
+        """Send EndTxn, and do not wait for the answer; returns the number of the request."""
+        return self.wire.send(
             END_TXN,
             version,
             transactional_id=self.id,
@@ -77,7 +85,11 @@ class RawProducer:
             producer_epoch=self.epoch,
             committed=committed,
         )
-        return told.error_code
+
+    def end_of(self, number: int, *, version: int = 3) -> ErrorCode:
+        """The answer to `ask_end`."""
+        code: ErrorCode = self.wire.answer(END_TXN, version, number).error_code
+        return code
 
     def add_offsets(self, group: str = "billing") -> ErrorCode:
         """AddOffsetsToTxn."""

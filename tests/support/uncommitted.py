@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from conftest import Address
 
-from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.appending.append_commit import AppendResult, commit_append
+from distlog.core.topics.append_commit import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
 
 

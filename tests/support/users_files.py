@@ -11,8 +11,7 @@ from typing import Any
 
 from gateways import Wire
 
-from distlog.gateway.security.scram_secret import HASHES, MIN_ITERATIONS, secret_of
-from distlog.gateway.security.users_file import write_users
+from distlog.gateway.security.users_file import HASHES, MIN_ITERATIONS, secret_of, write_users
 
 HANDSHAKE, AUTHENTICATE = 17, 36
 PASSWORD = "open, sesame = päss"

@@ -7,18 +7,17 @@ import random
 from store_clock import WRITTEN, TimedStorage
 
 from distlog.core import paths
-from distlog.core.commits.checkpoints import checkpoint
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Pin
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.format.actions import Pin
-from distlog.core.commits.state.fold import apply
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.maintenance.retention import retention
-from distlog.core.maintenance.vacuuming.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.appending.append_commit import commit_append
-from distlog.core.topics.appending.appender import Appender
+from distlog.core.topics.append_commit import commit_append
+from distlog.core.topics.appender import Appender
 from distlog.core.topics.topic import Topic
 
 DELAY = 1000
@@ -56,7 +55,7 @@ class World:
                 self.storage.put(file.name, past.storage.read(file.name))
                 WRITTEN[self.storage.url, file.name] = file.modified_ms
 
-    def log_on(self, storage: Storage) -> CommitLog:
+    def log_on(self, storage: Storage, checkpoint_commits: int = 2) -> CommitLog:
         """The commit log as another process has it, which reaches it by `storage`."""
         return CommitLog(
             storage,
@@ -64,7 +63,7 @@ class World:
             random=self.random,
             writer="test",
             sleep=lambda _: None,
-            checkpoint_commits=2,
+            checkpoint_commits=checkpoint_commits,
         )
 
     def topic(self) -> Topic:

@@ -14,8 +14,8 @@ from raw_batches import batch, record
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.maintenance.integrity.verify import VerifyReport, verify
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.maintenance.verify import VerifyReport, verify
 
 NOW = 1_700_000_000_000
 CONFIG = {"batch.bytes": 100, "index.interval.bytes": 300, "retention.ms": -1}

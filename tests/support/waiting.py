@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 300.0) -> None:
     """Wait until the condition holds; an AssertionError after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not condition():

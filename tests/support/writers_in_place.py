@@ -12,8 +12,8 @@ from gated_writer import NEVER_MS
 from topics import Clock, topic_on
 
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.destinations import Delivery
 from distlog.core.topics.topic import Topic
-from distlog.core.topics.writing.delivery import Delivery
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from logs import whole
 from tiered_buckets import Upload, made_log, put
 
 import distlog
-from distlog.core.reading.chunks import read_ahead
+from distlog.core.reading import chunks as read_ahead
 from distlog.core.storage.storage import Storage, StorageCounters
-from distlog.core.tiered import chunk_reader
+from distlog.core.tiered import tiered_storage
 
 RECORDS = 20_000
 
@@ -45,13 +45,13 @@ def bucket(s3_url: Address, made: Upload) -> Bucket:
 def decompressed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the chunks that were decompressed."""
     sizes: list[int] = []
-    real = chunk_reader.decompress
+    real = tiered_storage._decompressed
 
-    def counted(codec: int, data: Any, *, limit: int) -> memoryview:
-        sizes.append(limit)
-        return real(codec, data, limit=limit)
+    def counted(data: Any, size: int, place: Any) -> memoryview:
+        sizes.append(size)
+        return real(data, size, place)
 
-    monkeypatch.setattr(chunk_reader, "decompress", counted)
+    monkeypatch.setattr(tiered_storage, "_decompressed", counted)
     return sizes
 
 
@@ -123,7 +123,7 @@ def test_a_copy_in_another_process_reads_only_the_manifests_that_it_needs(bucket
 
 
 def test_the_chunks_that_are_kept_are_bounded(tmp_path: Path, made: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_reader, "KEPT_BYTES", 200_000)
+    monkeypatch.setattr(tiered_storage, "KEPT_BYTES", 200_000)
     put(Storage(str(tmp_path / "bucket")), made)
     topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
     for start in range(0, RECORDS, 1000):

@@ -10,7 +10,7 @@ import pytest
 from topics import contents, topic_on
 
 import distlog
-from distlog.core.commits.format.actions import MAX_PARTITIONS
+from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.errors import InvalidConfigError, InvalidPartitionsError, ReadOnlyTopicError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic

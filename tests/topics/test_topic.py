@@ -27,10 +27,11 @@ def local_url(tmp_path: Path) -> Address:
         (distlog.open, "url, version=None, timestamp=None, storage_options=None"),
         (
             distlog.Topic.append,
-            "self, table, partition=None, app_id=None, batch_id=None, compression=None, *, progress=None",
+            "self, table, partition=None, app_id=None, batch_id=None, compression=None, *, timestamp_unit='ms', "
+            "progress=None",
         ),
-        (distlog.Topic.transaction, "self, app_id=None, batch_id=None, compression=None"),
-        (distlog.Topic.writer, "self, *, linger_ms=100, compression=None, on_delivery=None"),
+        (distlog.Topic.transaction, "self, app_id=None, batch_id=None, compression=None, *, timestamp_unit='ms'"),
+        (distlog.Topic.writer, "self, *, linger_ms=100, compression=None, on_delivery=None, timestamp_unit='ms'"),
         (
             distlog.Topic.scan,
             "self, partitions=None, start=None, end=None, start_time=None, end_time=None, columns=None, "

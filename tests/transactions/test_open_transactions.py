@@ -8,7 +8,7 @@ import pytest
 from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.commits.format.segment_info import NO_OFFSET
+from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.transactions.open_transactions import OpenTransactions
 

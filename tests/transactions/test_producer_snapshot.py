@@ -7,7 +7,7 @@ import pytest
 from golden import DATA
 
 from distlog.core.errors import CorruptIndexError
-from distlog.core.transactions.producer_snapshot import ENTRY, read_producer_snapshot, write_producer_snapshot
+from distlog.core.transactions.producer_states import ENTRY, read_producer_snapshot, write_producer_snapshot
 
 VECTOR = bytes.fromhex(
     "00018681074800000001000000000000000700020000000100000000000000010000000100000000000007d000000009ffffffffffffffff"

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.commits.producer_table import EXPIRATION_MS, KnownBatch
 from distlog.core.config import MAX_INT
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot
-from distlog.core.transactions.producer_state import EXPIRATION_MS, KnownBatch
-from distlog.core.transactions.producer_states import ProducerStates
+from distlog.core.transactions.producer_states import (
+    ProducerStates,
+    read_producer_snapshot,
+)
 
 NOW = 1_700_000_000_000
 PID = 7
@@ -279,6 +281,18 @@ def test_batches_without_sequence_numbers_are_remembered_but_never_known_again()
     refused(log, OutOfOrderSequenceError, -1)
     (entry,) = read_producer_snapshot(log.states.snapshot()).tolist()
     assert entry[:5] == (PID, 0, 0, 1, 0)
+
+
+def test_a_batch_of_a_transaction_that_compaction_emptied_opens_none() -> None:
+    """Its marker may be gone, and nothing of it is left to decide; the last sequence number stays known."""
+    log = Log()
+    emptied = batch([], count=0, last_delta=2, attributes=TRANSACTIONAL, producer=(PID, 0, 0))
+    assert log.take(emptied, 3) == (0, 2)
+    assert dict(log.states.opened) == {}
+    assert not log.states.has_open(PID, 0)
+    found = log.states.get(PID)
+    assert found is not None
+    assert (found.last_sequence, found.transaction_first_offset) == (2, -1)
 
 
 BATCHES = st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans(), st.booleans())

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.buffers import byte_array, new_array
+from distlog.core.arrays import byte_array, new_array
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)

@@ -1,31 +1,22 @@
-"""Finds record batches by walking a buffer: the 61-byte header of format 2 (Kafka's `DefaultRecordBatch`).
-
-    0   int64   base offset              21  int16   attributes              43  int64   producer id
-    8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
-    12  int32   partition leader epoch   27  int64   base timestamp          53  int32   base sequence
-    16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
-    17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
-
-The checksum covers neither base offset nor leader epoch, so both can be assigned after a batch is written.
-With the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it.
-Formats 0 and 1 (`legacy_batch`) also have their magic at byte 16, and give rows of the same kind.
-"""
+"""Record batches as bytes: the 61-byte header of format 2 (Kafka's `DefaultRecordBatch`), and old formats."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.batches.legacy_batch import resolve_wrappers
-from distlog.core.batches.source import Source
-from distlog.core.buffers import byte_array
+from distlog.core.arrays import byte_array
+from distlog.core.batches import compression
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.errors import CorruptRecordError
+from distlog.core.errors import CorruptRecordError, InvalidRecordError, UnsupportedVersionError
 from distlog.core.kernels.batch_scan import APPEND_TIME as APPEND_TIME
 from distlog.core.kernels.batch_scan import (
     BAD_COUNT,
@@ -33,6 +24,7 @@ from distlog.core.kernels.batch_scan import (
     BAD_MAGIC,
     BAD_OFFSETS,
     BAD_SIZE,
+    LEGACY_ENTRY_SIZES,
     OK,
     count_batches,
     read_batches,
@@ -45,14 +37,140 @@ from distlog.core.kernels.batch_scan import DELETE_HORIZON as DELETE_HORIZON
 from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
-from distlog.core.kernels.crc import first_mismatch
-from distlog.core.kernels.native.crc_instruction import HAS_INSTRUCTION
+from distlog.core.kernels.crc import first_mismatch, write_crcs
+from distlog.core.kernels.legacy_scan import count_entries
+from distlog.core.kernels.native import HAS_INSTRUCTION
+
+# ---
+# The file and position that the bytes of batches came from, for error messages.
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file of a buffer of batches, and the position in that file of the buffer's first byte.
+
+    Both may be given per batch, for a buffer that combines several files.
+    """
+
+    file: str | Sequence[str] = ""
+    file_position: int | np.ndarray = 0
+
+    def of_rows(self, rows: np.ndarray) -> Source:
+        """The source of the batches `rows`, which are numbered from 0 again."""
+        file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
+        return Source(file, of_rows(self.file_position, rows))
+
+    def corrupt(self, message: str, row: int, batch: Any, **details: Any) -> CorruptRecordError:
+        """The error for batch number `row`; `batch` is its BATCH row."""
+        file = self.file if isinstance(self.file, str) else self.file[row]
+        position = int(of_rows(self.file_position, row)) + int(batch["position"])
+        offset = int(batch["base_offset"])
+        return CorruptRecordError(message, file=file or None, position=position, offset=offset, **details)
+
+
+def of_rows(value: Any, rows: Any) -> Any:
+    """`value`, either one for all batches or an array of one per batch, for the batches `rows`."""
+    return value[rows] if isinstance(value, np.ndarray) else value
+
+
+# ---
+# Message formats 0 and 1, read only (Kafka's `AbstractLegacyRecordBatch`, `LegacyRecord`).
+#
+#     0   int64   offset                      18  int64  timestamp, in format 1 only
+#     8   int32   bytes after this field      ..  int32  length of the key, -1: null
+#     12  uint32  CRC-32 of all after it      ..         key
+#     16  int8    magic: 0 or 1               ..  int32  length of the value, -1: null
+#     17  int8    attributes                  ..         value
+#
+# An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to
+# entries, and its offset is that of the last of them. Offsets inside are absolute in format 0, and count from the
+# first in format 1.
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """The `record_count` entries of a wrapper; add `base_offset` to the offsets that are stored in them."""
+
+    entries: np.ndarray
+    record_count: int
+    base_offset: int
+    first_offset: int
+    last_offset: int
+
+
+def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_RECORDS_BYTES) -> Wrapper:
+    """Decompress the wrapper that `batch`, a BATCH row, locates in `data`, to at most `limit` bytes.
+
+    Raises CorruptRecordError, without file and position, when there is no value, it is malformed, or has no record.
+    """
+    magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
+    value = _wrapped_value(data.data[batch["position"] : batch["position"] + batch["size"]], magic)
+    codec = int(batch["attributes"]) & CODEC_MASK
+    if codec == compression.ZSTD:
+        raise CorruptRecordError("zstd does not exist in message formats 0 and 1")
+    entries = byte_array(compression.decompress(codec, value, limit=limit, magic=magic))
+    status, count, first, last = count_entries(entries, 0, entries.size)
+    if status or count == 0:
+        raise CorruptRecordError("a compressed message holds no record, or a malformed one")
+    base_offset = _inner_base(magic, wrapper_offset, last)
+    if not 0 <= last - first <= MAX_INT or base_offset + first < 0:
+        raise CorruptRecordError("the offsets in a compressed message do not increase")
+    return Wrapper(entries, count, base_offset, base_offset + first, base_offset + last)
+
+
+def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> None:
+    """Fill in first offset, last offset delta and record count in the rows of wrappers, whose headers lack them."""
+    for row in np.flatnonzero(batches["record_count"] < 0).tolist():
+        batch = batches[row]
+        try:
+            wrapper = open_wrapper(data, batch)
+        except CorruptRecordError as error:
+            raise source.corrupt(error.message, row, batch, **error.details) from error
+        batch["base_offset"] = wrapper.first_offset
+        batch["last_offset_delta"] = wrapper.last_offset - wrapper.first_offset
+        batch["record_count"] = wrapper.record_count
+
+
+def _wrapped_value(entry: memoryview, magic: int) -> memoryview:
+    key_at = LEGACY_ENTRY_SIZES[magic] - 4
+    key_size = int.from_bytes(entry[key_at - 4 : key_at], "big", signed=True)
+    value_at = key_at + max(key_size, 0) + 4
+    value_size = int.from_bytes(entry[value_at - 4 : value_at], "big", signed=True)
+    if value_size < 0 or value_at + value_size != len(entry):
+        raise CorruptRecordError("a compressed message has no value, or one that does not fill it")
+    return entry[value_at:]
+
+
+def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:
+    # An old librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets as they are.
+    if magic == 0 or wrapper_offset == 0:
+        return 0
+    if wrapper_offset < last:
+        raise CorruptRecordError("the offset of a compressed message is below that of its last record")
+    return wrapper_offset - last
+
+
+# ---
+# Finds record batches by walking a buffer: the 61-byte header of format 2 (Kafka's `DefaultRecordBatch`).
+#
+#     0   int64   base offset              21  int16   attributes              43  int64   producer id
+#     8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
+#     12  int32   partition leader epoch   27  int64   base timestamp          53  int32   base sequence
+#     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
+#     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
+#
+# The checksum covers neither base offset nor leader epoch, so both can be assigned after a batch is written. With
+# the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
+# (`legacy_batch`) also have their magic at byte 16, and give rows of the same kind.
+
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16
 #: A kernel computes the checksums of batches below this size, all in one call: a call for each would cost more.
 #: With the processor's instruction the kernel is as fast for any size.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
+#: A first look at fewer batches than this compiles no kernel: the library checks them one by one.
+_MANY_BATCHES = 16
 
 #: Types of control records, the second int16 of their key.
 ABORT, COMMIT, LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = range(7)
@@ -130,9 +248,11 @@ def first_bad_crc(data: Any, batches: np.ndarray) -> int:
     array = byte_array(data)
     if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
         raise ValueError("these batches are not of this data")
+    if len(batches) < _MANY_BATCHES:
+        return _first_bad(data, batches, np.ones(len(batches), np.bool_))
     others = (batches["size"] >= SHORT_BATCH) | (batches["magic"] != 2)
-    found = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, others))
-    return min((row for row in found if row >= 0), default=-1)
+    bad = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, others))
+    return min((row for row in bad if row >= 0), default=-1)
 
 
 def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
@@ -154,3 +274,126 @@ def increment_sequence(sequence: int, count: Any) -> Any:
     A negative count goes back. After 2^31 - 1 comes 0 (`DefaultRecordBatch.incrementSequence`).
     """
     return (sequence + count) & MAX_INT
+
+
+# ---
+# The settings that all batches of one writer share: codec, sizes, producer, and the attribute bits they imply.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFormat:
+    """The rules for batches of format 2. Raises InvalidRecordError for a combination that Kafka does not allow.
+
+    A batch ends before its uncompressed records would pass `batch_bytes`, but holds at least one record. It also ends
+    before a record that is more than `window_ms` newer than the record that began the window; that record begins the
+    next batch. With `append_time`, a function that returns the time in ms, the batches are LogAppendTime. `codec` and
+    `level` are as in `compress`. The sequence numbers go on from batch to batch.
+    """
+
+    codec: int = compression.NONE
+    level: int | None = None
+    batch_bytes: int = 131_072
+    max_batch_bytes: int = 1_048_588
+    window_ms: int = MAX_LONG
+    append_time: Callable[[], int] | None = None
+    leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+
+    def __post_init__(self) -> None:
+        if self.producer_id == -1:
+            if self.transactional:
+                raise InvalidRecordError("a transactional batch needs a producer id")
+        elif self.producer_epoch < 0:
+            raise InvalidRecordError("a producer id needs an epoch", producer_id=self.producer_id)
+        elif self.base_sequence < 0 and not self.control:
+            raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
+        elif self.control and not self.transactional:
+            # a producer's only control records are the ends of its transactions
+            raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
+
+    @property
+    def largest(self) -> int:
+        """The most bytes of uncompressed records that any batch may have."""
+        if self.codec == compression.NONE:
+            return self.max_batch_bytes - HEADER_SIZE
+        return compression.MAX_RECORDS_BYTES
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of uncompressed records that a batch of more than one record may have."""
+        room = self.max_batch_bytes - HEADER_SIZE
+        if self.codec != compression.NONE:
+            # Data that does not compress grows: by 10 bytes per 32 KiB at worst, in snappy.
+            room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
+        return min(self.batch_bytes, room)
+
+    def headers(self, count: int) -> np.ndarray:
+        """BATCH rows for `count` batches, with the fields that all of them share."""
+        batches = np.zeros(count, BATCH)
+        batches["magic"], batches["leader_epoch"] = 2, self.leader_epoch
+        batches["producer_id"], batches["producer_epoch"] = self.producer_id, self.producer_epoch
+        by_append_time = self.append_time is not None
+        batches["attributes"] = (
+            self.codec | by_append_time * APPEND_TIME | self.transactional * TRANSACTIONAL | self.control * CONTROL
+        )
+        return batches
+
+
+# ---
+# Writes the base offsets of batches into their bytes. The checksum does not cover them, so nothing else changes.
+
+
+Longs = npt.NDArray[np.int64]
+
+
+def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
+    """The values for the first 8 bytes of `batches` (BATCH rows), when these begin at `base_offsets`.
+
+    An entry of format 0 or 1 stores the offset of its last record there. Raises UnsupportedVersionError when a
+    compressed entry of format 0 would have to move, since its records store their own offsets.
+    """
+    last = batches["magic"] < 2
+    fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
+    if (fixed & (base_offsets != batches["base_offset"])).any():
+        raise UnsupportedVersionError(
+            "compressed messages of format 0 cannot get other offsets: append the records of this file anew"
+        )
+    return np.where(last, base_offsets + batches["last_offset_delta"], base_offsets)
+
+
+def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: Longs) -> None:
+    """Write `offsets`, the result of `header_offsets`, into the batches of `data` that begin at `positions`."""
+    data[positions[:, None] + np.arange(8)] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+
+
+# ---
+# Sets the append time of LogAppendTime batches of format 2, in their rows and bytes (`setMaxTimestamp` of Kafka).
+#
+# The checksum covers the attributes and the largest timestamp, so the checksum changes too. The base timestamp, the
+# deltas and compressed records stay as the producer wrote them.
+
+
+_ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
+
+
+def give_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:
+    """Change BATCH rows as appending them at `times` would: ms per batch, -1 for a batch that keeps its own times."""
+    is_given = times >= 0
+    batches["max_timestamp"][is_given] = times[is_given]
+    batches["attributes"][is_given] |= APPEND_TIME
+
+
+def write_append_times(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> None:
+    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both."""
+    _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
+    _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
+    write_crcs(data, batches, CRC_START, CRC_AT)
+
+
+def _put(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    size = values.dtype.itemsize
+    data[positions[:, None] + np.arange(size)] = values.view(np.uint8).reshape(-1, size)

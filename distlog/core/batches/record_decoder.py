@@ -1,18 +1,17 @@
-"""Decodes record batches to Arrow, many batches at a time and without a Python object per record.
-
-One kernel pass finds every field and copies the fields of bytes columns. It goes over the records sections, in the
-data itself or in the decompressed data.
-"""
+"""Decodes record batches to Arrow, many batches at a time and without a Python object per record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrow_arrays import booleans
+from distlog.core.arrays import booleans, byte_array, fitted, new_array
+from distlog.core.batches.compression import MAX_RECORDS_BYTES, NONE, Expander
 from distlog.core.batches.record_batch import (
     APPEND_TIME,
     COLUMNS,
@@ -20,17 +19,295 @@ from distlog.core.batches.record_batch import (
     CREATE_TIME,
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
+    SCHEMA,
+    SHORT_BATCH,
+    Source,
     first_bad_crc,
+    of_rows,
+    open_wrapper,
     wrong_crc,
 )
-from distlog.core.batches.record_fields import RecordFields, fixed_width, headers_to_arrow, of_one_value, struct_of
-from distlog.core.batches.record_sections import MAX_DECODED_BYTES, AskedBatches, checked_by_scan, open_sections
-from distlog.core.batches.source import Source
-from distlog.core.buffers import byte_array
-from distlog.core.config import MAX_LONG
+from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.errors import CorruptRecordError
+from distlog.core.kernel_tuples import HeaderPlaces, Slices
 from distlog.core.kernels import record_scan
+from distlog.core.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
 from distlog.core.kernels.legacy_scan import scan_entries
-from distlog.core.kernels.record_scan import scan_records
+from distlog.core.kernels.record_scan import (
+    CHECKED,
+    NOT_APPEND_TIME,
+    SECTION,
+    SMALLEST_RECORD,
+    locate_headers,
+    scan_records,
+)
+
+# ---
+# The fields that a scan of records finds, as arrays that kernels fill, and their conversion to Arrow.
+
+
+_HEADERS = SCHEMA.field("headers").type
+_NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
+#: Columns of so many rows with one value share their memory, for the _CONSTANTS values that were used last.
+_CONSTANT_ROWS, _CONSTANTS = range(1 << 14, 1 << 17), 8
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFields:
+    """Room for the fields of `size` records; a scan fills the first `count` slots of each."""
+
+    offsets: np.ndarray
+    timestamps: np.ndarray
+    key: Slices
+    value: Slices
+    headed: HeaderPlaces
+
+    @classmethod
+    def allocate(cls, size: int, columns: Collection[str], copied_bytes: int = 0) -> RecordFields:
+        """Room for `size` records; keys, values and headers get room only if they are in `columns`.
+
+        With `copied_bytes`, the size of the sections, keys and values are copied. Without it, positions are found.
+        """
+        places = size + 1 if "headers" in columns else 0
+        return cls(
+            new_array(size, np.int64),
+            new_array(size, np.int64),
+            _allocate(size, copied_bytes) if "key" in columns else _allocate(0, 0),
+            _allocate(size, copied_bytes) if "value" in columns else _allocate(0, 0),
+            HeaderPlaces(new_array(places, np.int64), new_array(places, np.int64)),
+        )
+
+    def to_arrow(self, name: str, count: int) -> pa.Array:
+        """Column `name` (offset, timestamp, key or value) of the first `count` records, which were copied."""
+        if name in ("key", "value"):
+            return _strings(self.key if name == "key" else self.value, pa.binary(), count)
+        return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
+
+
+def headers_to_arrow(data: np.ndarray, headed: HeaderPlaces, count: int, header_count: int, room: int) -> pa.Array:
+    """The headers of the first `count` records, `header_count` in all, as a column; sections have `room` bytes."""
+    if not header_count:
+        return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
+    offsets = new_array(count + 1, np.int32)
+    pairs = _header_pairs(data, headed, count, offsets, header_count, room)
+    return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
+
+
+def of_one_value(name: str, value: int, count: int) -> pa.Array:
+    """Column `name` of SCHEMA, which must be of int32, with `count` times `value`; batches share its memory."""
+    return pa.Array.from_buffers(SCHEMA.field(name).type, count, [None, _repeated(value, count)], 0)
+
+
+def fixed_width(name: str, values: np.ndarray) -> pa.Array:
+    """Column `name` of SCHEMA over `values`, without a copy and without nulls."""
+    return pa.Array.from_buffers(SCHEMA.field(name).type, values.size, [None, pa.py_buffer(values)], 0)
+
+
+@lru_cache
+def struct_of(columns: tuple[str, ...]) -> pa.DataType:
+    """The given columns of SCHEMA as one struct type; KeyError for a name that SCHEMA does not have."""
+    return pa.struct([SCHEMA.field(name) for name in columns])
+
+
+def _repeated(value: int, count: int) -> pa.Buffer:
+    if count in _CONSTANT_ROWS:
+        return _shared(value, _CONSTANT_ROWS.stop).slice(0, 4 * count)
+    return _filled(value, count)
+
+
+@lru_cache(_CONSTANTS)
+def _shared(value: int, count: int) -> pa.Buffer:
+    return _filled(value, count)
+
+
+def _filled(value: int, count: int) -> pa.Buffer:
+    values = np.full(count, value, np.int32)
+    values.flags.writeable = False
+    return pa.py_buffer(values)
+
+
+def _allocate(size: int, copied_bytes: int) -> Slices:
+    offsets = new_array(size + 1, np.int32)
+    offsets[0] = 0
+    copies, positions = new_array(copied_bytes, np.uint8), new_array(0 if copied_bytes else size, np.int64)
+    return Slices(offsets, new_array(size, np.bool_), copies, positions)
+
+
+def _strings(slices: Slices, kind: pa.DataType, count: int) -> pa.Array:
+    valid = slices.valid[:count]
+    nulls = count - int(np.count_nonzero(valid))
+    if count and nulls == count:
+        return pa.nulls(count, kind)
+    copied = fitted(slices.copies, int(slices.offsets[count]))
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    offsets = pa.py_buffer(slices.offsets[: count + 1])
+    return pa.Array.from_buffers(kind, count, [bitmap, offsets, pa.py_buffer(copied)], nulls)
+
+
+def _header_pairs(
+    data: np.ndarray, headed: HeaderPlaces, count: int, offsets: np.ndarray, header_count: int, room: int
+) -> pa.Array:
+    key, value = _allocate(header_count, room), _allocate(header_count, room)
+    locate_headers(data, headed, count, offsets, key, value)
+    children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
+    return pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
+
+
+def _text(slices: Slices, count: int) -> pa.Array:
+    text = _strings(slices, pa.string(), count)
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        # Java's `new String(bytes, UTF_8)` puts U+FFFD in place of bytes that are not UTF-8; Python does the same.
+        raw = text.view(pa.binary()).to_pylist()
+        return pa.array([key.decode("utf-8", "replace") for key in raw], pa.string())
+    return text
+
+
+# ---
+# The records sections of batches: where they are, and the decompressed bytes of compressed ones.
+
+
+_FIRST_GUESS = 4
+
+#: The most bytes of records that are opened at once, since Arrow's `binary` has 32-bit offsets.
+MAX_DECODED_BYTES = MAX_INT
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSelection:
+    """Batches of one buffer, and which of their records are wanted: one value for all, or an array of one per batch.
+
+    Wanted are records with offsets from `start_offset` (included) to `end_offset` (excluded) and timestamps from
+    `oldest` to `newest` (both included). `unchecked` says that their checksums have not been compared.
+    """
+
+    data: np.ndarray
+    batches: np.ndarray
+    shift: int | np.ndarray
+    partition: int | np.ndarray
+    start_offset: int | np.ndarray
+    end_offset: int | np.ndarray
+    source: Source
+    oldest: int | np.ndarray = MIN_LONG
+    newest: int | np.ndarray = MAX_LONG
+    unchecked: bool = False
+
+    @property
+    def of_any_time(self) -> bool:
+        """True if records of any timestamp are wanted."""
+        return (
+            isinstance(self.oldest, int)
+            and isinstance(self.newest, int)
+            and self.oldest == MIN_LONG
+            and self.newest == MAX_LONG
+        )
+
+    def of_rows(self, rows: np.ndarray) -> BatchSelection:
+        """The same for the batches `rows` alone."""
+        return BatchSelection(
+            self.data,
+            self.batches[rows],
+            of_rows(self.shift, rows),
+            of_rows(self.partition, rows),
+            of_rows(self.start_offset, rows),
+            of_rows(self.end_offset, rows),
+            self.source.of_rows(rows),
+            of_rows(self.oldest, rows),
+            of_rows(self.newest, rows),
+            self.unchecked,
+        )
+
+    def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:
+        """The error for batch number `row`."""
+        return self.source.corrupt(message, row, self.batches[row], **details)
+
+
+def checked_by_scan(batches: np.ndarray) -> np.ndarray:
+    """The batches whose checksums the scan compares: short ones of format 2, if none of all is compressed.
+
+    It then goes over their bytes as they are stored. Beside a compressed batch, the records of each are copied.
+    """
+    if (batches["attributes"] & CODEC_MASK).any():
+        return np.zeros(batches.size, np.bool_)
+    is_checked: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
+    return is_checked
+
+
+def open_sections(selection: BatchSelection, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
+    """The uncompressed records of batches of one format: a buffer, and SECTION rows in it.
+
+    Without compression the buffer is that of the batches. Compressed batches are decompressed one by one until there
+    are `enough` bytes, so there may be fewer sections than batches.
+    Raises CorruptRecordError for a section that does not decompress, or is too short for its number of records.
+    """
+    sections = _stored_sections(selection)
+    data = selection.data
+    if (selection.batches["attributes"] & CODEC_MASK).any():
+        data, count = _expand_sections(selection, sections, enough)
+        sections = sections[:count]
+    smallest = SMALLEST_RECORD if selection.batches["magic"][0] == 2 else LEGACY_ENTRY_SIZES[0]
+    room = sections["end"] - sections["start"]
+    too_many = sections["record_count"] * smallest > room
+    if too_many.any():
+        raise selection.corrupt(
+            "a batch is too short for the records that it claims to hold", int(np.argmax(too_many))
+        )
+    if room.sum() > MAX_DECODED_BYTES:
+        raise selection.corrupt("batches hold more than 2 GiB of records together: read fewer at a time", 0)
+    return data, sections
+
+
+def _stored_sections(selection: BatchSelection) -> np.ndarray:
+    # A legacy section is the whole entry, and stores the offset itself instead of a delta to the batch's.
+    batches = selection.batches
+    current = batches["magic"][0] == 2
+    sections = np.zeros(batches.size, SECTION)
+    sections["start"] = batches["position"] + (HEADER_SIZE if current else 0)
+    sections["end"] = batches["position"] + batches["size"]
+    sections["record_count"] = batches["record_count"]
+    sections["base_offset"] = batches["base_offset"] + selection.shift if current else selection.shift
+    sections["last_offset_delta"] = batches["last_offset_delta"]
+    sections["base_timestamp"] = batches["base_timestamp"]
+    by_append_time = batches["attributes"] & APPEND_TIME != 0
+    sections["append_time"] = np.where(by_append_time, batches["max_timestamp"], NOT_APPEND_TIME)
+    sections["crc"] = batches["crc"]
+    sections["crc"][~(selection.unchecked & checked_by_scan(batches))] = CHECKED
+    sections["start_offset"] = selection.start_offset
+    sections["end_offset"] = selection.end_offset
+    return sections
+
+
+def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: int) -> tuple[np.ndarray, int]:
+    """The bytes of the first sections, up to about `enough` bytes, and the number of these sections."""
+    expander = Expander(min(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()), enough + enough // 4))
+    for row, section in enumerate(sections):
+        if expander.size >= enough:
+            return byte_array(expander.array), row
+        start, limit = expander.size, MAX_DECODED_BYTES - expander.size
+        batch = selection.batches[row]
+        codec = int(batch["attributes"]) & CODEC_MASK
+        if codec != NONE:
+            limit = min(limit, MAX_RECORDS_BYTES)
+        data = selection.data[section["start"] : section["end"]]
+        try:
+            if batch["magic"] != 2 and codec != NONE:
+                wrapper = open_wrapper(selection.data, batch, limit=limit)
+                section["base_offset"] += wrapper.base_offset
+                codec, data = NONE, wrapper.entries
+            section["end"] = expander.expand(codec, data, limit=limit)
+        except CorruptRecordError as error:
+            raise selection.corrupt(error.message, row, **error.details) from error
+        section["start"] = start
+    return byte_array(expander.array), len(sections)
+
+
+# ---
+# Decodes record batches to Arrow, many batches at a time and without a Python object per record.
+#
+# One kernel pass finds every field and copies the fields of bytes columns. It goes over the records sections, in
+# the data itself or in the decompressed data.
+
 
 #: The message of the error for offset deltas that do not increase.
 OFFSETS_OUT_OF_ORDER = "a record's offset is not above the one before, or beyond its batch"
@@ -61,28 +338,28 @@ def decode(
     """The records of `batches`, rows of `read_headers` on `data`, as the given `columns` of SCHEMA, in their order.
 
     `data` may hold the batches of several segments; every argument after `columns` may be given per batch. `shift` is
-    added to stored offsets. The result has the records with start_offset <= offset < end_offset, and never those of
+    added to stored offsets. The result has the records with start_offset <= offset < end_offset, and never records of
     control batches. In a LogAppendTime batch every record has the batch's largest timestamp; in format 0 it is -1
     (KIP-32). The caller must check checksums before. `file_position` is the position of data[0] in the file.
     Raises CorruptRecordError for a batch that does not decode, and KeyError for a column that SCHEMA does not have.
     """
     source = Source(file, file_position)
-    asked = AskedBatches(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
-    parts = list(decode_parts(asked, columns, MAX_DECODED_BYTES))
+    selection = BatchSelection(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
+    parts = list(decode_parts(selection, columns, MAX_DECODED_BYTES))
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
-def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
+def decode_parts(selection: BatchSelection, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the result of `decode` in parts, at least one.
 
     Compressed batches go into a part until they decompress to `part_bytes`. So memory is bounded by that, or by the
     largest batch, whatever the decompressed size of all batches is.
 
-    Of batches that are `unchecked`, also of those without a wanted record, the checksums are compared: of some before
-    all else, of the others before their part is yielded.
+    The checksums of `unchecked` batches are compared, also of batches without a wanted record: some before all else,
+    the others before their part is yielded.
     """
     names = tuple(columns)
-    for run in _runs_of_one_format(asked):
+    for run in _runs_of_one_format(selection):
         while True:
             opened, records = _decode_run(run, names, part_bytes)
             yield records
@@ -91,103 +368,106 @@ def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -
             run = run.of_rows(np.arange(opened, run.batches.size))
 
 
-def _runs_of_one_format(asked: AskedBatches) -> list[AskedBatches]:
+def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
     # At least one run, so that batches without records give an empty batch of the right schema.
-    rows = _asked_rows(asked)
-    if asked.unchecked:
-        _check_unscanned(asked, rows)
-    current = asked.batches["magic"][rows] == 2
+    rows = _selected_rows(selection)
+    if selection.unchecked:
+        _check_unscanned(selection, rows)
+    current = selection.batches["magic"][rows] == 2
     changes = np.flatnonzero(current[1:] != current[:-1]) + 1
     if changes.size:
-        return [asked.of_rows(part) for part in np.split(rows, changes)]
-    return [asked if rows.size == asked.batches.size else asked.of_rows(rows)]
+        return [selection.of_rows(part) for part in np.split(rows, changes)]
+    return [selection if rows.size == selection.batches.size else selection.of_rows(rows)]
 
 
-def _check_unscanned(asked: AskedBatches, rows: np.ndarray) -> None:
-    """Compare the checksums that the scan of `rows` does not."""
-    left = np.ones(asked.batches.size, np.bool_)
-    left[rows] = ~checked_by_scan(asked.batches[rows])
-    unscanned = np.flatnonzero(left)
-    bad = first_bad_crc(asked.data, asked.batches[unscanned])
+def _check_unscanned(selection: BatchSelection, rows: np.ndarray) -> None:
+    """Compare the checksums that the scan of `rows` does not compare."""
+    is_unscanned = np.ones(selection.batches.size, np.bool_)
+    is_unscanned[rows] = ~checked_by_scan(selection.batches[rows])
+    unscanned = np.flatnonzero(is_unscanned)
+    bad = first_bad_crc(selection.data, selection.batches[unscanned])
     if bad >= 0:
-        raise wrong_crc(asked.source, int(unscanned[bad]), asked.batches[unscanned[bad]])
+        raise wrong_crc(selection.source, int(unscanned[bad]), selection.batches[unscanned[bad]])
 
 
-def _asked_rows(asked: AskedBatches) -> np.ndarray:
-    batches = asked.batches
+def _selected_rows(selection: BatchSelection) -> np.ndarray:
+    batches = selection.batches
     ends = batches["position"] + batches["size"]
-    if batches.size and (batches["position"].min() < 0 or ends.max() > asked.data.size):
+    if batches.size and (batches["position"].min() < 0 or ends.max() > selection.data.size):
         raise ValueError("these batches are not of this data")
-    first = batches["base_offset"] + asked.shift
+    first = batches["base_offset"] + selection.shift
     last = first + batches["last_offset_delta"]
     beyond = (first < 0) | (last < first)
     if beyond.any():
-        raise asked.corrupt("the offsets of a batch, moved to their place, are out of range", int(np.argmax(beyond)))
-    overlapping = (last >= asked.start_offset) & (first < asked.end_offset)
+        raise selection.corrupt(
+            "the offsets of a batch, moved to their place, are out of range", int(np.argmax(beyond))
+        )
+    overlapping = (last >= selection.start_offset) & (first < selection.end_offset)
     holding_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
-    return np.flatnonzero(overlapping & holding_data & _may_be_in_time(asked))
+    return np.flatnonzero(overlapping & holding_data & _may_be_in_time(selection))
 
 
-def _may_be_in_time(asked: AskedBatches) -> np.ndarray | bool:
-    """Which batches may have a record in the time range: headers tell the largest time, but not the smallest."""
-    if asked.of_any_time:
+def _may_be_in_time(selection: BatchSelection) -> np.ndarray | bool:
+    """Flag the batches that may have a record in the time range: headers tell the largest time alone."""
+    if selection.of_any_time:
         return True
-    largest = asked.batches["max_timestamp"]
-    of_one_time = (asked.batches["attributes"] & APPEND_TIME != 0) | (asked.batches["record_count"] == 1)
-    found: np.ndarray = (largest >= asked.oldest) & ((largest <= asked.newest) | ~of_one_time)
-    return found
+    largest = selection.batches["max_timestamp"]
+    of_one_time = (selection.batches["attributes"] & APPEND_TIME != 0) | (selection.batches["record_count"] == 1)
+    may_be: np.ndarray = (largest >= selection.oldest) & ((largest <= selection.newest) | ~of_one_time)
+    return may_be
 
 
-def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
+def _decode_run(selection: BatchSelection, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
     """Returns how many of the batches were opened, and their records."""
     kind = struct_of(names)
-    if not asked.batches.size:
+    if not selection.batches.size:
         return 0, pa.RecordBatch.from_struct_array(pa.nulls(0, kind))
-    data, sections = open_sections(asked, enough)
-    if sections.size < asked.batches.size:
-        asked = asked.of_rows(np.arange(sections.size))
+    data, sections = open_sections(selection, enough)
+    if sections.size < selection.batches.size:
+        selection = selection.of_rows(np.arange(sections.size))
     room = int((sections["end"] - sections["start"]).sum())
     fields = RecordFields.allocate(int(sections["record_count"].sum()), names, room)
-    count = scan_sections(asked, data, sections, fields)
+    count = scan_sections(selection, data, sections, fields)
     arrays = []
     for name in names:
         if name == "partition":
-            arrays.append(_repeated(name, asked.partition, sections, count))
+            arrays.append(_repeated_column(name, selection.partition, sections, count))
         elif name == "timestamp_type":
-            arrays.append(_repeated(name, _timestamp_types(asked.batches), sections, count))
+            arrays.append(_repeated_column(name, _timestamp_types(selection.batches), sections, count))
         elif name == "headers":
             arrays.append(headers_to_arrow(data, fields.headed, count, int(sections["header_count"].sum()), room))
         else:
             arrays.append(fields.to_arrow(name, count))
     # Through a struct, since a record batch without columns must also know its number of records.
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
-    if not asked.of_any_time:
-        records = records_in_time(asked, sections["emitted"], fields.timestamps[:count], records)
+    if not selection.of_any_time:
+        records = records_in_time(selection, sections["emitted"], fields.timestamps[:count], records)
     return sections.size, pa.RecordBatch.from_struct_array(records)
 
 
 def records_in_time(
-    asked: AskedBatches, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
+    selection: BatchSelection, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
 ) -> pa.StructArray:
-    """Those of the records, `counts` per batch, whose timestamps are in the time range."""
+    """The records, `counts` per batch, whose timestamps are in the time range."""
     oldest, newest = (
-        bound if isinstance(bound, int) else np.repeat(bound, counts) for bound in (asked.oldest, asked.newest)
+        bound if isinstance(bound, int) else np.repeat(bound, counts)
+        for bound in (selection.oldest, selection.newest)
     )
     chosen = (timestamps >= oldest) & (timestamps <= newest)
     return records if chosen.all() else records.filter(booleans(chosen))
 
 
-def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
-    """Fill `fields` with the records of `sections`, which `open_sections` gave for `asked`; returns their number."""
-    found = (fields.offsets, fields.timestamps, fields.key, fields.value)
-    if asked.batches["magic"][0] == 2:
-        status, row, number = scan_records(data, sections, *found, fields.headed)
+def scan_sections(selection: BatchSelection, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
+    """Fill `fields` with the records of `sections`, the result of `open_sections`; returns their number."""
+    slots = (fields.offsets, fields.timestamps, fields.key, fields.value)
+    if selection.batches["magic"][0] == 2:
+        status, row, number = scan_records(data, sections, *slots, fields.headed)
     else:
-        status, row, number = scan_entries(data, sections, *found)
+        status, row, number = scan_entries(data, sections, *slots)
     if status == record_scan.BAD_CRC:
-        raise wrong_crc(asked.source, row, asked.batches[row])
+        raise wrong_crc(selection.source, row, selection.batches[row])
     if status != record_scan.OK:
-        raise asked.corrupt(_COMPLAINTS[status], row, record=number)
+        raise selection.corrupt(_COMPLAINTS[status], row, record=number)
     return int(number)
 
 
@@ -197,7 +477,7 @@ def _timestamp_types(batches: np.ndarray) -> np.ndarray:
     return kinds
 
 
-def _repeated(name: str, value: int | np.ndarray, sections: np.ndarray, count: int) -> pa.Array:
+def _repeated_column(name: str, value: int | np.ndarray, sections: np.ndarray, count: int) -> pa.Array:
     if not isinstance(value, np.ndarray):
         return of_one_value(name, value, count)
     if (value == value[0]).all():

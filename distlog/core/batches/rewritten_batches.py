@@ -1,18 +1,26 @@
-"""Lays out batches, of which some are copied and others have new records: what compaction and merging write."""
+"""Lays out batches of other batches' records, for compaction, merging and the upgrade of old formats."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from distlog.core.arrays import byte_array, new_array, numbers_of
 from distlog.core.batches import compression
-from distlog.core.batches.record_batch import CODEC_MASK, HEADER_SIZE
-from distlog.core.batches.record_encoder import write_headers
-from distlog.core.buffers import byte_array, new_array
-from distlog.core.kernels.record_filter import copy_slices
+from distlog.core.batches.record_batch import APPEND_TIME, CODEC_MASK, HEADER_SIZE
+from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.record_encoder import EncodedBatches, encode, write_headers
+from distlog.core.config import MAX_INT
+from distlog.core.kernels.record_write import copy_slices
+
+# ---
+# Lays out batches, some copied and others with new records, for compaction and merging.
+
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -40,7 +48,7 @@ class RecordBytes:
         return RecordBytes(byte_array(b"".join(parts)), np.cumsum(sizes) - sizes, sizes)
 
     def of_rows(self, rows: Flags) -> RecordBytes:
-        """Those of some of the batches."""
+        """The records of some of the batches."""
         return RecordBytes(self.data, self.starts[rows], self.sizes[rows])
 
 
@@ -65,3 +73,75 @@ def lay_out(
     write_headers(data.data, changed)
     batches[~whole[stays]] = changed
     return data, batches
+
+
+# ---
+# Rewrites messages of formats 0 and 1 as record batches of format 2, at the same offsets and with the same times.
+#
+# Kafka's cleaner does the same since 4.0. Format 2 has no records without a time: records of format 0 get the
+# timestamp -1 of type CreateTime, as there.
+
+
+_COLUMNS = ("offset", "timestamp", "key", "value")
+_BATCH_BYTES = 1 << 17
+
+Rows = npt.NDArray[Any]
+
+
+def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0) -> tuple[memoryview, Rows]:
+    """The bytes and BATCH rows of `batches`, which fill `data`, with all of them in format 2.
+
+    A batch of format 2 stays as it is. Messages become batches of about 128 KiB; one with a codec becomes a batch of
+    its own. Raises CorruptRecordError for a message that does not decode; `file_position` is that of data[0].
+    """
+    view, parts = byte_array(data).data, list[tuple[memoryview, Rows]]()
+    old = batches["magic"] < 2
+    starts = np.flatnonzero(np.diff(old, prepend=~old[:1]))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(batches)], strict=True):
+        run = batches[start:end]
+        if old[start]:
+            parts += _upgraded(data, run, file, file_position)
+        else:
+            low, high = int(run["position"][0]), int(run["position"][-1] + run["size"][-1])
+            parts.append((view[low:high], run))
+    return _joined(parts)
+
+
+def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
+    records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
+    offsets = numbers_of(records.column(0))
+    owner = np.repeat(np.arange(len(batches)), batches["record_count"])
+    # the records of one batch have: adjacent offsets, no codec, and the times of the records, not of the append
+    alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
+    begins = (np.diff(offsets, prepend=-1) != 1) | (alone & (np.diff(owner, prepend=-1) != 0))
+    begins |= np.diff(alone, prepend=~alone[:1])
+    firsts = np.flatnonzero(begins)
+    ends = [*firsts[1:].tolist(), len(offsets)]
+    return [
+        _of(_encoded(records.slice(first, end - first), int(offsets[first]), batches[owner[first]]))
+        for first, end in zip(firsts.tolist(), ends, strict=True)
+    ]
+
+
+def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> EncodedBatches:
+    codec, by_append = int(batch["attributes"]) & CODEC_MASK, bool(batch["attributes"] & APPEND_TIME)
+    time_ms = int(batch["max_timestamp"])
+    return encode(
+        records,
+        base_offset,
+        codec=codec,
+        # one batch stays one, whatever its size
+        batch_bytes=MAX_INT if codec else _BATCH_BYTES,
+        max_batch_bytes=MAX_INT,
+        append_time=(lambda: time_ms) if by_append else None,
+    )
+
+
+def _of(encoded: EncodedBatches) -> tuple[memoryview, Rows]:
+    return encoded.data, encoded.batches
+
+
+def _joined(parts: list[tuple[memoryview, Rows]]) -> tuple[memoryview, Rows]:
+    rows = np.concatenate([batches for _, batches in parts])
+    rows["position"] = np.cumsum(rows["size"]) - rows["size"]
+    return memoryview(b"".join(data for data, _ in parts)), rows

@@ -1,1 +1,1 @@
-"""The commit log: what a topic is at each version, and the only way to change it."""
+"""The commit log: a topic's state at each version, and the only way to change it."""

@@ -1,47 +1,447 @@
-"""A topic's commit log: load its state, follow it, and add to it.
-
-Concurrency is optimistic. A writer plans its actions from a snapshot, and puts them as the next version, unless
-another writer was first. The loser applies the winner's commit and plans again. There are no locks, and no commit is
-ever changed or deleted.
-
-A commit that is visible may not be durable yet: on a local disk, its writer may have died before it synced the
-folder. Our own put syncs the folder, and with it all earlier commits. If nothing is put, but the caller learns of a
-visible commit, the folder is synced first.
-"""
+"""A topic's commit log: load its state, follow it, and add to it."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
 
+import numpy as np
+import pyarrow.compute as pc
+
 from distlog.core import paths
-from distlog.core.commits import commit_rules
-from distlog.core.commits.attempt import Attempt, Attempts
-from distlog.core.commits.checkpoints import checkpoint
-from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.creation import creation
-from distlog.core.commits.format.actions import Action
-from distlog.core.commits.format.commit import UNNAMED, Commit, Origin
-from distlog.core.commits.race import Race
-from distlog.core.commits.snapshot_loader import NO_DEFAULTS, SnapshotLoader
-from distlog.core.commits.state.fold import apply
-from distlog.core.commits.state.snapshot import Snapshot
-from distlog.core.commits.still_there import StillThere
-from distlog.core.config import TopicConfig
-from distlog.core.errors import CommitConflictError, CorruptMetadataError, TopicExistsError, TopicNotFoundError
-from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
+from distlog.core.arrays import numbers_of
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import (
+    ACTIVE_SEGMENTS,
+    APPEND_TIME,
+    BUNDLES,
+    COLUMNS,
+    COMMIT_RETENTION,
+    MAX_PARTITIONS,
+    NOTHING,
+    PRODUCERS,
+    TABLES,
+    Action,
+    Active,
+    Add,
+    AddTable,
+    Create,
+    LogFloor,
+    ProducerBatches,
+    Remove,
+    RemoveTable,
+    Requires,
+    Restore,
+    Seal,
+    SetConfig,
+    SetPartitions,
+    each,
+)
+from distlog.core.commits.commit_json import UNNAMED, Commit, CommitWriter, Origin, in_tables, uses_columns
+from distlog.core.commits.segment_info import BY_COMMIT
+from distlog.core.commits.segment_table import appended_at, with_numbers
+from distlog.core.commits.snapshot import Snapshot, apply
+from distlog.core.commits.snapshot_loader import NO_DEFAULTS, BehindFloorError, CommitFiles, SnapshotLoader
+from distlog.core.config import LEAST_COMMIT_RETENTION_MS, TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptMetadataError,
+    InvalidPartitionsError,
+    OffsetOutOfRangeError,
+    ReadOnlyTopicError,
+    StorageError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TransactionTooOldError,
+)
+from distlog.core.locks import ProcessLock
+from distlog.core.storage.locks_and_pages import make_lock
+from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
+
+# ---
+# LogAppendTime: records get the time of their commit, which is not known while they are written.
+
+
+def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
+    """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it.
+
+    The times of commits increase, so those of a partition's segments do too.
+    """
+    return tuple(_timed(action, time_ms) for action in actions)
+
+
+def _timed(action: Action, time_ms: int) -> Action:
+    if isinstance(action, AddTable):
+        waits = numbers_of(action.rows["append_time_ms"]) == BY_COMMIT
+        return AddTable(appended_at(action.rows, waits, time_ms)) if waits.any() else action
+    if isinstance(action, Add) and action.segment.append_time_ms == BY_COMMIT:
+        return dataclasses.replace(action, segment=action.segment.appended_at(time_ms))
+    return action
+
+
+# ---
+# The race of writers for the next version: how long a writer waits after it lost.
+#
+# The winner's commit says how long it had tried. A writer that has tried for less than usual waits; one that has
+# tried for longer does not. So many writers roughly take turns without talking to each other. With few writers none
+# tries for long, so none waits.
+
+
+MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
+# Longest usual pause, in seconds. It is short and does not grow, or else the latest writer would win. Maintenance
+# waits longer, so that appends win.
+PAUSE_S = 0.05
+MAINTENANCE_PAUSE_S = 1.0
+# The part of the usual time to try after which one's own turn comes. Were it all, no process would try at some times.
+TURN = 0.6
+#: The longest wait for a turn, whatever commits say.
+LONGEST_TURN_S = 5.0
+# If others try for no longer than this, in seconds, writers do not take turns: it would cost more than it gives.
+_SHORT_S = 0.5
+_PROBES = 4
+
+
+class CommitRetries:
+    """The tries of one commit, for `timeout_s` seconds from now; `clock` and `sleep` are in seconds."""
+
+    def __init__(
+        self,
+        operation: str,
+        timeout_s: float,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        random: Random,
+    ) -> None:
+        self._is_maintenance = operation in MAINTENANCE
+        self._clock, self._sleep, self._random = clock, sleep, random
+        self._start = clock()
+        self._end = self._start + timeout_s
+        self._losses, self._winners_s = 0, 0.0
+
+    def left_s(self) -> float:
+        """The time left for tries, in seconds."""
+        return self._end - self._clock()
+
+    def waited_ms(self) -> int:
+        """The time for which this writer has tried, in ms; 0 until another writer was first."""
+        return int((self._clock() - self._start) * 1000) if self._losses else 0
+
+    def probes(self) -> int:
+        """The number of versions to read at once: with many writers, several commits follow the winner's."""
+        return 1 if self._losses < 2 else _PROBES
+
+    def lost_to(self, winner: Commit) -> None:
+        """Wait before the next try; raises CommitConflictError when no time is left for one."""
+        now = self._clock()
+        if now >= self._end:
+            raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
+        self._losses += 1
+        self._winners_s += winner.waited_ms / 1000
+        self._sleep(min(self._pause_s(now - self._start), self._end - now))
+
+    def _pause_s(self, waited_s: float) -> float:
+        if self._is_maintenance:
+            return self._random.uniform(0, MAINTENANCE_PAUSE_S)
+        usual_s = self._winners_s / self._losses
+        if usual_s <= _SHORT_S:
+            return self._random.uniform(0, PAUSE_S)
+        turn_s = min(TURN * usual_s, LONGEST_TURN_S)
+        if waited_s < turn_s:
+            return self._random.uniform(0.5, 1) * (turn_s - waited_s)
+        return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
+
+
+# ---
+# This process's time, unless its clock is far ahead of the store's: one bad clock must not damage a topic.
+#
+# A clock that is behind does no harm: the times of commits only increase. The store is asked for its time only if
+# the clock is far ahead of a time that is known to have passed. So a busy writer never asks.
+
+
+#: A clock is trusted up to this far ahead of a time that has passed, or of the store's time.
+AHEAD_MS = 5 * 60_000
+
+_log = logging.getLogger(__name__)
+
+
+def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
+    """`now_ms`, or the store's own time, with a warning, if `now_ms` is more than AHEAD_MS ahead of it.
+
+    `storage` is a topic's. It is not asked if `now_ms` is at most AHEAD_MS after `passed_ms`, which has passed.
+    """
+    if now_ms <= passed_ms + AHEAD_MS:
+        return now_ms
+    store_ms = storage.now_ms(paths.COMMITS_DIR)
+    if now_ms <= store_ms + AHEAD_MS:
+        return now_ms
+    ahead_s = (now_ms - store_ms) // 1000
+    _log.warning(
+        "this computer's clock is %d s ahead of the storage's: set it; until then the storage's time is used", ahead_s
+    )
+    return store_ms
+
+
+def not_after(timestamp_ms: int, action: Action) -> Action:
+    """`action` for a commit of `timestamp_ms`: a segment with a later time, of a bad clock, gets that time.
+
+    Retention uses this time if the records' own times are in the future.
+    """
+    if isinstance(action, AddTable):
+        created = numbers_of(action.rows["created_ms"])
+        if not (created > timestamp_ms).any():
+            return action
+        return AddTable(with_numbers(action.rows, {"created_ms": np.minimum(created, timestamp_ms)}))
+    if not isinstance(action, Add) or action.segment.created_ms <= timestamp_ms:
+        return action
+    return dataclasses.replace(action, segment=dataclasses.replace(action.segment, created_ms=timestamp_ms))
+
+
+# ---
+# Finds out that a topic's folder was deleted beneath a process that goes on, or its commits behind the log floor.
+#
+# Its next commit would be the only one there: no process could read it, nor make the topic anew. On a local disk each
+# look is next to nothing. On an object store it is a request, made once in LOOK_S. Meanwhile such a process may
+# have put commits: so it looks for one that was there at the look before.
+
+
+#: How often one looks on an object store.
+LOOK_S = 60.0
+
+
+class DeletionCheck:
+    """Looks for the commits in `storage`; safe between threads. `monotonic` is in seconds."""
+
+    def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
+        self._storage, self._monotonic = storage, monotonic
+        self._seen: tuple[float, int] | None = None
+
+    def is_there(self, head: Snapshot) -> bool:
+        """True if the commit of `head`, or one before it, is there still, as far as one looks."""
+        if self._storage.is_local:
+            return os.path.exists(self._storage.local_path(paths.commit_file(head.version)))
+        return self._is_there_now_and_then(head.version)
+
+    def _is_there_now_and_then(self, head: int) -> bool:
+        now_s = self._monotonic()
+        looked_s, version = self._seen or (now_s, head)
+        if now_s - looked_s >= LOOK_S:
+            try:
+                self._storage.size(paths.commit_file(version))
+            except FileNotFoundError:
+                return False
+            looked_s, version = now_s, head
+        self._seen = looked_s, version
+        return True
+
+    def forget(self) -> None:
+        """Begin anew: what was there at the look before may be behind the log floor."""
+        self._seen = None
+
+
+# ---
+# The actions that begin a topic.
+
+
+def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
+    """The actions of a new topic at `url`, whose last part is its name.
+
+    Raises InvalidTopicError, and InvalidPartitionsError for a number of partitions that no topic has.
+    """
+    check_partition_count(partitions)
+    name = paths.check_topic_name(url.rstrip("/").rpartition("/")[2])
+    settings = {setting: str(value) for setting, value in config.overrides().items()}
+    return [Create(name), SetPartitions(partitions), SetConfig(settings)]
+
+
+def check_partition_count(count: int) -> None:
+    """Raise InvalidPartitionsError for a number of partitions that no topic has."""
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
+
+
+# ---
+# The checks of a writer before it commits, in addition to the invariants of `fold`.
+
+
+def is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
+    """True if the topic of `snapshot` has ended by `head`."""
+    return head.topic_id != snapshot.topic_id or (head.dropped and not snapshot.dropped)
+
+
+def check_writable(head: Snapshot, read_version: int | None) -> None:
+    """Raise UnsupportedVersionError if only a newer library may write the topic; else as `check_read_version`."""
+    head.requires.check_writable()
+    check_read_version(head, read_version)
+
+
+def check_read_version(head: Snapshot, read_version: int | None) -> None:
+    """Raise TransactionTooOldError if `read_version`, at which the files were begun, is below the gc floor."""
+    if read_version is not None and read_version < head.gc_floor:
+        raise TransactionTooOldError(
+            "the data files are too old to be committed: write them again",
+            read_version=read_version,
+            gc_floor=head.gc_floor,
+        )
+
+
+def features(actions: Sequence[Action]) -> Requires:
+    """The features that a library must know to apply `actions`."""
+    added = [action.segment for action in actions if isinstance(action, Add)]
+    tables = [action.rows for action in actions if isinstance(action, AddTable)]
+    has_append_times = any(segment.append_time_ms >= 0 for segment in added)
+    has_append_times = has_append_times or any((numbers_of(rows["append_time_ms"]) >= 0).any() for rows in tables)
+    has_bundles = any(segment.is_bundled for segment in added)
+    has_bundles = has_bundles or any((numbers_of(rows["log_position"]) >= 0).any() for rows in tables)
+    has_tables = any(isinstance(action, AddTable | RemoveTable) for action in actions)
+    reader = (
+        *((APPEND_TIME,) if has_append_times else ()),
+        *((BUNDLES,) if has_bundles else ()),
+        *((COLUMNS,) if uses_columns(actions) else ()),
+        *((TABLES,) if has_tables else ()),
+        *((COMMIT_RETENTION,) if any(isinstance(action, LogFloor) for action in actions) else ()),
+    )
+    settings = [action.settings for action in actions if isinstance(action, SetConfig)]
+    has_active = any(isinstance(action, Active) for action in actions)
+    has_producers = any(isinstance(action, ProducerBatches) for action in actions)
+    writer = (
+        *((ACTIVE_SEGMENTS,) if has_active else ()),
+        *((PRODUCERS,) if has_producers else ()),
+        *((COMMIT_RETENTION,) if any("commit.retention.ms" in each for each in settings) else ()),
+    )
+    return Requires(reader=reader, writer=writer)
+
+
+def oldest_read_version(actions: Sequence[Action]) -> int | None:
+    """The oldest read version of the files that `actions` add; None if there are none.
+
+    Restored files do not count: their version is checked.
+    """
+    known = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
+    restored = {action.partition for action in actions if isinstance(action, Restore)}
+    removed = [action.rows for action in actions if isinstance(action, RemoveTable)]
+    if restored or known or removed:
+        known.update(pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True))
+        segments = (action.segment for action in each(actions) if isinstance(action, Add))
+        added = {
+            one.stem for one in segments if one.partition not in restored and (one.partition, one.stem) not in known
+        }
+    else:
+        added = {action.segment.stem for action in actions if isinstance(action, Add)}
+        for action in actions:
+            if isinstance(action, AddTable):
+                added.update(pc.unique(action.rows["stem"]).to_pylist())
+    return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)
+
+
+# ---
+# One attempt to commit: the commit is made, read back and applied, as every reader will do.
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """A commit before it is put: the commit, its bytes, and the state after it."""
+
+    commit: Commit
+    data: bytes
+    after: Snapshot
+
+
+class CommitPreparation:
+    """The attempts of one commit, a new one after each lost race; its manifest, if any, is kept between them.
+
+    `writer` is the author of the commit, `origin` its write; `clock` gives the time in ms. A commit of more than
+    `limit` bytes gets a manifest.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        operation: str,
+        *,
+        writer: str,
+        origin: Origin,
+        clock: Callable[[], int],
+        limit: int = MAX_CONDITIONAL_BYTES,
+    ) -> None:
+        self._storage, self._operation, self._clock = storage, operation, clock
+        self._writer, self._origin = writer, origin
+        self._files = CommitWriter(storage, limit)
+
+    def make(
+        self, head: Snapshot | None, topic_id: str, actions: Sequence[Action], waited_ms: int = 0
+    ) -> PreparedCommit:
+        """The commit of `actions` after `head`.
+
+        Raises CommitConflictError when readers would refuse the commit, TransactionTooOldError when files are too
+        old.
+        """
+        passed_ms = head.timestamp_ms if head else 0
+        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
+        actions = in_tables(actions)
+        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
+        commit = Commit(
+            version=head.version + 1 if head else 0,
+            id=str(uuid.uuid4()),
+            prev=head.commit_id if head else None,
+            topic_id=topic_id,
+            timestamp_ms=timestamp_ms,
+            operation=self._operation,
+            writer=self._writer,
+            waited_ms=waited_ms,
+            write_id=self._origin.write_id,
+            run_id=self._origin.run_id,
+            actions=actions,
+            requires=features(actions).beyond(head.requires if head else NOTHING),
+        )
+        if head:
+            check_read_version(head, oldest_read_version(actions))
+        return self._read_back(head, commit)
+
+    def _read_back(self, head: Snapshot | None, commit: Commit) -> PreparedCommit:
+        data = self._files.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
+        try:
+            commit = self._files.decode(data, paths.commit_file(commit.version))
+            return PreparedCommit(commit, data, apply(head, commit))
+        except CorruptMetadataError as error:
+            raise CommitConflictError(
+                f"nothing was committed: {error.__cause__}", operation=self._operation
+            ) from error
+
+    def write_manifest(self) -> None:
+        """Make the manifest of the last attempt durable, if it has one; call it before the commit is put."""
+        self._files.write_manifest()
+
+
+# ---
+# A topic's commit log: load its state, follow it, and add to it.
+#
+# Concurrency is optimistic. A writer plans its actions from a snapshot, and puts them as the next version, unless
+# another writer was first. The loser applies the winner's commit and plans again. There are no locks, and no commit
+# is ever changed. Vacuum deletes commits that are older than `commit.retention.ms`. So a name that is free proves
+# nothing to a process that stood still: the commit of that name may have come and gone. Each snapshot knows when its
+# next version was not there yet, by the store's clock. If the reply to a put, or "not there", carries a time of long
+# after that, the process looks for the newest commit before it believes the reply. Usually it costs no request.
+#
+# A commit that is visible may not be durable yet: on a local disk, its writer may have died before it synced the
+# folder. Our own put syncs the folder, and with it all earlier commits. If nothing is put, but the caller learns of
+# a visible commit, the folder is synced first.
+
 
 Plan = Callable[[Snapshot], Sequence[Action] | None]
 
 CHECKPOINT_COMMITS = 100
 CHECKPOINT_BYTES = 8 << 20
 TIMEOUT_S = 600.0
-
-_log = logging.getLogger(__name__)
 
 
 class CommitLog:
@@ -69,7 +469,7 @@ class CommitLog:
         self._storage = storage
         self._files = CommitFiles(storage)
         self._loader = SnapshotLoader(storage, defaults)
-        self._there = StillThere(storage, monotonic)
+        self._there = DeletionCheck(storage, monotonic)
         self._clock = clock
         self._random = random
         self._writer = writer
@@ -100,9 +500,27 @@ class CommitLog:
         while True:
             attempt = attempts.make(head, topic_id or str(uuid.uuid4()), actions)
             attempts.write_manifest()
-            if self._put(attempt, TIMEOUT_S) is None:
+            put_time = PutTime()
+            if self._put(attempt, TIMEOUT_S, put_time) is None and self._begins_or_follows(head, attempt, put_time):
+                self._make_lock()
                 return attempt.after
             head = self._head_to_create_on()
+
+    def _begins_or_follows(self, head: Snapshot | None, attempt: PreparedCommit, put_time: PutTime) -> bool:
+        if head is not None:
+            return self._newer_head(head, attempt, put_time) is None
+        waited_ms = (put_time.time_ms or self._storage.replied_ms()) - self._loader.listed_ms
+        if self._loader.listed_ms and waited_ms < LEAST_COMMIT_RETENTION_MS // 2:
+            return True
+        # another writer may have made the topic since, and its first commits may have been deleted
+        files = self._storage.list_after(paths.COMMITS_DIR, paths.commit_file(0).rpartition("/")[2])
+        return all(not paths.parse_commit_file(file.name.rpartition("/")[2]) for file in files)
+
+    def _make_lock(self) -> None:
+        """Make the lock that vacuum takes on a full disk, and restore: they make it too, if there is a place then."""
+        if self._storage.is_local:
+            with suppress(StorageError):
+                make_lock(self._storage.local_path(paths.REMOVED_FILES_LOCK))
 
     def _head_to_create_on(self) -> Snapshot | None:
         head = self._loader.load()
@@ -150,9 +568,11 @@ class CommitLog:
         Raises TopicNotFoundError when the topic was dropped, even if it was created again: the new topic has other
         offsets.
         """
-        head = self._loader.follow(snapshot)
-        self._there.check(head)
-        if commit_rules.is_gone(head, snapshot):
+        try:
+            head = self._there_still(self._loader.follow(snapshot))
+        except BehindFloorError:
+            head = self._anew(snapshot)
+        if is_gone(head, snapshot):
             self._sync()
             raise TopicNotFoundError(
                 "the topic was dropped: if it was created again since, open it again", url=self._storage.url
@@ -184,37 +604,51 @@ class CommitLog:
         race = self._race(operation, timeout_s)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         while True:
-            commit_rules.check_writable(head, read_version)
-            self._there.check(head)
+            head = self._there_still(head)
+            self._check_goes_on(head, snapshot)
+            check_writable(head, read_version)
             actions = plan(head)
             if actions is None:
                 self._sync()
                 return None, head
             attempt = attempts.make(head, head.topic_id, actions, race.waited_ms())
             attempts.write_manifest()
-            winner = self._put(attempt, race.left_s())
+            put_time = PutTime()
+            winner = self._put(attempt, race.left_s(), put_time)
             if winner is None:
-                self._write_checkpoint_if_due(head, attempt.after)
-                return attempt.commit, attempt.after
+                newer = self._newer_head(head, attempt, put_time)
+                if newer is None:
+                    self._write_checkpoint_if_due(head, attempt.after)
+                    return attempt.commit, attempt.after
+                head = newer
+                continue
             commit = self._files.decode(head.version + 1, winner)
             race.lost_to(commit)
-            head = self._loader.follow(apply(head, commit), group=race.probes())
-            if commit_rules.is_gone(head, snapshot):
-                self._sync()
-                raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)
+            try:
+                head = self._loader.follow(apply(head, commit), group=race.probes(), base=head)
+            except BehindFloorError:
+                head = self._anew(head)
 
     def history(self, limit: int | None = None) -> list[Commit]:
-        """The last `limit` commits, or all of them, newest first; raises as `load` does."""
-        end = self.load(include_dropped=True).version + 1
-        return self.commits(0 if limit is None else max(0, end - limit), end)[::-1]
+        """The last `limit` commits, or all that are kept, newest first; raises as `load` does."""
+        head = self.load(include_dropped=True)
+        end = head.version + 1
+        return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
 
     def commits(self, start: int, end: int) -> list[Commit]:
         """The commits of the versions `start` (in) to `end` (out), which must exist, oldest first.
 
-        Raises CorruptMetadataError.
+        Raises CorruptMetadataError, and OffsetOutOfRangeError if vacuum has deleted some meanwhile.
         """
         groups = self._files.follow(start, end=end, known=end - 1, group=64)
-        commits = [commit for group in groups for commit in group]
+        try:
+            commits = [commit for group in groups for commit in group]
+        except CorruptMetadataError as error:
+            floor = self._loader.floor_above(error)
+            if floor is None:
+                raise
+            text = f"the log begins at version {floor}: older commits were deleted meanwhile (commit.retention.ms)"
+            raise OffsetOutOfRangeError(text, version=start, log_floor=floor, head=end - 1) from None
         for before, after in itertools.pairwise(commits):
             if after.prev != before.id:
                 raise CorruptMetadataError(
@@ -222,21 +656,84 @@ class CommitLog:
                 )
         return commits
 
-    def _attempts(self, operation: str, origin: Origin, limit: int) -> Attempts:
-        author, clock = self._writer, self._clock
-        return Attempts(self._storage, operation, writer=author, origin=origin, clock=clock, limit=limit)
+    def floor_above(self, error: CorruptMetadataError) -> int | None:
+        """The log floor, if the commit that `error` is about is below it by now; else None."""
+        return self._loader.floor_above(error)
 
-    def _put(self, attempt: Attempt, timeout_s: float) -> bytes | None:
+    def _attempts(self, operation: str, origin: Origin, limit: int) -> CommitPreparation:
+        author, clock = self._writer, self._clock
+        return CommitPreparation(self._storage, operation, writer=author, origin=origin, clock=clock, limit=limit)
+
+    def _put(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
         """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""
-        file = paths.commit_file(attempt.commit.version)
-        standing = self._storage.put_if_absent(file, attempt.data, timeout_s=max(timeout_s, 1.0))
-        return None if standing == attempt.data else standing
+        asked_ms = self._storage.replied_ms()
+        file, timeout_s = paths.commit_file(attempt.commit.version), max(timeout_s, 1.0)
+        existing = self._storage.put_if_absent(file, attempt.data, timeout_s=timeout_s, put_time=put_time)
+        attempt.after.note_seen(put_time.time_ms or asked_ms)
+        return None if existing == attempt.data else existing
+
+    def _newer_head(self, head: Snapshot, attempt: PreparedCommit, put_time: PutTime) -> Snapshot | None:
+        """None if the commit that was put behind `head` is in the log; else the newest head.
+
+        If the put came long after the last look at `head`, the version may have been committed and deleted before:
+        then nothing was committed. Raises CommitStateUnknownError if an earlier try may have been that commit, so
+        that it was read, and deleted with the others since.
+        """
+        if head.is_fresh_at(put_time.time_ms or self._storage.replied_ms()):
+            return None
+        version = attempt.commit.version
+        if self._loader.is_newest(head, version):
+            return None
+        newest = self._anew(head)
+        if newest.log_floor <= version:
+            return None
+        # a network disk tells its time only if it is asked
+        now_ms = self._storage.replied_ms() or self._storage.now_ms(paths.COMMITS_DIR)
+        if not put_time.time_ms or now_ms - put_time.time_ms >= head.config.look_retention_ms // 2:
+            raise CommitStateUnknownError(
+                "the commit may have been read, and deleted since with all of its age: this process stood still for "
+                "longer than commits are kept; look whether its records are there",
+                version=version,
+                log_floor=newest.log_floor,
+            )
+        return newest
+
+    def _there_still(self, head: Snapshot) -> Snapshot:
+        """`head`, or the newest one if its commit is behind the log floor; TopicNotFoundError if all are gone."""
+        if self._there.is_there(head):
+            return head
+        try:
+            newest = self._anew(head)
+        except CorruptMetadataError:
+            raise self._deleted() from None
+        self._there.forget()
+        return newest
+
+    def _anew(self, known: Snapshot) -> Snapshot:
+        """The head, loaded without `known`, whose commit may be behind the log floor.
+
+        Raises TopicNotFoundError if there is none: then the folder was deleted.
+        """
+        head = self._loader.load()
+        if head is None or head.version < known.version:
+            raise self._deleted()
+        _log.info("version %d is long past: the topic is read anew, at version %d", known.version, head.version)
+        return head
+
+    def _deleted(self) -> TopicNotFoundError:
+        text = "the topic's folder was deleted: records appended since are lost; open it again, or create the topic"
+        return TopicNotFoundError(text, url=self._storage.url)
+
+    def _check_goes_on(self, head: Snapshot, snapshot: Snapshot) -> None:
+        if is_gone(head, snapshot):
+            self._sync()
+            raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)
 
     def _sync(self) -> None:
         self._storage.sync(paths.COMMITS_DIR)
 
-    def _race(self, operation: str, timeout_s: float) -> Race:
-        return Race(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
+    def _race(self, operation: str, timeout_s: float) -> CommitRetries:
+        return CommitRetries(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
 
     def _write_checkpoint_if_due(self, before: Snapshot, after: Snapshot) -> None:
         # By number and by bytes since version 0, so that only one of many writers writes it.
@@ -247,3 +744,42 @@ class CommitLog:
             checkpoint.write(self._storage, after)
         except Exception as error:
             _log.warning("cannot write the checkpoint of version %d: %s", after.version, error)
+
+
+# ---
+# The snapshot that a topic, its transactions and its writers share; it only goes forward.
+
+
+#: Why a pinned topic is read-only.
+AT_A_VERSION = (
+    "opened at a version or time, where nothing new comes, so read-only; "
+    "open it without version and timestamp to change or follow it"
+)
+
+
+class CurrentSnapshot:
+    """Holds the newest snapshot that one object has seen; safe between threads.
+
+    A pinned one stays as it is; `why` says so in errors.
+    """
+
+    def __init__(self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION) -> None:
+        self.snapshot, self.pinned, self._why = snapshot, pinned, why
+        self._log, self._lock = log, ProcessLock()
+
+    def refresh(self) -> Snapshot:
+        """Move on to the newest version, and return it; one GET if there is nothing new."""
+        if not self.pinned:
+            self.advance(self._log.refresh(self.snapshot))
+        return self.snapshot
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Move on to `snapshot`, unless another thread has moved on to a newer one."""
+        with self._lock:
+            if snapshot.version > self.snapshot.version:
+                self.snapshot = snapshot
+
+    def check_writable(self, storage: Storage) -> None:
+        """Raise ReadOnlyTopicError if the topic is pinned, as one that was opened at a chosen version or time."""
+        if self.pinned:
+            raise ReadOnlyTopicError(self._why, url=storage.url, version=self.snapshot.version)

@@ -5,23 +5,142 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from distlog.core import paths
-from distlog.core.commits.checkpoints import checkpoint
-from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.format.commit import Commit
-from distlog.core.commits.state.fold import fold
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits import checkpoint, commit_json
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError
-from distlog.core.storage.storage import Storage
+from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, UnsupportedVersionError
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
+
+# ---
+# Reads commits by version. The head of a topic is the last commit before the first missing version.
+
+
+_LARGEST_GROUP = 64
+
+
+@dataclass(slots=True)
+class AskedAt:
+    """A time of the store's own clock before the last question for a commit was sent; 0 if it is not known."""
+
+    time_ms: int = 0
+
+
+class CommitFiles:
+    """The commit files of one topic."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def read(self, version: int, *, whole: bool = True) -> Commit | None:
+        """The commit of `version`, or None if there is none yet; raises CorruptMetadataError.
+
+        If not `whole`, the manifest is not read, and its actions are missing.
+        """
+        try:
+            data = self._storage.read(paths.commit_file(version), 0, MAX_CONDITIONAL_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        return self.decode(version, data, whole=whole)
+
+    def decode(self, version: int, data: bytes, *, whole: bool = True) -> Commit:
+        """The commit of `version`, whose file begins with `data`; otherwise as `read`."""
+        file = paths.commit_file(version)
+        if len(data) > MAX_CONDITIONAL_BYTES:
+            raise CorruptMetadataError(
+                "the commit is larger than any commit may be; restore it from a copy", file=file
+            )
+        commit = Commit.decode(data, file)
+        if commit.version != version:
+            raise CorruptMetadataError("the commit is not of the version in its name", file=file)
+        return self.expanded(commit) if whole else commit
+
+    def expanded(self, commit: Commit) -> Commit:
+        """A commit with the actions of its manifest; raises CorruptMetadataError."""
+        return commit_json.expanded(commit, partial(commit_json.read, self._storage))
+
+    def read_existing(self, version: int, *, whole: bool = True) -> Commit:
+        """`read` of a commit that is known to exist; raises CorruptMetadataError if it does not."""
+        commit = self.read(version, whole=whole)
+        if commit is None:
+            file = paths.commit_file(version)
+            raise CorruptMetadataError("a commit below the head is missing; restore it from a copy", file=file)
+        return commit
+
+    def read_many(self, versions: Sequence[int], whole_from: int = 0) -> list[Commit | None]:
+        """`read` of each of `versions`, whole from `whole_from` on; in parallel, if requests are slow."""
+        if self._storage.is_local or len(versions) == 1:
+            return [self.read(version, whole=version >= whole_from) for version in versions]
+        return in_parallel(lambda version: self.read(version, whole=version >= whole_from), versions)
+
+    def follow(
+        self,
+        start: int,
+        *,
+        end: int = MAX_LONG,
+        known: int = -1,
+        group: int = 1,
+        whole_from: int = 0,
+        asked: AskedAt | None = None,
+    ) -> Iterator[list[Commit]]:
+        """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
+
+        A group is as large as all groups before it together: most often there is just one new commit. The version
+        `known` is known to exist. Commits below `whole_from` lack the actions of their manifests. Raises
+        CorruptMetadataError for a missing version below `known`, or below a commit that was read. With a `group` of
+        one, nothing beyond it is read, so a missing version is the end. `asked` gets the time of the last question.
+        """
+        first = start
+        asked = asked or AskedAt()
+        while start < end:
+            asked.time_ms = self._storage.replied_ms()
+            # Two versions beyond `known`: the first is expected to be missing, and then the second must be missing
+            # too.
+            size = min(max(group, start - first, known + 3 - start), _LARGEST_GROUP)
+            next_commits = self.read_many(range(start, min(start + size, end)), whole_from)
+            commits = list(_until_missing(next_commits))
+            if commits:
+                yield commits
+            start += len(commits)
+            if len(commits) == len(next_commits):
+                continue
+            if start <= known or self._is_seen_behind(start, next_commits[len(commits) + 1 :], size):
+                # A missing version may have been written, and the next one after it, between two of our reads.
+                self.read_existing(start, whole=False)
+                continue
+            return
+
+    def _is_seen_behind(self, missing: int, commits: Sequence[Commit | None], size: int) -> bool:
+        if size > 1 and not commits:
+            return self.read(missing + 1, whole=False) is not None
+        return any(commits)
+
+
+def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
+    for commit in commits:
+        if commit is None:
+            return
+        yield commit
+
+
+# ---
+# Finds and loads the state of a topic: the newest usable checkpoint, then the commits after it.
+
 
 # A load reads so many commits after the checkpoint at once; often there are no more.
 _FIRST_GROUP = 4
 #: After so many unusable checkpoints something else is wrong, which the commits will show.
 CHECKPOINTS_TRIED = 2
+#: A listing that takes longer than commits surely stay is made again so often.
+LISTINGS_TRIED = 3
 
 _NEVER = range(0)
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
@@ -29,12 +148,20 @@ NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 
+class BehindFloorError(Exception):
+    """Raised where a process may know only versions that were deleted since: it must load the topic anew."""
+
+
 class SnapshotLoader:
-    """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config."""
+    """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config.
+
+    `listed_ms` is a time of the store's clock before the last listing.
+    """
 
     def __init__(self, storage: Storage, defaults: Mapping[str, object] = NO_DEFAULTS) -> None:
         self._storage, self.defaults = storage, defaults
         self._files = CommitFiles(storage)
+        self.listed_ms = self._first_listed = 0
 
     def load(
         self, version: int | None = None, known: Snapshot | None = None, recent: range = _NEVER
@@ -42,14 +169,14 @@ class SnapshotLoader:
         """The snapshot at `version`, or at the head; None when there is no topic.
 
         `known` was loaded here before: if its commit is still there, only that and later commits are read, up to the
-        first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such version yet,
+        first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such version yet, or no more,
         CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
         snapshot = self._from_known(known, end, recent) if known and known.version < end else None
-        snapshot = snapshot or self._from_hint(end) or self._from_listing(end)
+        snapshot = snapshot or self._from_hint(end) or self._from_listings(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
         if snapshot and self.defaults:
@@ -61,16 +188,66 @@ class SnapshotLoader:
         head = self.load()
         if head is None or head.timestamp_ms <= timestamp_ms:
             return head
-        later = bisect.bisect_right(range(head.version), timestamp_ms, key=self._timestamp)
+        versions = range(head.log_floor, head.version)
+        try:
+            later = bisect.bisect_right(versions, timestamp_ms, key=self._timestamp)
+        except CorruptMetadataError as error:
+            if self.floor_above(error) is None:
+                raise
+            return self.load_at(timestamp_ms)
+        if later == 0 and head.log_floor:
+            first_ms = self._timestamp(head.log_floor)
+            text = f"the log reaches back to version {head.log_floor}, as older commits were deleted"
+            bounds = {"first_ms": first_ms, "last_ms": head.timestamp_ms}
+            raise OffsetOutOfRangeError(text, timestamp_ms=timestamp_ms, **bounds)
         if later == 0:
             raise OffsetOutOfRangeError("the topic did not exist at that time", timestamp_ms=timestamp_ms)
-        return self.load(later - 1)
+        return self.load(versions[later - 1])
 
-    def follow(self, snapshot: Snapshot, *, group: int = 1) -> Snapshot:
-        """`snapshot` with all later commits applied; it begins with `group` requests at once."""
-        for commits in self._files.follow(snapshot.version + 1, group=group):
-            snapshot = fold(snapshot, commits)
-        return snapshot
+    def follow(self, snapshot: Snapshot, *, group: int = 1, base: Snapshot | None = None) -> Snapshot:
+        """`snapshot` with all later commits applied; it begins with `group` requests at once.
+
+        `base` is the state from which `snapshot` was made, if it was. Raises BehindFloorError.
+        """
+        head, asked, base = snapshot, AskedAt(), base or snapshot
+        try:
+            for commits in self._files.follow(snapshot.version + 1, group=group, asked=asked):
+                head = fold(head, commits)
+        except CorruptMetadataError:
+            # a slow writer may have put its commit in the place of one that was deleted
+            if base.is_fresh_at(self._storage.replied_ms()):
+                raise
+            raise BehindFloorError from None
+        return self._believed(base, head, asked.time_ms)
+
+    def floor_above(self, error: CorruptMetadataError) -> int | None:
+        """The log floor, if the commit that `error` is about is below it by now; else None."""
+        version = _commit_version(str(error.details.get("file", "")))
+        head = None if version is None else self.load()
+        return head.log_floor if head and version is not None and version < head.log_floor else None
+
+    def is_newest(self, base: Snapshot, version: int) -> bool:
+        """True if `version`, which was found from `base`, is the last one; False also if this cannot be told.
+
+        On an object store a listing shows it, whatever was deleted: the floor is above all deleted versions. On a
+        disk, commits are deleted one after the other: if that of `base` is there, no later one was deleted.
+        """
+        if self._storage.is_local:
+            commit = self._files.read(base.version, whole=False)
+            return commit is not None and commit.id == base.commit_id
+        later = self._storage.list_after(paths.COMMITS_DIR, paths.commit_file(version).rpartition("/")[2])
+        return all((_commit_version(file.name) or 0) <= version for file in later)
+
+    def _believed(self, base: Snapshot, head: Snapshot, asked_ms: int) -> Snapshot:
+        """`head`, after which there was nothing when that was asked, after `asked_ms`; it was found from `base`.
+
+        Where the answer came late after the last look, the next version may have been deleted: then it is looked
+        for. Raises BehindFloorError.
+        """
+        if not base.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, head.version):
+            raise BehindFloorError
+        head.note_seen(asked_ms)
+        return head
 
     def _from_known(self, known: Snapshot, end: int, recent: range) -> Snapshot | None:
         """None if the folder was deleted and the topic made anew, so that `known` is of another topic.
@@ -78,44 +255,137 @@ class SnapshotLoader:
         Each commit names the one before it, so the commit of `known` is looked for only if there is no later one.
         """
         try:
-            snapshot = known
-            for commits in self._files.follow(known.version + 1, end=end):
+            snapshot, asked = known, AskedAt()
+            for commits in self._files.follow(known.version + 1, end=end, asked=asked):
                 snapshot = fold(snapshot, commits)
                 if snapshot.timestamp_ms in recent and not snapshot.dropped:
+                    asked.time_ms = 0
                     break
             if snapshot is known:
                 _check_belongs(known, self._files.read_existing(known.version, whole=False))
-            return snapshot
+            return self._believed(known, snapshot, asked.time_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
             _log.warning("what was known of the topic is ignored: %s", error)
+            return None
+        except BehindFloorError:
             return None
 
     def _from_hint(self, end: int) -> Snapshot | None:
         name = checkpoint.read_hint(self._storage)
-        return self._from_checkpoint(name, end, known=-1) if name and _is_below(name, end) else None
+        if not name or not _is_below(name, end):
+            return None
+        try:
+            base, written_ms = self._read_with_time(name)
+            # a time that the writer set may be wrong; that of the file is, if a put came twice
+            base.note_seen(min(written_ms, base.timestamp_ms) if written_ms < MAX_LONG else 0)
+            asked = AskedAt()
+            snapshot = self._fold_from(base, end, base.version, asked)
+            assert snapshot is not None
+            return self._believed(base, snapshot, asked.time_ms if snapshot.version + 1 < end else 0)
+        except (CorruptMetadataError, FileNotFoundError) as error:
+            _log.warning("the checkpoint %s is ignored: %s", name, error)
+        except BehindFloorError:
+            pass
+        return None
+
+    def _read_with_time(self, name: str) -> tuple[Snapshot, int]:
+        """The checkpoint `name`, and when the commit of its version was written."""
+        commit = paths.commit_file(checkpoint.version_of(name) or 0)
+        if self._storage.is_local:
+            return checkpoint.read(self._storage, name), self._storage.modified_ms(commit)
+        calls: list[Callable[[], Snapshot | int]] = [
+            partial(checkpoint.read, self._storage, name),
+            partial(self._storage.modified_ms, commit),
+        ]
+        base, written_ms = in_parallel(lambda call: call(), calls)
+        assert isinstance(base, Snapshot)
+        assert isinstance(written_ms, int)
+        return base, written_ms
+
+    def _from_listings(self, end: int) -> Snapshot | None:
+        """The snapshot, found by a listing; by another one if commits that it showed were deleted meanwhile."""
+        first = -1
+        for _ in range(LISTINGS_TRIED):
+            with suppress(BehindFloorError):
+                try:
+                    return self._from_listing(end)
+                except CorruptMetadataError:
+                    if first == self._first_listed:
+                        raise
+                    first = self._first_listed
+        raise CorruptMetadataError(
+            "commits vanish while they are read: vacuum deletes faster than they can be read, or somebody else does",
+            file=paths.COMMITS_DIR,
+        )
 
     def _from_listing(self, end: int) -> Snapshot | None:
-        names = [file.name for file in self._storage.list(paths.COMMITS_DIR)]
-        known = max(map(_version_seen, names), default=-1)
-        for name in sorted((name for name in names if _is_below(name, end)), reverse=True)[:CHECKPOINTS_TRIED]:
-            snapshot = self._from_checkpoint(name, end, known)
+        self.listed_ms = listed_ms = self._storage.replied_ms()
+        first, known, names = MAX_LONG, -1, list[str]()
+        for file in self._storage.list_after(paths.COMMITS_DIR):
+            known = max(known, _version_seen(file.name))
+            version = _commit_version(file.name)
+            first = first if version is None else min(first, version)
+            if checkpoint.version_of(file.name) is not None:
+                names.append(file.name)
+        self._first_listed = first
+        names.sort(reverse=True)
+        if end < MAX_LONG:
+            self._check_kept(end - 1, names, known)
+        wanted = [name for name in names if _is_below(name, end)]
+        # where commits were deleted, nothing but the checkpoints has what they told
+        for name in wanted if first else wanted[:CHECKPOINTS_TRIED]:
+            snapshot = self._from_checkpoint(name, end, known, listed_ms)
             if snapshot:
                 return snapshot
-        return self._fold_from(None, end, known)
+        if end <= first < MAX_LONG:
+            raise self._not_kept(end - 1, first, known)
+        snapshot = self._fold_from(None, end, known, AskedAt())
+        return self._listed(snapshot, snapshot, end, listed_ms)
 
-    def _from_checkpoint(self, name: str, end: int, known: int) -> Snapshot | None:
+    def _listed(self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
+        """`snapshot`, which has all that a listing from `listed_ms` on showed, and was made from `base`.
+
+        No version behind those was written before the listing. Raises BehindFloorError if that was too long ago.
+        """
+        if snapshot is None or base is None or snapshot.version + 1 == end:
+            return snapshot
+        snapshot.note_seen(listed_ms)
+        if not snapshot.is_fresh_at(self._storage.replied_ms()) and not self.is_newest(base, snapshot.version):
+            raise BehindFloorError
+        return snapshot
+
+    @staticmethod
+    def _not_kept(version: int, floor: int, known: int) -> OffsetOutOfRangeError:
+        text = f"the log has the versions {floor} to {known}: older commits were deleted (commit.retention.ms)"
+        return OffsetOutOfRangeError(text, version=version, log_floor=floor, head=known)
+
+    def _check_kept(self, version: int, names: Iterable[str], known: int) -> None:
+        """Raise OffsetOutOfRangeError for a version whose commit may be deleted, as the newest checkpoint says."""
+        for name in names:
+            try:
+                floor = checkpoint.read(self._storage, name).log_floor
+            except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
+                continue  # a library that lacks a feature of the head may read versions from before it
+            if version < floor:
+                raise self._not_kept(version, floor, known)
+            return
+
+    def _from_checkpoint(self, name: str, end: int, known: int, listed_ms: int) -> Snapshot | None:
+        """Raises BehindFloorError if a listing from `listed_ms` on was too long ago to tell which version is last."""
         try:
-            snapshot = checkpoint.read(self._storage, name)
-            return self._fold_from(snapshot, end, max(known, snapshot.version))
+            base = checkpoint.read(self._storage, name)
+            snapshot = self._fold_from(base, end, max(known, base.version), AskedAt())
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None
+        return self._listed(snapshot, base, end, listed_ms)
 
-    def _fold_from(self, snapshot: Snapshot | None, end: int, known: int) -> Snapshot | None:
+    def _fold_from(self, snapshot: Snapshot | None, end: int, known: int, asked: AskedAt) -> Snapshot | None:
         """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
         start = snapshot.version if snapshot else 0
         new = start + 1 if snapshot else 0
-        for commits in self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new):
+        groups = self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new, asked=asked)
+        for commits in groups:
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])
                 commits = commits[1:]
@@ -124,6 +394,10 @@ class SnapshotLoader:
 
     def _timestamp(self, version: int) -> int:
         return self._files.read_existing(version, whole=False).timestamp_ms
+
+
+def _commit_version(name: str) -> int | None:
+    return paths.parse_commit_file(name.rpartition("/")[2])
 
 
 def _version_seen(name: str) -> int:

@@ -1,1 +1,1 @@
-"""What is in a Kafka partition's files, for people: batches, records, index entries, producers, leader epochs."""
+"""The content of a Kafka partition's files, for people: batches, records, index entries, producers, leader epochs."""

@@ -2,22 +2,553 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from distlog.core.dump.dumped_file import DumpedFile, Frames
-from distlog.core.dump.line import Line, number
-from distlog.core.dump.log_lines import LogStyle
-from distlog.core.dump.log_window import LogWindows, Shown
-from distlog.core.dump.options import DumpOptions
-from distlog.core.dump.output import DumpOutput
+from distlog.core.arrays import byte_array, new_array
+from distlog.core.batches.record_batch import (
+    ABORT,
+    APPEND_TIME,
+    CODEC_MASK,
+    COMMIT,
+    CONTROL,
+    CRC_START,
+    DELETE_HORIZON,
+    LEGACY_CRC_START,
+    TRANSACTIONAL,
+    Source,
+    resolve_wrappers,
+)
+from distlog.core.batches.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
+from distlog.core.batches.walk import Batches, BatchWalk, Headers
+from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.dump.lines import (
+    DumpOptions,
+    DumpOutput,
+    Line,
+    LineField,
+    choice,
+    constant,
+    flag,
+    number,
+    optional,
+    texts,
+    time,
+)
 from distlog.core.errors import CorruptRecordError
+from distlog.core.kernel_tuples import RecordContent, Texts
+from distlog.core.kernels.batch_scan import (
+    BAD_LENGTH,
+    BATCH,
+    LEGACY_ENTRY_SIZES,
+    LOG_OVERHEAD,
+    OK,
+    SMALLEST_LENGTH,
+    count_frames,
+    read_frames,
+)
+from distlog.core.kernels.crc import find_valid, find_valid_messages
+from distlog.core.kernels.text import ABSENT, CHOICE, JSON_GROWTH, OPTIONAL, SLACK, UTF8_GROWTH, write_records
+from distlog.core.reading.chunks import LogFile
+from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import begun, cores, in_order
+from distlog.core.storage.storage import Storage
 
-#: How many parts of a window are made before they are asked for: more would need memory without a bound, since a
+# ---
+# The records of batches as a scan found them, for printing: positions, and nothing copied.
+
+
+Longs = npt.NDArray[np.int64]
+
+#: Where the checksum of a message of formats 0 and 1 is.
+_LEGACY_CRC_AT = 12
+
+
+@dataclass(frozen=True)
+class DumpedRecords:
+    """The first `size` of `fields`, `counts` of them per batch, and the sections' bytes, `room` of `data`.
+
+    `magic` is the format of all of them.
+    """
+
+    data: npt.NDArray[np.uint8]
+    counts: Longs
+    fields: RecordFields
+    magic: int
+    room: int
+
+    @cached_property
+    def size(self) -> int:
+        """The number of records."""
+        return int(self.counts.sum())
+
+    @property
+    def offsets(self) -> Longs:
+        """The offset of each record."""
+        return self.fields.offsets[: self.size]
+
+    @property
+    def timestamps(self) -> Longs:
+        """The timestamp of each record in ms."""
+        return self.fields.timestamps[: self.size]
+
+    @cached_property
+    def key_sizes(self) -> Longs:
+        """The size of each key, -1 for null."""
+        return _sizes(self.fields.key, self.size)
+
+    @cached_property
+    def value_sizes(self) -> Longs:
+        """The size of each value, -1 for null."""
+        return _sizes(self.fields.value, self.size)
+
+    @cached_property
+    def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
+        """The checksum in each message of formats 0 and 1, and whether it is that of the message's bytes."""
+        crcs, holds = np.full(self.size, -1), np.ones(self.size, bool)
+        if self.magic < 2:
+            starts = self.fields.key.positions[: self.size] - (LEGACY_ENTRY_SIZES[self.magic == 1] - 4)
+            ends = self.fields.value.positions[: self.size] + np.maximum(self.value_sizes, 0)
+            find_valid_messages(self.data, starts, ends, _LEGACY_CRC_AT, LEGACY_CRC_START, crcs, holds)
+        return crcs, holds
+
+
+def no_records(batches: npt.NDArray[Any]) -> DumpedRecords:
+    """The placeholder for the records of `batches` that are not wanted, or cannot be read."""
+    counts = np.zeros(len(batches), np.int64)
+    return DumpedRecords(byte_array(b""), counts, RecordFields.allocate(0, ()), int(batches["magic"][0]), 0)
+
+
+def scan(
+    data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source, columns: tuple[str, ...], enough: int
+) -> tuple[DumpedRecords, CorruptRecordError | None]:
+    """The records of the first of `batches` (of one format), until they take `enough` bytes, with `columns`.
+
+    With the error of a bad record: if this is one batch, the records ahead of the first bad one, else none.
+    """
+    try:
+        batches = _readable(data, batches, source)
+        selection = BatchSelection(data, batches, 0, 0, MIN_LONG, MAX_LONG, source)
+        buffer, sections = open_sections(selection, enough)
+    except CorruptRecordError as error:
+        return no_records(batches), error
+    room = int((sections["end"] - sections["start"]).sum())
+    counts = sections["record_count"].copy()
+    fields = RecordFields.allocate(int(counts.sum()), columns)
+    magic = int(batches["magic"][0])
+    try:
+        scan_sections(selection, buffer, sections, fields)
+    except CorruptRecordError as error:
+        readable = error.details["record"] if len(batches) == 1 else 0
+        return DumpedRecords(buffer, np.array([readable] * len(batches)), fields, magic, room), error
+    return DumpedRecords(buffer, counts, fields, magic, room), None
+
+
+def _readable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
+    """`batches` as a decoder needs them; as in Kafka, later formats are read as format 2."""
+    readable = batches.copy()
+    readable["magic"] = np.minimum(readable["magic"], 2)
+    if readable["magic"][0] < 2:
+        resolve_wrappers(data, readable, source)
+    negative = np.flatnonzero(readable["record_count"] < 0)
+    if len(negative):
+        row = int(negative[0])
+        raise source.corrupt("a batch has a negative number of records", row, batches[row])
+    return readable
+
+
+def _sizes(slices: Any, count: int) -> Longs:
+    sizes = np.diff(slices.offsets[: count + 1]).astype(np.int64)
+    return np.where(slices.valid[:count], sizes, -1)
+
+
+# ---
+# Control records: the end of a transaction, or a record of KRaft's own log (Kafka's `ControlRecordType`).
+
+
+_NAMES = (
+    "ABORT",
+    "COMMIT",
+    "LEADER_CHANGE",
+    "SNAPSHOT_HEADER",
+    "SNAPSHOT_FOOTER",
+    "KRAFT_VERSION",
+    "KRAFT_VOTERS",
+)
+_UNKNOWN = len(_NAMES)
+_TYPES = (
+    tuple(f" endTxnMarker: {name}" for name in _NAMES[:2])
+    + tuple(f" controlType: {name}({number})" for number, name in enumerate(_NAMES[2:], 2))
+    + (" controlType: UNKNOWN",),
+    tuple(f',"endTxnMarker":"{name}"' for name in _NAMES[:2])
+    + tuple(f',"controlType":"{name}"' for name in _NAMES[2:])
+    + (',"controlType":"UNKNOWN"',),
+)
+#: The further values in a line of a control record: its type, the number of an unknown one, and the coordinator's
+#: epoch.
+MARKER = Line(
+    "",
+    (
+        LineField("type", CHOICE, ("", ""), _TYPES),
+        LineField("type_number", OPTIONAL, ("", ""), (("", "(", ")"), ("", ',"controlTypeId":', ""))),
+        LineField("epoch", OPTIONAL, ("", ""), (("", " coordinatorEpoch: ", ""), ("", ',"coordinatorEpoch":', ""))),
+    ),
+)
+
+
+def marker_values(records: DumpedRecords, is_control: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """The values of MARKER for all `records`: absent where a record is none (`is_control`).
+
+    A key is version and type (int16 each), the value of an end marker version (int16) and epoch (int32).
+    """
+    has_type = is_control & (records.key_sizes >= 4)
+    kinds = np.where(is_control, -1, ABSENT)
+    kinds[has_type] = _integers(records.data, records.fields.key.positions[: records.size][has_type] + 2, 2)
+    ends = has_type & np.isin(kinds, (ABORT, COMMIT)) & (records.value_sizes >= 6)
+    epochs = np.full(records.size, ABSENT)
+    epochs[ends] = _integers(records.data, records.fields.value.positions[: records.size][ends] + 2, 4)
+    is_unknown = is_control & ((kinds < 0) | (kinds >= _UNKNOWN))
+    return {
+        "type": np.where(is_unknown, _UNKNOWN, kinds),
+        "type_number": np.where(is_unknown, kinds, ABSENT),
+        "epoch": epochs,
+    }
+
+
+def _integers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
+    """The big-endian integers of `width` bytes at `positions`."""
+    stored = data[positions[:, None] + np.arange(width)]
+    return np.ascontiguousarray(stored).view(f">i{width}")[:, 0].astype(np.int64)
+
+
+# ---
+# A file that is dumped: its address, the facts in its name, and the batches of a log that may be damaged.
+
+
+#: How many bytes of a log are looked at together.
+WINDOW_BYTES = 2 << 20
+
+_BASE_OFFSET = re.compile(r"[0-9]{1,20}")
+_FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedFile:
+    """A file, and its address as the user gave it."""
+
+    address: str
+    storage: Storage
+    name: str
+
+    @classmethod
+    def at(cls, address: str, storage_options: dict[str, Any] | None = None) -> DumpedFile:
+        """The file at a path or URL; raises StorageError for an address that is none."""
+        match = _FOLDER_AND_NAME.fullmatch(address)
+        assert match is not None
+        return cls(address, Storage(match["folder"] or ".", storage_options), match["name"])
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name from the last dot on; empty without one."""
+        return "." + self.name.rpartition(".")[2] if "." in self.name else ""
+
+    @property
+    def path(self) -> str:
+        """The whole path or URL."""
+        return f"{self.storage.url.rstrip('/')}/{self.name}"
+
+    @property
+    def base_offset(self) -> int:
+        """The offset in the name, before its first dot; 0 if there is none, as in distlog's own names."""
+        stem = self.name.partition(".")[0]
+        return min(int(stem), MAX_LONG) if _BASE_OFFSET.fullmatch(stem) else 0
+
+    @property
+    def size(self) -> int:
+        """The size in bytes; raises FileNotFoundError."""
+        return self.storage.size(self.name)
+
+    def sibling(self, suffix: str) -> DumpedFile:
+        """The segment's file of another suffix."""
+        return DumpedFile(self.address, self.storage, self.name.partition(".")[0] + suffix)
+
+    def frames(self, end: int) -> Iterator[Batches]:
+        """The whole batches before `end`, some MB at a time; no checksum is looked at.
+
+        Raises CorruptRecordError for an impossible size, after which nothing can be found.
+        """
+        file = LogFile(self.storage, Part.file(self.name, end), end, mapped=False)
+        try:
+            yield from BatchWalk(file.read, 0, end, WINDOW_BYTES, "raise", headers=self._headers)
+        finally:
+            file.close()
+
+    def _headers(self, data: memoryview, position: int) -> Headers:
+        array = byte_array(data)
+        status, stop, count = count_frames(array)
+        rows = np.zeros(count, BATCH)
+        read_frames(array, rows)
+        return rows, None if status == OK else self._bad_size(status, array, stop, position)
+
+    def _bad_size(self, status: int, data: npt.NDArray[np.uint8], at: int, origin: int) -> CorruptRecordError:
+        length = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD].tobytes(), "big", signed=True)
+        least = f"at least {SMALLEST_LENGTH}" if status == BAD_LENGTH else "the bytes of its header"
+        return CorruptRecordError(
+            f"a batch claims {length} bytes, not {least}: nothing behind it can be read",
+            file=self.path,
+            position=origin + at,
+        )
+
+
+# ---
+# The lines for batches and records of a log, named and ordered as by Kafka's `DumpLogSegments`.
+
+
+_END = (
+    number("position"),
+    *time("maxTimestamp"),
+    number("size"),
+    number("magic"),
+    choice("compresscodec", ("none", "gzip", "snappy", "lz4", "zstd", "unknown(5)", "unknown(6)", "unknown(7)")),
+    number("crc"),
+    flag("isvalid"),
+)
+BATCH_LINE = Line(
+    "batch",
+    (
+        *(number(name) for name in ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence")),
+        *(number(name) for name in ("producerId", "producerEpoch", "partitionLeaderEpoch")),
+        flag("isTransactional"),
+        flag("isControl"),
+        optional("deleteHorizonMs"),
+        *_END,
+    ),
+)
+LEGACY_BATCH = Line("batch", (number("offset"), *_END))
+_RECORD = (number("offset"), *time("timestamp"), number("keySize"), number("valueSize"))
+RECORD = Line("record", (*_RECORD, number("sequence")), begin="|", end="")
+#: The brace is in the lines of Kafka's tool too.
+LEGACY_RECORD = Line("record", (*_RECORD, flag("isValid"), number("crc"), constant("}")), begin="|", end="")
+BARE_RECORD = Line("record", (), end="")
+_NOTHING = Line("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class LogStyle:
+    """The printed values of a record, and their form."""
+
+    metadata: bool
+    content: bool
+    as_json: bool
+
+    def lines(
+        self, batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_], records: DumpedRecords
+    ) -> memoryview:
+        """The lines of `batches` (BATCH rows of one format), whose file has the position `origin` at `position` 0.
+
+        `valid` marks the batches whose checksums hold, `records` are theirs.
+        """
+        current = int(batches["magic"][0]) >= 2
+        batch, record = BATCH_LINE if current else LEGACY_BATCH, RECORD if current else LEGACY_RECORD
+        record = record if self.metadata else BARE_RECORD
+        out = new_array(self._room(len(batches), batch, record, records), np.uint8)
+        size = write_records(
+            out,
+            batch.layout(as_json=self.as_json),
+            batch.values(len(batches), _batch_columns(batches, origin, valid)),
+            records.counts,
+            record.layout(as_json=self.as_json),
+            record.values(records.size, _record_columns(batches, records)),
+            (MARKER if self.metadata else _NOTHING).layout(as_json=self.as_json),
+            self._markers(batches, records),
+            RecordContent(records.data, records.fields.key, records.fields.value, records.fields.headed),
+            np.zeros(int(self.content), np.uint8),
+            self._texts(),
+        )
+        return memoryview(out.data)[:size]
+
+    def _markers(self, batches: npt.NDArray[Any], records: DumpedRecords) -> Longs:
+        is_control = np.repeat((batches["attributes"] & CONTROL != 0) & (batches["magic"] >= 2), records.counts)
+        if not is_control.any():
+            return np.zeros((0, 0), np.int64)
+        return MARKER.values(records.size, marker_values(records, is_control))
+
+    def _room(self, batches: int, batch: Line, record: Line, records: DumpedRecords) -> int:
+        """As many bytes as the lines may take; a byte of a header's length gives the texts around its key."""
+        growth = JSON_GROWTH + 2 if self.as_json else UTF8_GROWTH + 1
+        around = sum(len(text) for style in _TEXTS.values() for text in style)
+        longest = record.longest + MARKER.longest + around
+        return batches * batch.longest + records.size * longest + growth * records.room + SLACK
+
+    def _texts(self) -> Texts:
+        return texts(_TEXTS[self.as_json, self.metadata])
+
+
+#: By whether it is JSON, and whether metadata comes before: the texts that `write_records` puts around headers and
+#: content.
+_TEXTS = {
+    (False, True): (" headerKeys: [", "]", " key: ", " payload: ", "", "", "\n"),
+    (False, False): ("", "", "| key: ", " payload: ", "", "", "\n"),
+    (True, True): (',"headerKeys":[', "]", ',"key":', ',"payload":', '{"base64":"', '"}', "}\n"),
+    (True, False): ("", "", ',"key":', ',"payload":', '{"base64":"', '"}', "}\n"),
+}
+
+
+def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    attributes, sequence = batches["attributes"], batches["base_sequence"].astype(np.int64)
+    last_offset = batches["base_offset"] + batches["last_offset_delta"]
+    return {
+        "offset": last_offset,
+        "baseOffset": batches["base_offset"],
+        "lastOffset": last_offset,
+        "count": batches["record_count"],
+        "baseSequence": sequence,
+        "lastSequence": np.where(sequence == -1, -1, (sequence + batches["last_offset_delta"]) & MAX_INT),
+        "producerId": batches["producer_id"],
+        "producerEpoch": batches["producer_epoch"],
+        "partitionLeaderEpoch": batches["leader_epoch"],
+        "isTransactional": attributes & TRANSACTIONAL != 0,
+        "isControl": attributes & CONTROL != 0,
+        "deleteHorizonMs": np.where(attributes & DELETE_HORIZON != 0, batches["base_timestamp"], ABSENT),
+        "position": batches["position"] + origin,
+        "timestamp_type": timestamp_types(batches),
+        "maxTimestamp": batches["max_timestamp"],
+        "size": batches["size"],
+        "magic": batches["magic"],
+        "compresscodec": attributes & CODEC_MASK,
+        "crc": batches["crc"],
+        "isvalid": valid,
+    }
+
+
+def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
+    """The type of each batch's timestamps, as `line.time` takes it."""
+    types = np.where(batches["attributes"] & APPEND_TIME, 2, 1)
+    return np.where((batches["magic"] == 1) | (batches["magic"] >= 2), types, 0)
+
+
+def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[str, Any]:
+    sequences = np.repeat(batches["base_sequence"].astype(np.int64), records.counts)
+    deltas = records.offsets - np.repeat(batches["base_offset"], records.counts)
+    crcs, hold = records.checksums
+    return {
+        "offset": records.offsets,
+        "timestamp_type": np.repeat(timestamp_types(batches), records.counts),
+        "timestamp": records.timestamps,
+        "keySize": records.key_sizes,
+        "valueSize": records.value_sizes,
+        "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
+        "isValid": hold,
+        "crc": crcs,
+    }
+
+
+# ---
+# The output for some MB of a log: lines of batches and records, and offsets that do not follow each other.
+#
+# A window depends on nothing but its bytes, so several are made at the same time.
+
+
+#: Records are shown when their batches have decompressed to so many bytes.
+PART_BYTES = 4 << 20
+
+NO_OFFSETS = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownBatches:
+    """The lines of a part of a log, and the error behind them.
+
+    `ends` are the first and the last offset of its records; `before` and `after` are offsets of neighbours that do
+    not follow each other.
+    """
+
+    lines: memoryview
+    ends: tuple[int, int] | None
+    before: Longs
+    after: Longs
+    error: CorruptRecordError | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogWindows:
+    """Makes the lines of windows of the log at `path`; with `is_deep` of their records too."""
+
+    path: str
+    style: LogStyle
+    is_deep: bool
+
+    def show(self, window: Batches) -> Iterator[ShownBatches]:
+        """The output for the `window`, part by part."""
+        valid = checksums_hold(window)
+        for start, end in _runs_of_one_format(window.rows):
+            batches = window.rows[start:end]
+            for records, error in self._records(window, batches):
+                count = len(records.counts)
+                lines = self.style.lines(batches[:count], window.position, valid[start : start + count], records)
+                yield _shown(lines, records, error)
+                batches, start = batches[count:], start + count
+
+    def _records(
+        self, window: Batches, batches: npt.NDArray[Any]
+    ) -> Iterator[tuple[DumpedRecords, CorruptRecordError | None]]:
+        """The records of `batches`, part by part; a batch that cannot be read is a part by itself."""
+        source = Source(self.path, window.position)
+        if not self.is_deep:
+            yield no_records(batches), None
+            return
+        if batches["magic"][0] < 0:
+            text = f"batches have the unknown format {batches['magic'][0]}, so their records are not shown"
+            yield no_records(batches), source.corrupt(text, 0, batches[0])
+            return
+        data, columns = byte_array(window.data), self._columns(batches)
+        while len(batches):
+            records, error = scan(data, batches, source, columns, PART_BYTES)
+            if error is not None and len(batches) > 1:
+                # halves of halves find the bad batch
+                yield from self._records(window, batches[: len(batches) // 2])
+                batches = batches[len(batches) // 2 :]
+            else:
+                yield records, error
+                batches = batches[len(records.counts) :]
+
+    def _columns(self, batches: npt.NDArray[Any]) -> tuple[str, ...]:
+        has_headers = batches["magic"][0] >= 2 and self.style.metadata
+        return ("key", "value", "headers") if has_headers else ("key", "value")
+
+
+def _shown(lines: memoryview, records: DumpedRecords, error: CorruptRecordError | None) -> ShownBatches:
+    if records.size == 0:
+        return ShownBatches(lines, None, NO_OFFSETS, NO_OFFSETS, error)
+    offsets = records.offsets
+    gaps = np.flatnonzero(np.diff(offsets) != 1)
+    return ShownBatches(lines, (int(offsets[0]), int(offsets[-1])), offsets[gaps], offsets[gaps + 1], error)
+
+
+def checksums_hold(window: Batches) -> npt.NDArray[np.bool_]:
+    """Flag the batches with the right checksum; formats later than 2 are taken to have it as format 2 does."""
+    valid = np.zeros(len(window.rows), bool)
+    find_valid(byte_array(window.data), window.rows, CRC_START, LEGACY_CRC_START, valid)
+    return valid
+
+
+def _runs_of_one_format(batches: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    changes = np.flatnonzero(np.diff(batches["magic"])) + 1
+    return zip([0, *changes.tolist()], [*changes.tolist(), len(batches)], strict=True)
+
+
+# ---
+# Dumps a log: a line for each batch, with its checksum checked, and for each of its records if they are wanted.
+
+
+#: How many parts of a window are made before they are selection for: more would need memory without a bound, since a
 #: window may decompress to any size.
 _AHEAD_PARTS = 4
 
@@ -25,7 +556,7 @@ NON_CONSECUTIVE = Line("nonConsecutive", (number("first", ""), number("second", 
 
 
 def dump_log(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
-    """Write what is in a `.log` file. Goes on behind a batch that cannot be read, as long as its size can be."""
+    """Write the content of a `.log` file. Goes on behind a batch that cannot be read, as long as its size can be."""
     output.say(f"Log starting offset: {file.base_offset}", "log", startOffset=file.base_offset)
     _LogDump(file, options, output).run(min(file.size, options.max_bytes))
 
@@ -41,8 +572,8 @@ class _LogDump:
     def run(self, end: int) -> None:
         position = 0
         try:
-            for shown, stop in self._shown(end):
-                for part in shown:
+            for parts, stop in self._shown(end):
+                for part in parts:
                     self._write(part)
                 position = stop
         except CorruptRecordError as error:
@@ -51,23 +582,23 @@ class _LogDump:
             text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
             self._output.say(text, "invalidBytes", count=end - position)
 
-    def _shown(self, end: int) -> Iterator[tuple[Iterator[Shown], int]]:
-        """What is shown of each window, and where it ends; all cores make the next ones."""
+    def _shown(self, end: int) -> Iterator[tuple[Iterator[ShownBatches], int]]:
+        """The output for each window, and its end; all cores make the next ones."""
         workers = cores()
-        tasks = (partial(self._begun, frames) for frames in self._file.frames(end))
+        tasks = (partial(self._begun, window) for window in self._file.frames(end))
         with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
             yield from windows
 
-    def _begun(self, frames: Frames) -> tuple[Iterator[Shown], int]:
-        return begun(self._windows.show(frames), _AHEAD_PARTS), frames.position + len(frames.data)
+    def _begun(self, window: Batches) -> tuple[Iterator[ShownBatches], int]:
+        return begun(self._windows.show(window), _AHEAD_PARTS), window.end
 
-    def _write(self, part: Shown) -> None:
+    def _write(self, part: ShownBatches) -> None:
         self._output.write(part.lines)
         self._compare_offsets(part)
         if part.error is not None:
             self._output.fail(part.error)
 
-    def _compare_offsets(self, part: Shown) -> None:
+    def _compare_offsets(self, part: ShownBatches) -> None:
         if part.ends is None:
             return
         (first, last), before, after = part.ends, part.before, part.after

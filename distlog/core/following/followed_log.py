@@ -1,21 +1,71 @@
-"""What a follower reads: its own view of a topic, which moves on, and windows of records up to its end."""
+"""The records that a follower reads, and its positions: by itself, or its part of a group's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from math import inf
 
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrow_arrays import numbers_of
-from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
-from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.log.tail_watch import TailWatch
+from distlog.core.arrays import numbers_of
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import DistlogError, InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.groups.membership import Membership
+from distlog.core.integers import whole_number
+from distlog.core.log.live_snapshot import LiveSnapshot, TailWatch
 from distlog.core.reading import pipeline, scan_plan
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import OutOfRange, bounded_start
 from distlog.core.reading.stable_offset import last_stable_offset, transactional_segments
+from distlog.core.reading.time_lookup import EARLIEST, offset_for_time
+from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.transactions.isolation import IsolationLevel
+from distlog.core.transactions.open_transactions import IsolationLevel
+
+# ---
+# Where a follower, or a group, begins in each partition.
+
+
+#: An offset from 0 on, by partition or for all; a datetime or ISO 8601 text; EARLIEST, LATEST or MAX_TIMESTAMP.
+Start = Time | Mapping[int, Time]
+
+
+def start_offset(
+    reader: SegmentReader, snapshot: Snapshot, partition: int, start: Start | None, out_of_range: OutOfRange = "fail"
+) -> int:
+    """The offset in one partition that `start` means: the log start if it does not name the partition.
+
+    A time means the first record at or after it; if there is none yet, the log end. Raises OffsetOutOfRangeError for
+    an offset outside of the log, unless `out_of_range` names another one; InvalidConfigError, ValueError.
+    """
+    own = start.get(partition) if isinstance(start, Mapping) else start
+    state = snapshot.partitions[partition]
+    if own is None:
+        return state.log_start_offset
+    if isinstance(own, str | datetime):
+        return _at_time(reader, snapshot, partition, to_ms(own))
+    offset = whole_number("start", own)
+    if offset < 0:
+        return _at_time(reader, snapshot, partition, offset)
+    return bounded_start(partition, offset, state, out_of_range)
+
+
+def _at_time(reader: SegmentReader, snapshot: Snapshot, partition: int, time: int) -> int:
+    state = snapshot.partitions[partition]
+    if time == EARLIEST:
+        return state.log_start_offset
+    place = offset_for_time(reader, state, time)
+    return state.log_end_offset if place is None else place[0]
+
+
+# ---
+# A follower's view of a topic, which moves on, and windows of records up to its end.
+
 
 #: About how much log of each partition is read before the others get their turn, and newer metadata is looked for.
 WINDOW_BYTES = 64 << 20
@@ -46,11 +96,11 @@ class FollowedLog:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions of the topic."""
         return len(self.snapshot.partitions)
 
     def end(self, partition: int) -> int:
-        """The offset up to which records may be read now: the last stable offset, if it reads what is committed."""
+        """The offset up to which records may be read now: the last stable offset for committed records only."""
         if partition not in self._ends:
             state = self.snapshot.partitions[partition]
             is_bounded = self._isolation == "read_committed" and transactional_segments(state)
@@ -60,19 +110,19 @@ class FollowedLog:
         return self._ends[partition]
 
     def is_behind(self, positions: Mapping[int, int]) -> bool:
-        """Whether a position is above the log end that is known: a member of the group has seen more of the topic."""
+        """True if a position is above the log end that is known: a member of the group has seen more of the topic."""
         partitions = self.snapshot.partitions
         return any(offset > partitions[number].log_end_offset for number, offset in positions.items())
 
     def look(self, *, again: bool = False) -> bool:
-        """Move on to what there is now; whether anything may be new. One GET, or less on a local disk.
+        """Move on to the newest state; whether anything may be new. One GET, or less on a local disk.
 
         With `again` it does so even if nothing seems to be new.
 
         Raises TopicNotFoundError when the topic was dropped.
         """
         self._is_stale, self.cuts = self._is_stale or again, {}
-        # the watch is asked each time: what it has noted must be older than what is read
+        # the watch is asked each time: its notes must be older than the state that is read
         if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):
             return False
         self._is_stale = True
@@ -103,7 +153,7 @@ class FollowedLog:
 class Window:
     """The records of a range of offsets in each partition, in (partition, offset) order; `ends` is behind them.
 
-    Behind the last record there may be offsets without any: markers, or what compaction dropped.
+    Behind the last record there may be offsets without any: markers, or records that compaction dropped.
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], columns: Sequence[str], ends: Mapping[int, int]) -> None:
@@ -129,7 +179,7 @@ def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 def _cuts(before: Snapshot, now: Snapshot) -> dict[int, int]:
-    """Where partitions were cut between two snapshots. If the segment was merged since, nothing tells."""
+    """The offsets at which partitions were cut between two snapshots; unknown for a segment that was merged since."""
     ends = ((n, old, _sealed_end(old, now.partitions[n])) for n, old in enumerate(before.partitions))
     return {n: end for n, old, end in ends if end is not None and end < old.log_end_offset}
 
@@ -161,3 +211,172 @@ def _window_end(state: PartitionState, start: int, end: int) -> int:
     segment = segments[row]
     step = (segment.next_offset - segment.base_offset) * WINDOW_BYTES // segment.log_bytes
     return min(end, max(start, segment.base_offset) + max(step, 1))
+
+
+# ---
+# The partitions that a follower reads, and how far it has come: all by itself, or its part of a group's.
+
+
+_log = logging.getLogger(__name__)
+
+
+class FollowerAssignment(ABC):
+    """One follower's part of `log`. `position` is the next offset to hand out, by partition."""
+
+    def __init__(self, log: FollowedLog, start: Start | None, out_of_range: OutOfRange) -> None:
+        self.log, self._start, self._out_of_range = log, start, out_of_range
+        self.position: dict[int, int] = {}
+
+    @property
+    def wanted(self) -> Mapping[int, int]:
+        """The positions of the partitions to read now."""
+        return self.position
+
+    @property
+    def is_lapsed(self) -> bool:
+        """True if other members may read the same partitions by now."""
+        return False
+
+    def due_s(self) -> float:
+        """The seconds until `renew` should be called."""
+        return inf
+
+    @abstractmethod
+    def renew(self) -> bool:
+        """Take the partitions to read now; returns whether any came or went."""
+
+    def prolong(self) -> None:  # noqa: B027 - without a group no member waits for it
+        """Give the time for a batch that is about to be handed out."""
+
+    @abstractmethod
+    def commit(self, positions: Mapping[int, int] | None) -> None:
+        """Keep positions in the topic: the given ones, or all."""
+
+    def move(self, partition: int, offset: int) -> None:
+        """Read on at `offset`, since the position is out of the log."""
+        self.position[partition] = offset
+
+    def finish(self) -> None:  # noqa: B027 - without a group there is nothing to do
+        """Commit the records that were handed out, and are done."""
+
+    def leave(self) -> None:  # noqa: B027
+        """Give the partitions to the other members."""
+
+    def begin(self, partition: int, added: bool) -> int:
+        """The first offset to read in a partition; in one that was `added` since, its start: nothing is missed."""
+        start = EARLIEST if added else self._start
+        return start_offset(self.log.handle.reader, self.log.snapshot, partition, start, self._out_of_range)
+
+
+class WholeAssignment(FollowerAssignment):
+    """The partitions that were asked for, or all, with partitions that are added later."""
+
+    def __init__(
+        self, log: FollowedLog, partitions: Collection[int] | None, start: Start | None, out_of_range: OutOfRange
+    ) -> None:
+        super().__init__(log, start, out_of_range)
+        chosen = range(log.partitions) if partitions is None else partitions
+        self.position = {number: self.begin(number, False) for number in chosen}
+        self._grows = partitions is None
+
+    def renew(self) -> bool:
+        """See FollowerAssignment."""
+        if not self._grows or len(self.position) == self.log.partitions:
+            return False
+        new = range(len(self.position), self.log.partitions)
+        self.position |= {number: self.begin(number, True) for number in new}
+        return True
+
+    def commit(self, positions: Mapping[int, int] | None) -> None:
+        """See FollowerAssignment."""
+        raise InvalidConfigError("this follower keeps no positions: follow with a group to commit them")
+
+
+class GroupAssignment(FollowerAssignment):
+    """The partitions that a group gives to this member."""
+
+    def __init__(self, log: FollowedLog, member: Membership, start: Start | None, out_of_range: OutOfRange) -> None:
+        super().__init__(log, start, out_of_range)
+        self._member, self._joins = member, 0
+        self._committed: dict[int, int] = {}
+
+    @property
+    def wanted(self) -> Mapping[int, int]:
+        """See FollowerAssignment; without partitions that other members wait for, or that are behind here."""
+        hidden = self._member.leaving
+        return {n: at for n, at in self.position.items() if n not in hidden and n < self.log.partitions}
+
+    @property
+    def is_lapsed(self) -> bool:
+        """See FollowerAssignment."""
+        return self._member.is_lapsed
+
+    def due_s(self) -> float:
+        """See FollowerAssignment."""
+        return self._member.due_s(self._pending())
+
+    def renew(self) -> bool:
+        """See FollowerAssignment: signs on, beats, and takes and gives up partitions, when it is time for it."""
+        if self.due_s() > 0:
+            return False
+        before = self.wanted.keys()
+        self._member.sync(self.log.partitions, self.begin, self._pending())
+        rejoined = self._take()
+        return rejoined or self.wanted.keys() != before
+
+    def prolong(self) -> None:
+        """See FollowerAssignment."""
+        self._member.prolong()
+
+    def commit(self, positions: Mapping[int, int] | None) -> None:
+        """See FollowerAssignment. Raises FencedMemberError, and OffsetOutOfRangeError for records not handed out."""
+        chosen = None if positions is None else {n: whole_number("offset", at) for n, at in positions.items()}
+        for number, offset in (chosen or {}).items():
+            self._check(number, offset)
+        self._member.commit(self.position if chosen is None else chosen)
+        self._take()
+
+    def move(self, partition: int, offset: int) -> None:
+        """See FollowerAssignment. If the log lost its end, the group's position goes back with it."""
+        super().move(partition, offset)
+        if offset < self._committed[partition]:
+            self._member.commit({partition: offset}, back=True)
+            self._take()
+
+    def finish(self) -> None:
+        """See FollowerAssignment."""
+        if self._pending():
+            self.commit(None)
+
+    def leave(self) -> None:
+        """See FollowerAssignment."""
+        self.position, self._committed = {}, {}
+        try:
+            self._member.leave()
+        except DistlogError as error:
+            # an error that ended the iteration matters more
+            _log.warning("could not leave the group: the other members wait for the lease to end (%s)", error)
+
+    def _pending(self) -> Collection[int]:
+        return {number for number, offset in self.position.items() if offset > self._committed[number]}
+
+    def _take(self) -> bool:
+        """Learn the owned partitions; whether this is a new membership, which begins at the group's positions."""
+        rejoined, self._joins = self._joins != self._member.joins, self._member.joins
+        current = {} if rejoined else self.position
+        self._committed = self._member.owned
+        self.position = {number: current.get(number, offset) for number, offset in self._committed.items()}
+        return rejoined
+
+    def _check(self, partition: int, offset: int) -> None:
+        if partition not in self.position:
+            raise TopicNotFoundError("this member does not have the partition", partition=partition)
+        low, high = self._committed[partition], self.position[partition]
+        if not low <= offset <= high:
+            raise OffsetOutOfRangeError(
+                "a position must lie between the last committed one and the end of the records handed out",
+                partition=partition,
+                offset=offset,
+                committed=low,
+                handed_out=high,
+            )

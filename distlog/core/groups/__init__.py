@@ -1,1 +1,1 @@
-"""Groups of followers: who reads which partitions, and how far the group has come."""
+"""Groups of followers: their members' partitions, and their positions."""

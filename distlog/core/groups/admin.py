@@ -1,22 +1,19 @@
-"""What people do with groups: list and describe them, set their positions, delete them."""
+"""The administration of groups: lists, descriptions, new positions, deletion."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.commits.format.fields import UUID
-from distlog.core.commits.state.snapshot import Snapshot
-from distlog.core.display.listing import Listing
+from distlog.core.commits.fields import UUID
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display import Listing
 from distlog.core.errors import InvalidConfigError
-from distlog.core.groups.committed import Committed, KafkaCommits
-from distlog.core.groups.group_log import GroupLog
-from distlog.core.groups.group_state import GroupState
-from distlog.core.groups.take_over import taken_over, unseen, with_positions
+from distlog.core.groups.group_log import GroupLog, GroupState
 from distlog.core.storage.storage import FileInfo, Storage
 
 _TABLE = pa.schema(
@@ -33,39 +30,26 @@ _TABLE = pa.schema(
 
 
 def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
-    """The groups of the topic with this id, by name, without those that were deleted."""
-    return [state for state in _states(storage, topic_id) if state.exists]
-
-
-def _states(storage: Storage, topic_id: str) -> Iterator[GroupState]:
+    """The groups of the topic with this id, by name, without deleted groups."""
     folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
     names = sorted(filter(None, (paths.parse_group_folder(folder.rpartition("/")[2]) for folder in folders)))
-    return (GroupLog(storage, topic_id, name).load() for name in names)
+    states = (GroupLog(storage, topic_id, name).load() for name in names)
+    return [state for state in states if state.exists]
 
 
-def group_table(storage: Storage, snapshot: Snapshot, kafka: Mapping[str, Mapping[int, Committed]]) -> Listing:
+def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
     """A row per group and partition: the group's position, the log end, the lag, and the member that owns it.
 
-    `kafka` has what Kafka's clients have committed, by group and partition; of their members nothing is known. A
-    member that died is shown until another member, or the next one that joins, has watched its lease run out.
+    A dead member is shown until another member, or the next one that joins, has watched its lease run out.
     """
-    states = {state.group: state for state in _states(storage, snapshot.topic_id)}
-    names = sorted({*states, *kafka})
-    rows = [
-        row
-        for name in names
-        for row in _rows(states.get(name, GroupState.empty(snapshot.topic_id, name)), snapshot, kafka.get(name, {}))
-    ]
+    rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
     return Listing(pa.Table.from_pylist(rows, _TABLE), "groups and partitions")
 
 
-def _rows(state: GroupState, snapshot: Snapshot, kafka: Mapping[int, Committed]) -> list[dict[str, object]]:
-    positions = [state.position(number, kafka.get(number)) for number in range(len(snapshot.partitions))]
-    if not state.exists and not any(position is not None for position in positions):
-        return []
+def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
     rows = []
-    for number, (partition, position) in enumerate(zip(snapshot.partitions, positions, strict=True)):
-        owner = state.member(state.owners.get(number, ""))
+    for number, partition in enumerate(snapshot.partitions):
+        position, owner = state.positions.get(number), state.member(state.owners.get(number, ""))
         rows.append(
             {
                 "group": state.group,
@@ -80,59 +64,50 @@ def _rows(state: GroupState, snapshot: Snapshot, kafka: Mapping[int, Committed])
     return rows
 
 
-def reset(
-    log: GroupLog, positions: Mapping[int, int], partitions: int, missing: Mapping[int, int], kafka: KafkaCommits
-) -> GroupState:
+def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool) -> GroupState:
     """Set the positions of some partitions, and end all memberships; a group that does not exist is made.
 
-    A member that lives learns of it at its next commit or look, and joins again, at these positions. In the other
-    partitions of the topic's `partitions`, a group without a position gets that of Kafka's clients, or `missing`.
+    A member that lives learns of it at its next commit or look, and joins again, at these positions. A group gets
+    `missing` positions, which are of all partitions of the topic, where it has none. Raises InvalidConfigError if it
+    must have no members (`is_empty`), and has.
     """
-    before, found = log.load(), kafka()
+
+    before = log.load()
 
     def plan(state: GroupState) -> GroupState:
-        new = unseen(state, before, found)
-        count = max(partitions, state.partitions)
-        without = {*state.forgotten, *range(state.partitions, count)}
-        begun = {number: missing[number] for number in without if number < partitions}
-        state = dataclasses.replace(with_positions(state, begun), partitions=count, members=(), owners={})
-        return with_positions(taken_over(state, new), positions)
-
-    return log.commit(before, plan)
-
-
-def delete(log: GroupLog, kafka: KafkaCommits) -> None:
-    """Forget a group's positions and members; raises InvalidConfigError if there is no such group.
-
-    A member that lives joins again, and makes the group anew. What Kafka's clients have committed so far does not
-    count any more. A few small files stay: to put the name of a deleted version again would succeed.
-    """
-    before, found = log.load(), kafka()
-
-    def plan(state: GroupState) -> GroupState:
-        if not state.exists and not unseen(state, before, found):
-            raise InvalidConfigError("there is no such group", group=log.group)
+        if is_empty and state.members:
+            raise InvalidConfigError(
+                "the group has members: end them before; a dead member counts until another one has joined, or "
+                "until the group's positions are set in another way",
+                group=log.group,
+            )
+        count = max(len(missing), state.partitions)
+        earlier = {**{number: missing[number] for number in range(state.partitions, count)}, **state.positions}
         return dataclasses.replace(
-            state, partitions=0, members=(), owners={}, positions={}, kafka=found, forgotten=()
+            state, partitions=count, members=(), owners={}, positions=dict(sorted({**earlier, **positions}.items()))
         )
 
-    log.commit(before, plan)
+    after = log.commit(before, plan)
+    log.forget({member.id for member in before.members})
+    return after
 
 
-def forget(log: GroupLog, partitions: Iterable[int]) -> None:
-    """Forget the positions in some partitions: who joins next begins there as a new group does.
+def delete(log: GroupLog) -> None:
+    """Forget a group's positions and members; raises InvalidConfigError if there is no such group.
 
-    Those that a member has by now stay: it goes on from them, and would commit what does not count.
+    A member that lives joins again, and makes the group anew. A few small files stay: to put the name of a deleted
+    version again would succeed.
     """
-    asked = {*partitions}
 
-    def plan(state: GroupState) -> GroupState | None:
-        gone = (asked & state.positions.keys()) - state.owners.keys() - {*state.forgotten}
-        if not gone:
-            return None
-        return dataclasses.replace(state, forgotten=tuple(sorted({*state.forgotten, *gone})))
+    before = log.load()
 
-    log.commit(log.load(), plan)
+    def plan(state: GroupState) -> GroupState:
+        if not state.exists:
+            raise InvalidConfigError("there is no such group", group=log.group)
+        return dataclasses.replace(state, partitions=0, members=(), owners={}, positions={})
+
+    log.commit(before, plan)
+    log.forget({member.id for member in before.members})
 
 
 def group_folders(storage: Storage) -> list[str]:
@@ -144,17 +119,17 @@ def group_folders(storage: Storage) -> list[str]:
 def group_files(
     storage: Storage, folders: Iterable[str], topic_id: str | None
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """The files of these groups: those of the topic with this id, and those of topics that were dropped.
+    """The files of these groups: of the topic with this id, and of dropped topics.
 
     Only a local disk, where dead writers leave files, is asked for the first.
     """
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
-    found: tuple[list[FileInfo], list[FileInfo]] = [], []
+    files: tuple[list[FileInfo], list[FileInfo]] = [], []
     for folder in folders:
         is_dead = not folder.startswith(live)
         if is_dead or storage.is_local:
-            found[is_dead].extend(storage.list(folder))
-    return found
+            files[is_dead].extend(storage.list(folder))
+    return files
 
 
 def _topic_id(folder: str) -> bool:

@@ -1,11 +1,4 @@
-"""A group's own little log: a file per version, put if absent, each with the whole state.
-
-So commits of positions make no version of the topic, which every reader would have to read. Only the newest versions
-are kept. To put the name of a version that was deleted would succeed, though nobody would ever read it. So whoever
-has put a version lists the folder: a version is deleted only when there is one that is KEPT higher, and the highest
-is never deleted. If the list has none that is about KEPT higher, then neither the version nor the one that it was
-made from was deleted before, and the put counts.
-"""
+"""A group's own little log: a file per version, put if absent, each with the whole state."""
 
 from __future__ import annotations
 
@@ -13,14 +6,175 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random, SystemRandom
+from typing import Any
 
 from distlog.core import paths
-from distlog.core.errors import CommitConflictError, CorruptMetadataError, StorageError
-from distlog.core.groups.group_state import GroupState
-from distlog.core.storage.storage import Storage
+from distlog.core.commits import fields
+from distlog.core.commits.fields import LONG, NAME, PARTITION, UUID, Integer, Text, by_partition, optional, stored
+from distlog.core.errors import CommitConflictError, CorruptMetadataError, StorageError, UnsupportedVersionError
+from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import elapsed_s
+
+# ---
+# The whole state of a group at one version, and its JSON.
+
+
+FORMAT = 1
+#: The longest lease, in ms: the wait for a dead member's lease must end.
+LONGEST_LEASE_MS = 86_400_000
+_MEMBER_ID = Text("[0-9a-f]{32}")
+
+
+def _partitions(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of partitions")
+    return tuple(map(PARTITION, value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A follower in a group; `name` is for people. It takes `partitions` only, or all if None.
+
+    It is taken for dead when it has shown no sign of life for `lease_ms`: neither its file of heartbeats has changed,
+    nor `beat`, which grows with each version that it puts.
+    """
+
+    id: str = stored(_MEMBER_ID)
+    name: str = stored(NAME)
+    beat: int = stored(LONG)
+    lease_ms: int = stored(Integer(1, LONGEST_LEASE_MS))
+    partitions: tuple[int, ...] | None = stored(optional(_partitions), default=None)
+    unknown: str = fields.unknown_fields()
+
+    def takes(self, partition: int) -> bool:
+        """True if it takes this partition at all."""
+        return self.partitions is None or partition in self.partitions
+
+
+def _members(value: Any) -> tuple[Member, ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of members")
+    members = tuple(fields.read(Member, each) for each in value)
+    if len({member.id for member in members}) < len(members):
+        raise ValueError("a member is listed twice")
+    return members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A group at `version`; `id` is of the put that made it. Version -1 is before the first.
+
+    The group knows `partitions` partitions, and has a position in each: the next offset to hand out. `owners` are the
+    ids of the members that may hand out a partition's records, at most one each.
+    """
+
+    version: int = stored(LONG, default=-1)
+    id: str = stored(UUID, default="")
+    topic_id: str = stored(UUID)
+    group: str = stored(NAME)
+    partitions: int = stored(PARTITION, default=0)
+    members: tuple[Member, ...] = stored(_members, default=())
+    owners: Mapping[int, str] = stored(by_partition(_MEMBER_ID))
+    positions: Mapping[int, int] = stored(by_partition(LONG))
+    unknown: str = fields.unknown_fields()
+
+    @classmethod
+    def empty(cls, topic_id: str, group: str) -> GroupState:
+        """The state before version 0."""
+        return cls(topic_id=topic_id, group=group, owners={}, positions={})
+
+    @property
+    def exists(self) -> bool:
+        """True if a member has joined, or positions were set, since the group was made or deleted."""
+        return self.partitions > 0
+
+    def member(self, member_id: str) -> Member | None:
+        """The member with this id."""
+        return next((member for member in self.members if member.id == member_id), None)
+
+    def owned_by(self, member_id: str) -> list[int]:
+        """The partitions that this member owns."""
+        return sorted(partition for partition, owner in self.owners.items() if owner == member_id)
+
+    def encode(self) -> bytes:
+        """The bytes of the file of this version."""
+        return fields.write_text({"format": FORMAT, **fields.write(self)}, fields.write)
+
+    @classmethod
+    def decode(cls, data: bytes, file: str) -> GroupState:
+        """The state that the bytes of `file` hold; raises UnsupportedVersionError, CorruptMetadataError."""
+        try:
+            body = fields.parse(data)
+            if not isinstance(body, dict):
+                raise ValueError("it must be an object")
+            if fields.LONG(body.pop("format", None)) > FORMAT:
+                raise UnsupportedVersionError("a newer distlog wrote this group: upgrade", file=file)
+            fields.check_sum(data)
+            del body["crc32c"]
+            state = fields.read(cls, body)
+            _check(state)
+        except (ValueError, RecursionError) as error:
+            text = f"not a group's state: {error}; delete the file to go back to the version before"
+            raise CorruptMetadataError(text, file=file) from error
+        return state
+
+
+def _check(state: GroupState) -> None:
+    if state.version < 0 or not state.id:
+        raise ValueError("the state has no version or no id")
+    # the count is not believed before that many positions are there
+    if len(state.positions) != state.partitions or set(state.positions) != set(range(state.partitions)):
+        raise ValueError("there must be one position for each partition of the group")
+    if not set(state.owners.values()) <= {member.id for member in state.members}:
+        raise ValueError("an owner of a partition is no member")
+    if any(partition >= state.partitions for partition in state.owners):
+        raise ValueError("a member owns a partition beyond the group's count")
+
+
+# ---
+# Which member should have which partition: as evenly as can be, and with few moves.
+
+
+def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:
+    """The member that should have each of the `partitions`, if any member takes it.
+
+    All members that see the same state come to the same answer, and it stays the same while they act on it. An owner
+    keeps its partitions up to its fair share. The rest goes to the members with the fewest.
+    """
+    takers = sorted(members, key=lambda member: member.id)
+    share, extra = divmod(partitions, len(takers)) if takers else (0, 0)
+    assigned: dict[int, str] = {}
+    counts = {member.id: 0 for member in takers}
+    for member in takers:
+        has = [number for number in range(partitions) if owners.get(number) == member.id and member.takes(number)]
+        room = share + (len(has) > share and extra > 0)
+        extra -= room > share
+        assigned |= dict.fromkeys(has[:room], member.id)
+        counts[member.id] = len(has[:room])
+    for number in range(partitions):
+        able = [member.id for member in takers if number not in assigned and member.takes(number)]
+        if able:
+            best = min(able, key=lambda each: (counts[each], owners.get(number) != each, each))
+            assigned[number] = best
+            counts[best] += 1
+    return assigned
+
+
+# ---
+# A group's own little log: a file per version, put if absent, each with the whole state.
+#
+# So commits of positions make no version of the topic, which every reader would have to read. Only the newest
+# versions are kept. A put of the name of a deleted version would succeed, though no member would ever read it. So
+# each put of a version is followed by a LIST of the folder: a version is deleted only when there is one that is KEPT
+# higher, and the highest is never deleted. If the list has none that is about KEPT higher, then neither the version
+# nor the one that it was made from was deleted before, and the put counts.
+#
+# The heartbeats are no versions: each member would have to read each of them. A member overwrites one small file of
+# its own beside the versions. Another size each time tells a listing that it lives, whatever times the storage notes.
+
 
 #: How many versions behind the newest are kept.
 KEPT = 32
@@ -29,7 +183,11 @@ TIMEOUT_S = 60.0
 _PAUSE_S = 0.05
 #: The largest file that is read: positions of a hundred thousand partitions take 3 MB.
 _MAX_BYTES = 64 << 20
+#: The sizes that a file of heartbeats has in turn.
+_SIZES = 64
 
+#: A member's file of heartbeats in a listing: its size, and when it was written. It is only compared.
+Heartbeat = tuple[int, int]
 #: Makes the next state from the newest one, or None if there is nothing to change.
 GroupPlan = Callable[[GroupState], GroupState | None]
 
@@ -55,61 +213,78 @@ class GroupLog:
 
     def load(self) -> GroupState:
         """The newest state: one LIST and one GET. Raises CorruptMetadataError, UnsupportedVersionError."""
-        while versions := self._versions():
-            state = self._read(max(versions))
+        return self.watch(None)[0]
+
+    def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
+        """The newest state, and the last heartbeats by member id: one LIST, and one GET if `state` is older."""
+        while True:
+            files = self._storage.list(self._folder)
+            newest = max(_versions(files), default=-1)
+            if state is None or state.version < newest:
+                state = self._read(newest) if newest >= 0 else GroupState.empty(self._topic_id, self.group)
             if state is not None:
-                return state
-        return GroupState.empty(self._topic_id, self.group)
+                return state, _heartbeats(files)
 
     def newer(self, state: GroupState) -> GroupState:
         """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
 
         If there is nothing new, a second GET tells whether the next version was deleted, as in a busy group.
         """
-        found = self._read(state.version + 1)
-        if found is None and state.version >= 0 and self._read(state.version) is None:
+        following = self._read(state.version + 1)
+        if following is None and state.version >= 0 and self._read(state.version) is None:
             return self.load()
-        while found is not None:
-            state, found = found, self._read(found.version + 1)
+        while following is not None:
+            state, following = following, self._read(following.version + 1)
         return state
 
     def commit(self, state: GroupState, plan: GroupPlan) -> GroupState:
-        """Put what `plan` makes of `state`, if that is the newest one; returns the new state: one PUT, one LIST.
+        """Put the result of `plan` for `state`, if that is the newest one; returns the new state: one PUT, one LIST.
 
-        `plan` is called again with a newer state after another member was first. Raises what it raises;
-        CommitConflictError when others were first until the deadline; CommitStateUnknownError when the put may have
-        happened: to try the same again is harmless.
+        `plan` is called again with a newer state after another member was first. Raises its errors;
+        CommitConflictError when other members were first until the deadline; CommitStateUnknownError when the put may
+        have happened: a second try is harmless.
         """
         end = self._clock() + TIMEOUT_S
         while True:
-            made = plan(state)
-            if made is None:
+            planned = plan(state)
+            if planned is None:
                 return state
-            made = dataclasses.replace(made, version=state.version + 1, id=str(uuid.uuid4()))
-            data = made.encode()
-            standing = self._storage.put_if_absent(self._file(made.version), data, timeout_s=TIMEOUT_S)
-            if standing == data and self._counts(made.version):
-                return made
+            planned = dataclasses.replace(planned, version=state.version + 1, id=str(uuid.uuid4()))
+            data = planned.encode()
+            existing = self._storage.put_if_absent(self._file(planned.version), data, timeout_s=TIMEOUT_S)
+            if existing == data and self._counts(planned.version):
+                return planned
             if self._clock() >= end:
-                raise CommitConflictError("nothing was committed: others were first; try again", group=self.group)
+                raise CommitConflictError(
+                    "nothing was committed: other members were first; try again", group=self.group
+                )
             self._sleep(self._random.uniform(0, _PAUSE_S))
             state = self.load()
 
+    def beat(self, member: str, count: int) -> None:
+        """Put heartbeat number `count` of a member, in place of the one before: one PUT."""
+        self._storage.put(f"{self._folder}/{paths.heartbeat_file(member)}", b"." * (1 + count % _SIZES))
+
+    def forget(self, members: Collection[str]) -> None:
+        """Delete the heartbeats of former members; a failed delete is left to other members."""
+        self._delete([f"{self._folder}/{paths.heartbeat_file(member)}" for member in sorted(members)])
+
     def _counts(self, version: int) -> bool:
-        """Whether a put of `version` that succeeded counts; deletes versions that are too old to be wanted."""
-        versions = self._versions()
+        """True if a put of `version` that succeeded counts; deletes versions that are too old to be wanted."""
+        versions = _versions(self._storage.list(self._folder))
         newest = max(versions, default=version)
         old = [each for each in versions if each <= newest - KEPT]
         if len(old) >= KEPT:
-            try:
-                self._storage.delete([self._file(each) for each in old])
-            except StorageError as error:
-                _log.warning("old versions of the group %s stay for now: %s", self.group, error)
+            self._delete([self._file(each) for each in old])
         return newest < version + KEPT - 1
 
-    def _versions(self) -> list[int]:
-        names = (file.name.rpartition("/")[2] for file in self._storage.list(self._folder))
-        return [version for name in names if (version := paths.parse_commit_file(name)) is not None]
+    def _delete(self, files: Sequence[str]) -> None:
+        if not files:
+            return
+        try:
+            self._storage.delete(files)
+        except StorageError as error:
+            _log.warning("old files of the group %s stay for now: %s", self.group, error)
 
     def _read(self, version: int) -> GroupState | None:
         file = self._file(version)
@@ -126,3 +301,13 @@ class GroupLog:
 
     def _file(self, version: int) -> str:
         return f"{self._folder}/{version:020d}.json"
+
+
+def _versions(files: Iterable[FileInfo]) -> list[int]:
+    names = (file.name.rpartition("/")[2] for file in files)
+    return [version for name in names if (version := paths.parse_commit_file(name)) is not None]
+
+
+def _heartbeats(files: Iterable[FileInfo]) -> dict[str, Heartbeat]:
+    by_member = ((paths.parse_heartbeat_file(file.name.rpartition("/")[2]), file) for file in files)
+    return {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}

@@ -1,12 +1,4 @@
-"""A member of a group: its lease, the partitions that it owns, and the positions that it commits.
-
-There is no coordinator. Each member signs on, shows that it lives, takes partitions that nobody owns, and gives up
-those that others should have, all by versions of the group's log; one version does all of this at once.
-
-No clock is compared with another machine's. A member is dead when somebody has watched its beat stand still for the
-whole lease. It stops handing out records when its own lease, counted from before its last beat was put, is over. So a
-member that was paused can only have in hand what it handed out before; and it cannot commit, since it is no member.
-"""
+"""A member of a group: its lease, the partitions that it owns, and the positions that it commits."""
 
 from __future__ import annotations
 
@@ -16,15 +8,42 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distlog.core.errors import FencedMemberError
-from distlog.core.groups.assignment import assignment
-from distlog.core.groups.committed import Committed, KafkaCommits
-from distlog.core.groups.group_log import GroupLog
-from distlog.core.groups.group_state import GroupState, Member
-from distlog.core.groups.take_over import taken_over, unseen, with_positions
+from distlog.core.groups.group_log import GroupLog, GroupState, Heartbeat, Member, assignment
 
-#: Of the lease: when a member beats again, how often it looks what others do, and how much longer others wait, since
-#: two clocks do not run at exactly the same speed.
-_BEAT, _LOOK, _GRACE = 1 / 3, 1 / 20, 1 / 10
+# A member lives as long as it shows signs of life: heartbeats in a file of its own, and versions that it puts. Other
+# members see heartbeats only in a listing of the group's folder, so an idle member costs the same in any group.
+#
+# The lease that a member counts itself ends before other members can take its partitions. It begins before the put of
+# a sign of life. The others wait a little longer than a lease, from when they have seen that sign, and then list once
+# more. So a heartbeat counts only if its put returned within the lease before: then that list shows it. A member that
+# was later, or was paused, renews its lease by a version of the group's log, as it joins: of this version and another
+# member's, which takes it for dead, the log refuses one.
+
+#: How much longer than a lease other members wait, since two clocks do not run at exactly the same speed.
+_GRACE = 1 / 10
+
+#: A member's beat in the group's log, and its file of heartbeats in a listing.
+_Sign = tuple[int, Heartbeat | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The intervals of a member's signs of life, looks at the state, and lists of heartbeats, in parts of the lease.
+
+    The looks between two lists are two GETs each. While it waits for other members' partitions, it looks as often
+    as at the pace FREQUENT.
+    """
+
+    heartbeat: float
+    look: float
+    list: float
+
+
+#: For a local disk, where a look costs microseconds, and for servers, whose clients wait for partitions that change
+#: hands.
+FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
+#: For an object store: four requests a lease.
+RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 
 #: Gives the offset at which the group begins in a partition; the second argument: whether it was added later.
 StartOf = Callable[[int, bool], int]
@@ -43,25 +62,30 @@ class Membership:
     name: NameBeside
     partitions: tuple[int, ...] | None
     lease_s: float
+    pace: Pace
     clock: Callable[[], float]
     new_id: Callable[[], str]
-    #: Asked when it joins, or takes a partition.
-    kafka: KafkaCommits = dict
-    #: Grows when it joins anew: what it handed out before is not its own any more.
+    #: Grows when it joins anew: records handed out before are not its own any more.
     joins: int = field(default=0, init=False)
     _id: str = field(default="", init=False)
     _state: GroupState | None = field(default=None, init=False)
     _lease_end: float = field(default=-math.inf, init=False)
     _beat_at: float = field(default=-math.inf, init=False)
     _look_at: float = field(default=-math.inf, init=False)
-    #: The last beat of each other member, and since when it has not changed.
-    _beats: dict[str, tuple[int, float]] = field(default_factory=dict, init=False)
-    #: The partitions that others should have, and since when that is known.
+    _list_at: float = field(default=-math.inf, init=False)
+    _heartbeats: int = field(default=0, init=False)
+    #: The last sign of life of each other member, and since when it has not changed.
+    _signs: dict[str, tuple[_Sign, float]] = field(default_factory=dict, init=False)
+    #: The members whose leases have lapsed, with the beats that the group's log has of them.
+    _lapsed: dict[str, int] = field(default_factory=dict, init=False)
+    #: The ids with heartbeats in the last list that are no members' ids.
+    _strangers: frozenset[str] = field(default=frozenset(), init=False)
+    #: The partitions that other members should have, and since when that is known.
     _leaving: dict[int, float] = field(default_factory=dict, init=False)
 
     @property
     def is_lapsed(self) -> bool:
-        """Whether others may have taken its partitions."""
+        """True if other members may have taken its partitions."""
         return not self._id or self.clock() >= self._lease_end
 
     @property
@@ -82,7 +106,7 @@ class Membership:
 
     @property
     def leaving(self) -> Collection[int]:
-        """The partitions that it owns, and must not hand out any more: others wait for them."""
+        """The partitions that it owns, and must not hand out any more: other members wait for them."""
         return self._leaving
 
     def due_s(self, pending: Collection[int]) -> float:
@@ -92,41 +116,43 @@ class Membership:
         return max(0.0, min(self._look_at, self._beat_at, self._lease_end) - self.clock())
 
     def sync(self, partitions: int, start_of: StartOf, pending: Collection[int]) -> None:
-        """Look what others did, and put a version if it is time for a beat, or something changes hands.
+        """Show a sign of life, read the newest state, each in its time; put a version if a partition changes hands.
 
-        The topic has `partitions`. A partition that others should have is given up, unless it is `pending`: records
-        of it were handed out and not committed; then it has a lease's time.
+        The topic has `partitions`. A partition that another member should have is given up, unless it is `pending`:
+        records of it were handed out and not committed; then it has a lease's time.
         """
-        state = self.log.newer(self._state) if self._state else self.log.load()
-        self._learn(state)
-        self._look_at = self.clock() + self.lease_s * _LOOK
-        fresh, started = self.new_id(), self.clock()
-        found: Mapping[int, Committed] | None = None
+        if not self.is_lapsed and self.clock() >= self._beat_at:
+            self._beat()
+        state = self._state
+        looks = state is None or self.is_lapsed or self.clock() >= self._look_at
+        state = self._look(state) if state is None or looks else state
+        fresh, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
+        planned: GroupState | None = None
 
-        def planned(current: GroupState, new: Mapping[int, Committed]) -> GroupState:
-            return self._planned(self._begun(current, partitions, start_of, new), fresh, pending)
+        def plan(current: GroupState) -> GroupState | None:
+            nonlocal planned
+            member = self._id if current.member(self._id) else fresh
+            planned = self._planned(self._begun(current, partitions, start_of), member, pending)
+            # a version that is only a sign of life is for a member whose heartbeats count no more
+            planned = None if planned == current and not is_lapsed else _renewed(planned, member)
+            return planned
 
-        def plan(current: GroupState) -> GroupState:
-            nonlocal found
-            if found is None and current.member(self._id):
-                made = planned(current, {})
-                if {*made.owned_by(self._id)} <= {*current.owned_by(self._id)}:
-                    return made
-            if found is None:
-                # who begins in a partition, also in one that another member had, begins where Kafka's clients were
-                found = self.kafka()
-            return planned(current, unseen(current, state, found))
-
-        made = plan(state)
-        is_quiet = (made.owners, made.partitions) == (state.owners, state.partitions)
-        if is_quiet and started < self._beat_at and state.member(self._id):
-            # only the beat would be new, and perhaps that members without partitions are dead
-            return
         after = self.log.commit(state, plan)
-        if after.member(self._id) is None:
-            self._id, self.joins = fresh, self.joins + 1
-            self._leaving.clear()
-        self._renewed(after, started)
+        if planned is None:
+            self._learn(after)
+        else:
+            if after.member(self._id) is None:
+                self._id, self.joins, self._heartbeats = fresh, self.joins + 1, 0
+                self._leaving.clear()
+            self._renew(after, started)
+            self.log.forget((_ids(state) & self._lapsed.keys()) - _ids(after))
+        if looks:
+            self._look_at = min(self._list_at, self.clock() + self.lease_s * self._look_pace(after))
+
+    def prolong(self) -> None:
+        """Show a sign of life, if the lease is a third over: the next batch may take two thirds of it."""
+        if not self.is_lapsed and self.clock() >= self._lease_end - self.lease_s * 2 / 3:
+            self._beat()
 
     def commit(self, positions: Mapping[int, int], *, back: bool = False) -> None:
         """Commit the positions of partitions that it owns; they only go forward, unless `back` allows the other way.
@@ -135,44 +161,91 @@ class Membership:
         """
         if self._state is None or not self._id:
             raise FencedMemberError("nothing was committed: this member left the group", group=self.log.group)
-        started = self.clock()
+        before, started = self._state, self.clock()
 
         def plan(state: GroupState) -> GroupState:
-            # to commit nothing is a sign of life too: it must not bring back who is no member
+            # an empty commit is a sign of life too: it must not bring back a former member
             if state.member(self._id) is None or not set(positions) <= set(state.owned_by(self._id)):
                 raise self._fenced()
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
-            state = self._beaten(_without(state, self._lapsed(state)), self._id)
-            return with_positions(state, moved)
+            state = _renewed(_without(state, self._dead(state)), self._id)
+            return dataclasses.replace(state, positions={**state.positions, **moved})
 
-        self._renewed(self.log.commit(self._state, plan), started)
+        after = self.log.commit(before, plan)
+        self._renew(after, started)
+        if (_ids(after), after.owners) != (_ids(before), before.owners):
+            self._look_at = -math.inf
 
     def leave(self) -> None:
-        """Give up all partitions at once, so that nobody waits for the lease; does nothing if it is no member."""
+        """Give up all partitions at once, so that no member waits for the lease; does nothing if it is no member."""
         member, self._id, self._lease_end = self._id, "", -math.inf
         self._leaving.clear()
         if member and self._state:
             self.log.commit(self._state, lambda state: _without(state, {member}) if state.member(member) else None)
+            if self._heartbeats:
+                self.log.forget({member})
 
-    def _begun(
-        self, state: GroupState, partitions: int, start_of: StartOf, new: Mapping[int, Committed]
-    ) -> GroupState:
+    def _beat(self) -> None:
+        started = self.clock()
+        self._heartbeats += 1
+        self.log.beat(self._id, self._heartbeats)
+        if self.clock() < self._lease_end:
+            self._lease_end, self._beat_at = self._terms(started)
+
+    def _terms(self, started: float) -> tuple[float, float]:
+        """The end of a lease whose sign of life was `started` then, and when the next sign is due."""
+        return started + self.lease_s, started + self.lease_s * self.pace.heartbeat
+
+    def _look(self, state: GroupState | None) -> GroupState:
+        """The newest state; from time to time also the heartbeats."""
+        started = self.clock()
+        if state is not None and started < self._list_at:
+            state = self.log.newer(state)
+        else:
+            state, heartbeats = self.log.watch(state)
+            self._list_at = started + self.lease_s * self.pace.list
+            self._watch(state, heartbeats, started)
+        self._learn(state)
+        return state
+
+    def _watch(self, state: GroupState, heartbeats: Mapping[str, Heartbeat], started: float) -> None:
+        """Note signs of life in a list that was `started` then; the next list is when a lease may lapse."""
+        now, earlier, self._signs, self._lapsed = self.clock(), self._signs, {}, {}
+        for member in state.members:
+            if member.id == self._id:
+                continue
+            sign, last = (member.beat, heartbeats.get(member.id)), earlier.get(member.id)
+            since = last[1] if last is not None and last[0] == sign else now
+            self._signs[member.id] = sign, since
+            end = since + member.lease_ms / 1000 * (1 + _GRACE)
+            if started >= end:
+                self._lapsed[member.id] = member.beat
+            else:
+                self._list_at = min(self._list_at, end)
+        # a heartbeat that was on its way when its member was taken for dead, or that a list was too early to explain
+        strangers = heartbeats.keys() - _ids(state)
+        self.log.forget(strangers & self._strangers)
+        self._strangers = frozenset(strangers)
+
+    def _look_pace(self, state: GroupState) -> float:
+        assigned = assignment(state.members, state.owners, state.partitions)
+        is_waiting = any(owner == self._id != state.owners.get(number) for number, owner in assigned.items())
+        return FREQUENT.look if is_waiting else self.pace.look
+
+    def _begun(self, state: GroupState, partitions: int, start_of: StartOf) -> GroupState:
         """The group without dead members, and with a position in each partition."""
-        state = _without(state, self._lapsed(state))
-        free = {n for n in state.forgotten if n not in state.owners and n < partitions}
-        missing = free | {*range(state.partitions, partitions)}
-        is_added = {n: state.exists and n >= state.partitions for n in missing - new.keys()}
-        state = dataclasses.replace(state, partitions=max(partitions, state.partitions))
-        return taken_over(with_positions(state, {n: start_of(n, added) for n, added in is_added.items()}), new)
+        state = _without(state, self._dead(state))
+        added = {number: start_of(number, state.exists) for number in range(state.partitions, partitions)}
+        count = max(partitions, state.partitions)
+        return dataclasses.replace(state, partitions=count, positions={**state.positions, **added})
 
-    def _planned(self, state: GroupState, fresh: str, pending: Collection[int]) -> GroupState:
-        member = self._id if state.member(self._id) else fresh
-        state = self._beaten(state, member)
-        wanted = assignment(state.members, state.owners, state.partitions)
-        self._note_leaving({n for n in state.owned_by(member) if wanted.get(n) != member})
+    def _planned(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
+        state = self._with_member(state, member)
+        assigned = assignment(state.members, state.owners, state.partitions)
+        self._note_leaving({n for n in state.owned_by(member) if assigned.get(n) != member})
         owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._is_free(n, pending)}
-        taken = {n: member for n, owner in wanted.items() if owner == member and n not in state.owners}
-        return dataclasses.replace(state, owners={**owners, **taken})
+        new = {n: member for n, owner in assigned.items() if owner == member and n not in state.owners}
+        return dataclasses.replace(state, owners={**owners, **new})
 
     def _note_leaving(self, numbers: set[int]) -> None:
         now = self.clock()
@@ -182,46 +255,31 @@ class Membership:
         since = self._leaving.get(number)
         return since is not None and (number not in pending or self.clock() >= since + self.lease_s)
 
-    def _beaten(self, state: GroupState, member: str) -> GroupState:
+    def _with_member(self, state: GroupState, member: str) -> GroupState:
         old = state.member(member)
-        beat = old.beat + 1 if old else 0
-        others = tuple(each for each in state.members if each.id != member)
         new = Member(
             id=member,
-            name=self.name(others),
-            beat=beat,
+            name=self.name([each for each in state.members if each.id != member]),
+            beat=old.beat if old else -1,
             lease_ms=math.ceil(self.lease_s * 1000),
             partitions=self.partitions,
         )
-        return dataclasses.replace(state, members=(*others, new))
+        others = tuple(new if each.id == member else each for each in state.members)
+        return dataclasses.replace(state, members=others if old else (*others, new))
 
     def _learn(self, state: GroupState) -> None:
-        now = self.clock()
-        known = self._beats
-        self._beats = {
-            member.id: known[member.id] if known.get(member.id, (-1,))[0] == member.beat else (member.beat, now)
-            for member in state.members
-            if member.id != self._id
-        }
         self._state = state
         if self._id and state.member(self._id) is None:
             self._lease_end = -math.inf
 
-    def _lapsed(self, state: GroupState) -> set[str]:
-        """The members that have not beaten for their lease, while this one watched."""
-        now = self.clock()
-        return {
-            member.id
-            for member in state.members
-            if (seen := self._beats.get(member.id)) is not None
-            and seen[0] == member.beat
-            and now - seen[1] > member.lease_ms / 1000 * (1 + _GRACE)
-        }
+    def _dead(self, state: GroupState) -> set[str]:
+        """The members whose leases have lapsed while this one watched, and that have put no version since."""
+        return {member.id for member in state.members if self._lapsed.get(member.id) == member.beat}
 
-    def _renewed(self, state: GroupState, started: float) -> None:
+    def _renew(self, state: GroupState, started: float) -> None:
         self._learn(state)
         self._leaving = {number: since for number, since in self._leaving.items() if number in self.owned}
-        self._lease_end, self._beat_at = started + self.lease_s, started + self.lease_s * _BEAT
+        self._lease_end, self._beat_at = self._terms(started)
 
     def _fenced(self) -> FencedMemberError:
         self._lease_end = -math.inf
@@ -232,7 +290,16 @@ class Membership:
         )
 
 
-def _without(state: GroupState, gone: set[str]) -> GroupState:
-    members = tuple(member for member in state.members if member.id not in gone)
-    owners = {number: owner for number, owner in state.owners.items() if owner not in gone}
+def _ids(state: GroupState) -> set[str]:
+    return {member.id for member in state.members}
+
+
+def _renewed(state: GroupState, member: str) -> GroupState:
+    members = (dataclasses.replace(each, beat=each.beat + (each.id == member)) for each in state.members)
+    return dataclasses.replace(state, members=tuple(members))
+
+
+def _without(state: GroupState, dead: set[str]) -> GroupState:
+    members = tuple(member for member in state.members if member.id not in dead)
+    owners = {number: owner for number, owner in state.owners.items() if owner not in dead}
     return dataclasses.replace(state, members=members, owners=owners)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.storage.part import Part
+from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class IndexCache:
         return path, 0
 
     def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
-        """Make the missing copies of `parts` of bundles, given with their tags; those that are close in one request.
+        """Make the missing copies of `parts` of bundles, given with their tags; close parts come with one request.
 
         Raises StorageError for a bundle that is cut short, and FileNotFoundError.
         """
@@ -168,7 +168,7 @@ def _touch(path: str, size: int) -> bool:
 
 
 def _check_size(part: Part, size: int) -> None:
-    """Raise CorruptIndexError unless `size`, what the object has from the part on, is right."""
+    """Raise CorruptIndexError unless `size`, the object's bytes from the part on, is right."""
     if size < part.size or (part.is_file and size > part.size):
         raise CorruptIndexError(
             "the size of the index file differs from its segment's metadata: rebuild the index",

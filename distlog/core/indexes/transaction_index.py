@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
 
-ENTRY = np.dtype(
+TRANSACTION_ENTRY = np.dtype(
     [
         ("version", ">i2"),
         ("producer_id", ">i8"),
@@ -85,7 +85,7 @@ class TransactionIndex:
             raise CorruptIndexError(
                 "an aborted transaction lies outside of its segment: recover the segment from its log",
                 file=self.path,
-                position=int(bad.argmax()) * ENTRY.itemsize,
+                position=int(bad.argmax()) * TRANSACTION_ENTRY.itemsize,
             )
 
     def _read(self) -> bytes:
@@ -102,7 +102,7 @@ class TransactionIndex:
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> AbortedTransactions:
-    """Those of an index that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`)."""
+    """The transactions of an index that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`)."""
     stop = next((place for place, each in enumerate(transactions) if each.last_stable_offset >= upper_bound), None)
     known = transactions if stop is None else transactions[: stop + 1]
     inside = [each for each in known if each.last_offset >= fetch_offset and each.first_offset < upper_bound]
@@ -115,20 +115,22 @@ def decode_transactions(data: bytes, file: str) -> list[AbortedTransaction]:
 
 
 def _whole_entries(data: bytes, file: str) -> npt.NDArray[np.void]:
-    entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
+    entries = np.frombuffer(
+        data[: len(data) // TRANSACTION_ENTRY.itemsize * TRANSACTION_ENTRY.itemsize], TRANSACTION_ENTRY
+    )
     later = entries["version"] >> 8 > VERSION
     if later.any():
         raise UnsupportedVersionError(
             "an aborted transaction has a version that is not known: upgrade, or recover the segment",
             file=file,
-            position=int(later.argmax()) * ENTRY.itemsize,
+            position=int(later.argmax()) * TRANSACTION_ENTRY.itemsize,
         )
     return entries
 
 
 def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     """The file content for `transactions`, which must be in the order of their last offsets."""
-    return np.array([(VERSION, *dataclasses.astuple(each)) for each in transactions], ENTRY).tobytes()
+    return np.array([(VERSION, *dataclasses.astuple(each)) for each in transactions], TRANSACTION_ENTRY).tobytes()
 
 
 def _transactions(entries: npt.NDArray[np.void]) -> list[AbortedTransaction]:

@@ -1,1 +1,1 @@
-"""Kafka's log directories, both ways: what a stopped broker left becomes a topic, and a topic becomes one of them."""
+"""Kafka's log directories, both ways: a stopped broker's becomes a topic, and a topic becomes one."""

@@ -2,41 +2,118 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from distlog.core import paths
-from distlog.core.errors import InvalidTopicError
-from distlog.core.kafka_directory.checkpoint_files import (
-    FIRST_DIRTY_OFFSETS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-    read_offsets,
-)
-from distlog.core.kafka_directory.directory_names import (
+from distlog.core.batches.record_batch import CONTROL
+from distlog.core.batches.record_decoder import decode
+from distlog.core.errors import CorruptRecordError, DistlogError, InvalidTopicError
+from distlog.core.kafka_directory.partition_folder import (
     CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA,
+    FIRST_DIRTY_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    PartitionFolder,
     PartitionName,
     folder_state,
+    parse_file,
     parse_partition_folder,
+    read_offsets,
 )
-from distlog.core.kafka_directory.partition_folder import PartitionFolder
+from distlog.core.kafka_directory.source_log import log_walk
+from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
+from distlog.core.transaction_state import TRANSACTIONS_TOPIC, TransactionState, take_state
+
+# ---
+# The state of each transaction, from the partitions of `__transaction_state` in a broker's log directory.
+
+
+_log = logging.getLogger("distlog")
+_COLUMNS = ("key", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class LeftStates:
+    """The newest state of each transactional id, by the partitions of `__transaction_state` in a log directory.
+
+    `notes` say which of these partitions could not be read.
+    """
+
+    by_id: Mapping[str, TransactionState] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def of(self, producer_id: int, epoch: int, place: tuple[str, int]) -> TransactionState | None:
+        """The state of the transaction that this producer has open in a partition; None if it is not known."""
+        for state in self.by_id.values():
+            # a decision may be of the next epoch, which fences
+            if state.producer.id == producer_id and state.producer.epoch >= epoch and place in state.partitions:
+                return state
+        return None
+
+
+def joined_states(of_directories: Sequence[LeftStates]) -> LeftStates:
+    """The states of several log directories; of an id that several replicas have, the newest one."""
+    states = dict[str, TransactionState]()
+    for state in [state for each in of_directories for state in each.by_id.values()]:
+        known = states.get(state.transactional_id)
+        if known is None or (known.updated_ms, known.status.value) < (state.updated_ms, state.status.value):
+            states[state.transactional_id] = state
+    return LeftStates(states, tuple(dict.fromkeys(note for each in of_directories for note in each.notes)))
+
+
+def left_states(folders: Iterable[PartitionFolder]) -> LeftStates:
+    """The states in `__transaction_state`; a partition that cannot be read is noted, and nothing is changed."""
+    states, notes = dict[str, TransactionState](), list[str]()
+    for folder in folders:
+        name = f"{folder.name.topic}-{folder.name.partition}"
+        try:
+            if damage := _read_states(folder, states):
+                notes.append(f"{name}: transactions decided behind this are not known: {damage}")
+        except DistlogError as error:
+            notes.append(f"{name}: which transactions were decided is not known: {error}")
+    return LeftStates(states, tuple(notes))
+
+
+def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -> CorruptRecordError | None:
+    for names in folder.loaded.segments.values():
+        walk = log_walk(folder.log(names[".log"]), checked=True, file=folder.path(names[".log"]))
+        for batches in walk:
+            rows = batches.rows[(batches.rows["attributes"] & CONTROL == 0) & (batches.rows["record_count"] > 0)]
+            for record in decode(batches.data, rows, columns=_COLUMNS).to_pylist():
+                try:
+                    take_state(states, record["key"], record["value"])
+                except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others
+                    _log.warning("%s: %s", folder.path(names[".log"]), error)
+        if walk.damage is not None:
+            return walk.damage
+    return None
+
+
+# ---
+# A broker's log directory: its partitions, and what its checkpoint files say.
+
 
 _STATES = {"delete": "was being deleted", "future": "was a copy on its way to another disk", "stray": "was stray"}
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """What a log directory says of its partitions. `clean` means that the broker was shut down in order.
+    """A log directory's partitions and their checkpoints. `clean` means that the broker was shut down in order.
 
-    `left_out` says of folders that hold a log why they are not taken.
+    `links` are partitions whose folders are links. `left_out` says of folders that hold a log why they are not taken.
     """
 
     storage: Storage
+    links: Set[PartitionName]
     files: Mapping[PartitionName, Sequence[FileInfo]]
     clean: bool
     partitions: tuple[PartitionName, ...]
@@ -44,9 +121,13 @@ class LogDir:
     recovery_points: Mapping[PartitionName, int]
     log_start_offsets: Mapping[PartitionName, int]
     first_dirty_offsets: Mapping[PartitionName, int]
+    high_watermarks: Mapping[PartitionName, int]
+    left_states: LeftStates
 
     def folder(self, name: PartitionName) -> PartitionFolder:
-        """The folder of a partition."""
+        """The folder of a partition. Raises StorageError for a link in its place."""
+        if name in self.links:
+            self.storage.refuse_links()
         return PartitionFolder(self.storage.child(_folder_of(name)), name, self.files[name])
 
 
@@ -60,7 +141,7 @@ def read_log_dir(
     """
     storage = Storage(directory, options)
     if storage.is_local:
-        storage = Storage(os.path.realpath(storage.local_path("")))
+        storage = Storage(os.path.realpath(storage.local_path(""))).without_links()
     parent, _, folder = storage.url.rstrip("/").rpartition("/")
     state = folder_state(folder)
     if state is not None:
@@ -68,17 +149,18 @@ def read_log_dir(
     if storage.is_local and not os.path.isdir(storage.url):
         raise InvalidTopicError("there is no such directory to adopt", directory=storage.url)
     name = parse_partition_folder(folder)
-    if name is not None and any(file.name.endswith(".log") for file in storage.list()):
-        around = Storage(parent or "/", options)
-        refuse_topic(around, around.list_folders())
-        return _read(around, [folder]), name
+    if name is not None and _is_partition(storage.list()):
+        around = Storage(parent or "/", options).without_links()
+        beside = around.list_folders()
+        refuse_topic(around, beside)
+        return _read(around, [folder], beside), name
     folders = sorted(storage.list_folders())
     refuse_topic(storage, folders)
-    found = _read(storage, folders)
-    if not found.partitions:
+    log_dir = _read(storage, folders, folders, storage.links())
+    if not log_dir.partitions:
         text = "this is neither a broker's log directory nor a partition's folder: it holds no <topic>-<partition>"
         raise InvalidTopicError(text, directory=storage.url)
-    return found, None
+    return log_dir, None
 
 
 def refuse_topic(directory: Storage, folders: Container[str]) -> None:
@@ -88,30 +170,61 @@ def refuse_topic(directory: Storage, folders: Container[str]) -> None:
         raise InvalidTopicError(text, directory=directory.url)
 
 
-def _read(storage: Storage, folders: Sequence[str]) -> LogDir:
-    """The log directory, as if it had these folders alone."""
-    files = _partition_files(storage, folders)
+def _read(storage: Storage, folders: Sequence[str], beside: Iterable[str], links: Iterable[str] = ()) -> LogDir:
+    """The log directory, as if it had these folders alone, but for what those `beside` say of transactions.
+
+    A partition's folder that is a link is an error of its topic's adoption.
+    """
+    names = {file.name for file in storage.list()}
+    starts = _offsets(storage, LOG_START_OFFSETS, names)
+    files = _partition_files(storage, folders, starts)
+    linked = {name for link in links if (name := parse_partition_folder(link))}
     left_out = {folder: _STATES[state] for folder in folders if (state := folder_state(folder))}
     metadata = [name for name in files if name.topic == CLUSTER_METADATA]
     left_out |= {_folder_of(name): "holds the cluster's own metadata" for name in metadata}
-    names = {file.name for file in storage.list()}
     return LogDir(
         storage,
+        frozenset(linked),
         files,
         CLEAN_SHUTDOWN_FILE in names,
-        tuple(sorted(files.keys() - metadata)),
+        tuple(sorted((files.keys() | linked) - {*metadata})),
         left_out,
-        *(_offsets(storage, name, names) for name in (RECOVERY_POINTS, LOG_START_OFFSETS, FIRST_DIRTY_OFFSETS)),
+        recovery_points=_offsets(storage, RECOVERY_POINTS, names),
+        log_start_offsets=starts,
+        first_dirty_offsets=_offsets(storage, FIRST_DIRTY_OFFSETS, names),
+        high_watermarks=_offsets(storage, HIGH_WATERMARKS, names),
+        left_states=_left_states(storage, files, beside),
     )
 
 
-def _partition_files(storage: Storage, folders: Iterable[str]) -> dict[PartitionName, list[FileInfo]]:
-    """The files in each partition's folder that holds a log."""
+def _left_states(
+    storage: Storage, known: Mapping[PartitionName, Sequence[FileInfo]], beside: Iterable[str]
+) -> LeftStates:
+    """The states of transactions, also where one partition alone is adopted; `known` are the files of some."""
+    names = [name for folder in beside if (name := parse_partition_folder(folder))]
+    wanted = [name for name in names if name.topic == TRANSACTIONS_TOPIC]
+    missing = [_folder_of(name) for name in wanted if name not in known]
+    files = {**known, **_partition_files(storage, missing, ())}
+    return left_states(
+        PartitionFolder(storage.child(_folder_of(name)), name, files[name])
+        for name in sorted(wanted)
+        if name in files
+    )
+
+
+def _partition_files(
+    storage: Storage, folders: Iterable[str], starts: Container[PartitionName]
+) -> dict[PartitionName, list[FileInfo]]:
+    """The files in each partition's folder; one that has lost its log is known by its log start offset too."""
     names = [name for folder in folders if (name := parse_partition_folder(folder))]
     listed = in_parallel(lambda name: storage.child(_folder_of(name)).list(), names)
-    return {
-        name: files for name, files in zip(names, listed, strict=True) if any(".log" in file.name for file in files)
-    }
+    return {name: files for name, files in zip(names, listed, strict=True) if name in starts or _is_partition(files)}
+
+
+def _is_partition(files: Iterable[FileInfo]) -> bool:
+    """True if a broker has written these: a log, or what is beside it, for it makes an empty log if there is none."""
+    names = [file.name for file in files]
+    return any(".log" in name or name in (PARTITION_METADATA, LEADER_EPOCHS) or parse_file(name) for name in names)
 
 
 def _folder_of(name: PartitionName) -> str:

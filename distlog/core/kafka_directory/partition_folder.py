@@ -1,24 +1,331 @@
-"""One partition's folder in a broker's log directory, as it is read for adoption."""
+"""A partition's folder in a broker's log directory: the names of files, and Kafka's small text files."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import fcntl
+import itertools
 import os
+import re
 import uuid
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
-from distlog.core.config import MAX_LONG
-from distlog.core.errors import CorruptionError, StorageError
-from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs, read_epochs, read_topic_id
-from distlog.core.kafka_directory.directory_names import PARTITION_METADATA, PartitionName, parse_file
-from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
-from distlog.core.kafka_directory.log_walk import LogWalk
-from distlog.core.kafka_directory.source_log import SourceLog, open_headers, open_log
-from distlog.core.paths import LEADER_EPOCHS
+from distlog.core import paths
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import (
+    CorruptionError,
+    CorruptMetadataError,
+    InvalidTopicError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from distlog.core.kafka_directory.source_log import SourceLog, log_walk, open_headers, open_log
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
+from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.storage import FileInfo, Storage
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot
-from distlog.core.transactions.producer_states import ProducerStates
+from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
+
+# ---
+# The names in a broker's log directory: folders of partitions, and the files in them (Kafka's `LogFileUtils`).
+#
+# clicks-0/ the partition 0 of topic clicks clicks-0.<32 hex digits>-delete/ a partition that is being deleted; also
+# -future and -stray clicks-0/00000000000000000137.log a segment that begins at offset 137; also .index .timeindex
+# .txnindex clicks-0/00000000000000000137.log.swap ... on its way; also .cleaned and .deleted
+# clicks-0/00000000000000000200.snapshot the producers' state before offset 200
+
+
+CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE = ".kafka_cleanshutdown", ".lock"
+PARTITION_METADATA = "partition.metadata"
+#: The topic that holds a KRaft cluster's own metadata: no log of records.
+CLUSTER_METADATA = "__cluster_metadata"
+
+_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,5})")
+_FOLDER_IN_STATE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(?P<state>delete|future|stray)")
+_FILE = re.compile(
+    r"(?P<offset>[0-9]{20})(?P<suffix>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(?P<temporary>\.cleaned|\.swap|\.deleted)?"
+)
+
+
+class PartitionName(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class FileName(NamedTuple):
+    """A file of a segment, or a producer snapshot; `temporary` is what stands behind its suffix, mostly nothing."""
+
+    offset: int
+    suffix: str
+    temporary: str
+
+
+def parse_partition_folder(name: str) -> PartitionName | None:
+    """The partition whose folder has this name; None for any other folder.
+
+    A topic's name that breaks Kafka's rule is no error here: then it is no partition's folder.
+    """
+    match = _FOLDER.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        return PartitionName(paths.check_topic_name(match["topic"]), int(match["partition"]))
+    except InvalidTopicError:
+        return None
+
+
+def folder_state(name: str) -> str | None:
+    """The state in which a broker left a partition's folder: delete, future (a move) or stray; else None."""
+    match = _FOLDER_IN_STATE.fullmatch(name)
+    return match["state"] if match else None
+
+
+def parse_file(name: str) -> FileName | None:
+    """The kind of a file in a partition's folder; None if it is neither of a segment nor a producer snapshot."""
+    match = _FILE.fullmatch(name)
+    if match is None or int(match["offset"]) > MAX_LONG:
+        return None
+    return FileName(int(match["offset"]), match["suffix"], match["temporary"] or "")
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """The name of a segment's file, or of a producer snapshot."""
+    return f"{offset:020d}{suffix}"
+
+
+# ---
+# Kafka's small text files: checkpoints of offsets and of leader epochs, and `partition.metadata`.
+#
+# A checkpoint (`CheckpointFile`) has a line each for the version, 0, for the number of entries, and for each entry:
+# `<topic> <partition> <offset>`, or `<epoch> <start offset>` in a leader-epoch-checkpoint.
+
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+FIRST_DIRTY_OFFSETS = "cleaner-offset-checkpoint"
+_VERSION = "0"
+
+#: (leader epoch, its first offset), ascending.
+Epochs = Sequence[tuple[int, int]]
+
+
+def read_offsets(data: bytes, *, file: str = "") -> dict[PartitionName, int]:
+    """The offsets in a checkpoint file, by partition. Raises CorruptMetadataError for a file that is not whole."""
+    offsets = dict[PartitionName, int]()
+    for line in _entries(data, 3, file):
+        topic, partition, offset = line
+        offsets[PartitionName(topic, _number(partition, MAX_INT, file))] = _number(offset, MAX_LONG, file)
+    return offsets
+
+
+def write_offsets(offsets: Mapping[PartitionName, int]) -> bytes:
+    """The content of a checkpoint file."""
+    return _text(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+
+
+def read_epochs(data: bytes, *, file: str = "") -> Epochs:
+    """The entries of a leader-epoch-checkpoint. Raises CorruptMetadataError for a file that is not whole."""
+    return [
+        (_number(epoch, MAX_INT, file), _number(start, MAX_LONG, file)) for epoch, start in _entries(data, 2, file)
+    ]
+
+
+def write_epochs(epochs: Epochs) -> bytes:
+    """The content of a leader-epoch-checkpoint."""
+    return _text(f"{epoch} {start}" for epoch, start in epochs)
+
+
+def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: int) -> list[tuple[int, int]]:
+    """The leader epochs of a log from those of its segments, as a leader-epoch-checkpoint has them."""
+    epochs = list[tuple[int, int]]()
+    for epoch, start in itertools.chain.from_iterable(parts):
+        if not epochs or epoch > epochs[-1][0]:
+            epochs.append((epoch, start))
+    below = [epoch for epoch, start in epochs if start < log_start_offset]
+    kept = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
+    if below and (not kept or kept[0][1] > log_start_offset):
+        kept.insert(0, (below[-1], log_start_offset))
+    return kept
+
+
+def read_topic_id(data: bytes, *, file: str = "") -> uuid.UUID:
+    """The topic's id in a `partition.metadata`. Raises CorruptMetadataError, UnsupportedVersionError."""
+    lines = [line.partition(":")[2].strip() for line in data.decode("utf-8", "replace").splitlines()[:2]]
+    version = _number(lines[0] if lines else "", MAX_INT, file)
+    if str(version) != _VERSION:
+        text = "this partition.metadata has a version that is not known here: a newer Kafka may have written it"
+        raise UnsupportedVersionError(text, file=file or None, version=version)
+    try:
+        topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(lines[1] + "=="))
+    except (IndexError, ValueError, binascii.Error):
+        raise _malformed(file) from None
+    if topic_id.int == 0:
+        raise _malformed(file)
+    return topic_id
+
+
+def write_topic_id(topic_id: uuid.UUID) -> bytes:
+    """The content of a `partition.metadata`; there is no end of line behind it, as in Kafka."""
+    return b"version: 0\ntopic_id: " + base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in (_VERSION, len(entries), *entries)).encode()
+
+
+def _entries(data: bytes, tokens: int, file: str) -> list[list[str]]:
+    lines = data.decode("utf-8", "replace").splitlines()
+    if len(lines) < 2 and lines[:1] in ([], [_VERSION]):
+        return []
+    entries = [line.split() for line in lines[2:]]
+    if lines[0] != _VERSION or _number(lines[1], MAX_INT, file) != len(entries):
+        raise _malformed(file)
+    if any(len(entry) != tokens for entry in entries):
+        raise _malformed(file)
+    return entries
+
+
+def _number(text: str, largest: int, file: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) > largest:
+        raise _malformed(file)
+    return int(text)
+
+
+def _malformed(file: str) -> CorruptMetadataError:
+    return CorruptMetadataError("this file of a broker is malformed: restore it, or delete it", file=file or None)
+
+
+# ---
+# Keeps brokers, and others that write, out of a log directory while its files are looked at or written.
+
+
+@contextmanager
+def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
+    """Keep brokers out of the log directory; with `alone` also adoptions, and else exports, for they are `alone`.
+
+    Raises StorageError if one of these may be running. A broker holds a lock of its `.lock` for as long as it runs
+    (Java's `FileChannel.tryLock`, so POSIX's). Without the file no broker runs here, and none on object storage.
+    """
+    with ExitStack() as stack:
+        if not log_dir.is_local:
+            yield
+            return
+        folder = log_dir.local_path("")
+        with failing_as("open the log directory", folder):
+            if alone:
+                make_folders(folder)
+            file = _opened(folder, stack)
+        _lock_folder(file, folder, alone=alone)
+        path = log_dir.local_path(BROKER_LOCK_FILE)
+        with suppress(FileNotFoundError):
+            _lock(_opened(path, stack), path)
+        yield
+
+
+def _opened(path: str, stack: ExitStack) -> int:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, file)
+    return file
+
+
+def _lock_folder(file: int, path: str, *, alone: bool) -> None:
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = "another export or adoption is at work in this log directory: wait for it"
+        raise StorageError(text, directory=path) from None
+    except OSError:
+        # a network file system without locks of folders: there, the user must not run two at once
+        return
+
+
+def _lock(file: int, path: str) -> None:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = "a broker is running on this log directory, since it holds the lock: stop it first"
+        raise StorageError(text, file=path) from None
+
+
+# ---
+# Which files of a partition's folder count, by the rules that a broker follows when it starts (`LogLoader`).
+#
+# A broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
+# down, deletes the old files, and renames the new ones to their names. If it stopped in between, this finds out
+# whether the old or the new files count. Nothing is renamed or deleted here.
+
+
+LOG_SUFFIX = ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFiles:
+    """The files that count, by their present names.
+
+    `segments` has, by base offset in ascending order, the file of each suffix that there is. `snapshots` are the
+    producer snapshots by offset. `left_out` says of each other file of a log why it does not count.
+    """
+
+    segments: dict[int, dict[str, str]] = field(default_factory=dict)
+    snapshots: dict[int, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
+    """The files that count among `names`; `next_offset` tells the offset behind the last batch of a `.log.swap`."""
+    files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
+    left_out = _unfinished(files)
+    swaps = {name: parsed for name, parsed in files.items() if parsed.temporary == ".swap" and name not in left_out}
+    logs = [(parsed.offset, name) for name, parsed in swaps.items() if parsed.suffix == LOG_SUFFIX]
+    first = min((offset for offset, _ in logs), default=0)
+    end = max((next_offset(name) for _, name in logs), default=0)
+    for name, parsed in files.items():
+        if not parsed.temporary and first <= parsed.offset < end:
+            left_out[name] = "replaced by a .swap file"
+    plain = {name: parsed for name, parsed in files.items() if not parsed.temporary and name not in left_out}
+    return _by_offset({**plain, **swaps}, left_out)
+
+
+def _unfinished(files: dict[str, FileName]) -> dict[str, str]:
+    """The files of replacements that had not begun to take effect, and those that a broker wanted to delete."""
+    cleaned = min((parsed.offset for parsed in files.values() if parsed.temporary == ".cleaned"), default=MAX_LONG)
+    reasons = {
+        ".deleted": "was being deleted",
+        ".cleaned": "of a cleaning that did not finish",
+        ".swap": "of a replacement that did not finish",
+    }
+    return {
+        name: reasons[parsed.temporary]
+        for name, parsed in files.items()
+        if parsed.temporary and (parsed.temporary != ".swap" or parsed.offset >= cleaned)
+    }
+
+
+def _by_offset(files: dict[str, FileName], left_out: dict[str, str]) -> LoadedFiles:
+    loaded = LoadedFiles(left_out=left_out)
+    for name, parsed in files.items():
+        if parsed.suffix == SNAPSHOT_SUFFIX:
+            loaded.snapshots[parsed.offset] = name
+        else:
+            # a .swap file comes after the plain one in the order of names, and takes its place as a rename would
+            loaded.segments.setdefault(parsed.offset, {})[parsed.suffix] = name
+    for offset in [offset for offset, suffixes in loaded.segments.items() if LOG_SUFFIX not in suffixes]:
+        left_out.update(dict.fromkeys(loaded.segments.pop(offset).values(), "an index without a log"))
+    ordered = dict(sorted(loaded.segments.items()))
+    return LoadedFiles(ordered, loaded.snapshots, left_out)
+
+
+# ---
+# One partition's folder in a broker's log directory, as it is read for adoption.
 
 
 class PartitionFolder:
@@ -30,7 +337,8 @@ class PartitionFolder:
 
     @cached_property
     def loaded(self) -> LoadedFiles:
-        """The files that count. Raises StorageError for a pipe or a device of such a name, which could block."""
+        """The files that count. Raises StorageError for a link, a pipe or a device, which could block."""
+        self._storage.refuse_links()
         for name in filter(parse_file, self._files if self._storage.is_local else ()):
             if not os.path.isfile(self.path(name)):
                 raise StorageError("this is not a file: take it away, and adopt again", file=self.path(name))
@@ -46,6 +354,10 @@ class PartitionFolder:
             raise FileNotFoundError(self.path(name))
         return self._storage.read(name)
 
+    def open_file(self, name: str) -> int:
+        """A descriptor of a local file, which the caller closes. Raises OSError, and StorageError for a link."""
+        return self._storage.open_file(name)
+
     def log(self, name: str) -> SourceLog:
         """The content of a large file."""
         return open_log(self._storage, name, self.size(name))
@@ -59,19 +371,19 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """When a file was last written. Raises StorageError if the storage does not say."""
-        found = self._files[name].modified_ms
-        if found == MAX_LONG:
+        """The time of the last write to a file, in ms. Raises StorageError if the storage does not say."""
+        time_ms = self._files[name].modified_ms
+        if time_ms == MAX_LONG:
             text = "the storage does not say when files were written, and retention may need it: copy them to a disk"
             raise StorageError(text, file=self.path(name))
-        return found
+        return time_ms
 
     def _next_offset(self, name: str) -> int:
         """The offset behind the last batch of a log; its base offset if it has none."""
-        walk = LogWalk(self.log(name), checked=False, file=self.path(name))
+        walk = log_walk(self.log(name), checked=False, file=self.path(name))
         end = int(name[:20])
-        for found in walk:
-            end = int(found.rows["base_offset"][-1] + found.rows["last_offset_delta"][-1]) + 1
+        for batches in walk:
+            end = int(batches.rows["base_offset"][-1] + batches.rows["last_offset_delta"][-1]) + 1
         return end
 
     def topic_id(self) -> uuid.UUID | None:
@@ -84,10 +396,10 @@ class PartitionFolder:
     def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
         """The leader epochs between these offsets, by the checkpoint; none without the file."""
         try:
-            found = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
+            epochs = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
         except FileNotFoundError:
             return []
-        return joined_epochs([[each for each in found if each[1] < log_end_offset]], log_start_offset)
+        return joined_epochs([[each for each in epochs if each[1] < log_end_offset]], log_start_offset)
 
     def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
         """The producers by the newest whole snapshot that is not behind `end_offset`; none without one."""

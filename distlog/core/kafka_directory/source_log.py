@@ -1,4 +1,4 @@
-"""The bytes of a log that a broker wrote: a map of a local file, or what object storage gives, window by window."""
+"""The bytes of a log that a broker wrote, and a walk of its batches."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import HEADER_SIZE, LOG_OVERHEAD
-from distlog.core.indexes.offset_index import ENTRY
-from distlog.core.reading.chunks.read_ahead import LogFile
-from distlog.core.storage.local.durable_files import failing_as
-from distlog.core.storage.local.sparse_map import SparseMap
-from distlog.core.storage.part import Part
+from distlog.core.batches.record_batch import HEADER_SIZE
+from distlog.core.batches.walk import BatchWalk, size_of_first
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY
+from distlog.core.reading.chunks import LogFile
+from distlog.core.storage.backend import Part
+from distlog.core.storage.durable_files import failing_as
+from distlog.core.storage.mapping import SparseMap
 from distlog.core.storage.storage import Storage
 
 Places = npt.NDArray[np.int64]
 
 _COPIED_BYTES = 8 << 20
+#: What a walk takes at once: of a map of which only headers are looked at, and of what is read.
+_WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
 #: From batches of this size on it is faster to fetch the pages of their headers than to read all of the log: where it
 #: was measured, the disk gave 45,000 pages a second, or 440 MB in a row.
 _WORTH_BYTES = 12 << 10
@@ -59,20 +62,20 @@ def open_log(storage: Storage, name: str, size: int) -> SourceLog:
 
 
 def open_headers(storage: Storage, name: str, size: int, offset_index: bytes) -> SourceLog:
-    """As `open_log`, for who looks at headers alone; the index tells where they may be, and need not be right."""
+    """As `open_log`, to look at headers alone; the index tells where they may be, and need not be right."""
     places = batch_places(offset_index, size) if storage.is_local else _NONE
     if len(places) * _WORTH_BYTES > size or not len(places):
         return open_log(storage, name, size)
     with failing_as("open the log", storage.local_path(name)):
-        found = SparseMap(storage.local_path(name))
+        file = SparseMap(storage.open_file(name))
     sample = places[:: -(-len(places) // _SAMPLED)]
-    if found.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(found, sample, places):
-        return found.data
-    found.read_nothing_ahead()
-    return HeadersOfLog(found, places)
+    if file.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(file, sample, places):
+        return file.data
+    file.read_nothing_ahead()
+    return HeaderScan(file, places)
 
 
-class HeadersOfLog:
+class HeaderScan:
     """A local log of which only headers are looked at: of each slice the system fetches the pages with headers.
 
     A slice must not begin before the one that was taken last.
@@ -94,17 +97,17 @@ class HeadersOfLog:
 
 def batch_places(offset_index: bytes, size: int) -> Places:
     """The positions where batches begin by an index of a log of `size` bytes; none if it cannot be its index."""
-    whole = len(offset_index) // ENTRY.itemsize * ENTRY.itemsize
-    places = np.append(0, np.frombuffer(offset_index[:whole], ENTRY)["position"].astype(np.int64))
+    whole = len(offset_index) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize
+    places = np.append(0, np.frombuffer(offset_index[:whole], OFFSET_ENTRY)["position"].astype(np.int64))
     is_sound = (np.diff(places) > 0).all() and places[-1] < size
     return places if is_sound else _NONE
 
 
 def _are_batches(log: SparseMap, sample: Places, places: Places) -> bool:
-    """Whether at most of the places of the sample there is a batch that goes up to the next place."""
+    """True if at most of the places of the sample there is a batch that goes up to the next place."""
     log.announce(sample.tolist(), HEADER_SIZE)
     ends = np.append(places[1:], len(log.data))[np.searchsorted(places, sample)]
-    sizes = [LOG_OVERHEAD + int.from_bytes(log.data[place + 8 : place + LOG_OVERHEAD], "big") for place in sample]
+    sizes = [size_of_first(log.data[place : place + HEADER_SIZE]) for place in sample]
     return bool((sample + sizes == ends).mean() >= _MOST)
 
 
@@ -112,3 +115,14 @@ def pieces(log: SourceLog, start: int, end: int) -> Iterator[memoryview]:
     """Yield the bytes from `start` to `end`, piece by piece."""
     for position in range(start, end, _COPIED_BYTES):
         yield log[position : min(position + _COPIED_BYTES, end)]
+
+
+def log_walk(log: SourceLog, *, checked: bool, file: str, start: int = 0, size: int | None = None) -> BatchWalk:
+    """A walk over the first `size` bytes of a log from byte `start` on, up to what is damaged or not whole.
+
+    With `checked`, each checksum is compared; then every byte is read. `file` is for errors.
+    """
+    # a log that got shorter meanwhile ends where it ends
+    end = len(log) if size is None else min(size, len(log))
+    step = _READ_BYTES if isinstance(log, RemoteLog) or checked else _WINDOW_BYTES
+    return BatchWalk(lambda begin, stop: log[begin:stop], start, end, step, "stop", file, checked=checked)

@@ -1,4 +1,4 @@
-"""Compiled kernels: loops alone. `native` has what they are compiled with.
+"""Compiled kernels: loops alone. `native` has their decorators and intrinsics.
 
 Every kernel takes arrays and integers and returns arrays, integers or a status; a kernel never raises and
 never reads past the end it is given. The caller turns a status into an error that names the file and position.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.config import MAX_LONG
-from distlog.core.kernels.native.jit import fill_kernel, inlined
-from distlog.core.kernels.native.memory import item_at
+from distlog.core.kernels.native import fill_kernel, inlined, int_at, put_int_at
+
+# ---
+# Walks the headers of record batches, all formats (Kafka's `ByteBufferLogInputStream`, `DefaultRecordBatch`).
+
 
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
@@ -42,22 +45,6 @@ BATCH = np.dtype(
 )
 
 
-@inlined
-def _read_bytes(data: np.ndarray, position: int, width: int) -> int:
-    value = 0
-    for index in range(position, position + width):
-        value = value << 8 | item_at(data, index)
-    return value
-
-
-@inlined
-def read_int(data: np.ndarray, position: int, width: int) -> int:
-    """The big-endian two's complement integer of `width` bytes, at most 8."""
-    value = _read_bytes(data, position, width)
-    sign = 1 << 8 * width - 1
-    return (value ^ sign) - sign
-
-
 @fill_kernel
 def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int]:
     """Walk the whole batches in [start, end): (status, position of the end or of the bad batch, batches before it).
@@ -67,8 +54,8 @@ def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int
     position = start
     count = 0
     while end - position >= SMALLEST_PREFIX:
-        length = read_int(data, position + 8, 4)
-        magic = read_int(data, position + 16, 1)
+        length = int_at(data, position + 8, 4)
+        magic = int_at(data, position + 16, 1)
         if length < SMALLEST_LENGTH:
             return BAD_LENGTH, position, count
         if magic < 0 or magic > 2:
@@ -105,44 +92,190 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 
 @inlined
 def read_row(data: np.ndarray, position: int, row: np.void) -> None:
-    """Fill `row` with what the batch at `position` says of itself; nothing is checked."""
-    magic = read_int(data, position + 16, 1)
+    """Fill `row` from the header of the batch at `position`; nothing is checked.
+
+    A message of formats 0 and 1 that is compressed gets record count -1.
+    """
+    magic = int_at(data, position + 16, 1)
     row["position"] = position
-    row["size"] = LOG_OVERHEAD + read_int(data, position + 8, 4)
+    row["size"] = LOG_OVERHEAD + int_at(data, position + 8, 4)
     row["magic"] = magic
-    row["base_offset"] = read_int(data, position, 8)
-    row["last_offset_delta"] = read_int(data, position + 23, 4) if magic >= 2 else 0
+    row["base_offset"] = int_at(data, position, 8)
     if magic >= 2:
-        _read_header(data, position, row)
+        row["last_offset_delta"] = int_at(data, position + 23, 4)
+        row["leader_epoch"] = int_at(data, position + 12, 4)
+        row["crc"] = int_at(data, position + 17, 4) & 0xFFFFFFFF
+        row["attributes"] = int_at(data, position + 21, 2)
+        row["base_timestamp"] = int_at(data, position + 27, 8)
+        row["max_timestamp"] = int_at(data, position + 35, 8)
+        row["producer_id"] = int_at(data, position + 43, 8)
+        row["producer_epoch"] = int_at(data, position + 51, 2)
+        row["base_sequence"] = int_at(data, position + 53, 4)
+        row["record_count"] = int_at(data, position + 57, 4)
     else:
-        _read_legacy_header(data, position, magic, row)
+        attributes = int_at(data, position + 17, 1) & LEGACY_ATTRIBUTES
+        timestamp = int_at(data, position + 18, 8) if magic == 1 else -1
+        row["last_offset_delta"] = 0
+        row["leader_epoch"] = -1
+        row["crc"] = int_at(data, position + 12, 4) & 0xFFFFFFFF
+        row["attributes"] = attributes
+        row["base_timestamp"] = timestamp
+        row["max_timestamp"] = timestamp
+        row["producer_id"] = -1
+        row["producer_epoch"] = -1
+        row["base_sequence"] = -1
+        row["record_count"] = 1 if attributes & CODEC_MASK == 0 else -1
+
+
+# ---
+# Walks the batches of a log that may be damaged: the fields of a header are taken as they are, but for the size.
 
 
 @inlined
-def _read_header(data: np.ndarray, position: int, row: np.void) -> None:
-    """Put into `row` what the header of format 2 at `position` has behind magic and size."""
-    row["leader_epoch"] = read_int(data, position + 12, 4)
-    row["crc"] = _read_bytes(data, position + 17, 4)
-    row["attributes"] = read_int(data, position + 21, 2)
-    row["base_timestamp"] = read_int(data, position + 27, 8)
-    row["max_timestamp"] = read_int(data, position + 35, 8)
-    row["producer_id"] = read_int(data, position + 43, 8)
-    row["producer_epoch"] = read_int(data, position + 51, 2)
-    row["base_sequence"] = read_int(data, position + 53, 4)
-    row["record_count"] = read_int(data, position + 57, 4)
+def _smallest(magic: int) -> int:
+    if magic >= 2:
+        return HEADER_SIZE
+    return LEGACY_ENTRY_SIZES[1] if magic == 1 else LEGACY_ENTRY_SIZES[0]
 
 
-@inlined
-def _read_legacy_header(data: np.ndarray, position: int, magic: int, row: np.void) -> None:
-    """Put into `row` what a message of formats 0 and 1 has; a compressed one gets record count -1."""
-    attributes = read_int(data, position + 17, 1) & LEGACY_ATTRIBUTES
-    timestamp = read_int(data, position + 18, 8) if magic == 1 else -1
-    row["leader_epoch"] = -1
-    row["crc"] = _read_bytes(data, position + 12, 4)
-    row["attributes"] = attributes
-    row["base_timestamp"] = timestamp
-    row["max_timestamp"] = timestamp
-    row["producer_id"] = -1
-    row["producer_epoch"] = -1
-    row["base_sequence"] = -1
-    row["record_count"] = 1 if attributes & CODEC_MASK == 0 else -1
+@fill_kernel
+def count_frames(data: np.ndarray) -> tuple[int, int, int]:
+    """Walk the whole batches of `data`: (status, position of the end or of the bad one, batches before it).
+
+    Formats above 2 are walked as format 2, negative ones as format 0.
+    """
+    position = 0
+    count = 0
+    while data.size - position >= SMALLEST_PREFIX:
+        length = int_at(data, position + 8, 4)
+        if length < SMALLEST_LENGTH:
+            return BAD_LENGTH, position, count
+        if length > data.size - position - LOG_OVERHEAD:
+            break
+        if LOG_OVERHEAD + length < _smallest(int_at(data, position + 16, 1)):
+            return BAD_SIZE, position, count
+        position += LOG_OVERHEAD + length
+        count += 1
+    return OK, position, count
+
+
+@fill_kernel
+def read_frames(data: np.ndarray, batches: np.ndarray) -> None:
+    """Fill `batches` (BATCH rows), as many as `count_frames` found.
+
+    A message of formats 0 and 1 gets its offset as base offset; a compressed one has record count -1.
+    """
+    position = 0
+    for index in range(batches.size):
+        row = batches[index]
+        read_row(data, position, row)
+        position += int(row["size"])
+
+
+# ---
+# Compares batches with the offsets that their segment has at their place; checksums do not cover base offsets.
+
+
+#: The facts of a run of batches of one file: its first offset (in a segment with gaps, a lower bound of it; -1:
+#: not known); where the segment ends; whether the segment has no gaps; whether the file ends with the run.
+RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", np.int64), ("ends_file", np.int64)])
+
+
+@fill_kernel
+def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
+    """The first misplaced one of `batches` (BATCH rows), or -1; `owner` has the row in `runs` (RUN) of each batch.
+
+    In a run batches follow each other, without a gap where the segment is dense, and nothing follows its end.
+    """
+    last = -1
+    for row in range(batches.size):
+        run = runs[owner[row]]
+        opens = row == 0 or owner[row] != owner[row - 1]
+        closes = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
+        # no offset exceeds the largest int64: subtract one on both sides, since adding one could overflow
+        before, end = run["first_offset"] - 1 if opens else last, run["end_offset"] - 1
+        previous = batches[row]["base_offset"] - 1
+        last = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
+        exact = run["dense"] and before >= -1
+        if previous < before or (exact and previous != before):
+            return row
+        if last > end or (not closes and last == end):
+            return row
+        if closes and run["dense"] and last != end:
+            return row
+    return -1
+
+
+# ---
+# Decides which batches that follow each other become one.
+
+
+@fill_kernel
+def cut_runs(joins: np.ndarray, sizes: np.ndarray, limit: int, firsts: np.ndarray) -> int:
+    """Cut batches into runs of at most `limit` bytes; returns how many, and puts the first of each into `firsts`.
+
+    `sizes` are their bytes; `joins` says which may be in one run with the batch before it. A batch above the limit is
+    a run by itself.
+    """
+    count = 0
+    held = 0
+    for row in range(sizes.size):
+        held += sizes[row]
+        if row == 0 or not joins[row] or held > limit:
+            firsts[count] = row
+            count += 1
+            held = sizes[row]
+    return count
+
+
+# ---
+# Checks new batches, and moves them to the offsets that a log gives them, before an append writes them.
+
+
+#: The faults of batches: none, they are not all of their bytes, they are not of format 2 or have attributes that are
+#: refused, or their offsets do not count from 0 on.
+ALL_FINE, NOT_ALL, BAD_FORMAT, UNFIT_OFFSETS = range(4)
+
+_FORMAT = 2
+
+
+@fill_kernel
+def look_at_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, int, int, int, bool]:
+    """The fault of `batches` (BATCH rows) that should fill `size` bytes, with offsets from 0 on.
+
+    `refused` are attribute bits that none may have. Then the size of the largest one, the offset behind them, the
+    largest timestamp, and whether any has a producer id; there must be one batch.
+    """
+    verdict = ALL_FINE
+    position = 0
+    end_offset = 0
+    largest = 0
+    newest = batches[0]["max_timestamp"]
+    of_producers = False
+    for row in range(batches.size):
+        batch = batches[row]
+        if batch["position"] != position or not HEADER_SIZE <= batch["size"] <= size - position:
+            return NOT_ALL, largest, end_offset, newest, of_producers
+        if batch["magic"] != _FORMAT or batch["attributes"] & refused:
+            verdict = BAD_FORMAT
+        elif batch["base_offset"] != end_offset and verdict == ALL_FINE:
+            verdict = UNFIT_OFFSETS
+        position += batch["size"]
+        end_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
+        largest = max(largest, batch["size"])
+        newest = max(newest, batch["max_timestamp"])
+        of_producers |= batch["producer_id"] >= 0
+    return (verdict if position == size else NOT_ALL), largest, end_offset, newest, of_producers
+
+
+@fill_kernel
+def move_batches(data: np.ndarray, batches: np.ndarray, first_offset: int, moved: np.ndarray) -> None:
+    """Fill `moved` with `batches`, their offsets counted from `first_offset`, and write these into `data`.
+
+    `look_at_batches` must have found that they are all of `data`. The checksums do not cover the offsets.
+    """
+    for row in range(batches.size):
+        moved[row] = batches[row]
+        base_offset = batches[row]["base_offset"] + first_offset
+        moved[row]["base_offset"] = base_offset
+        put_int_at(data, batches[row]["position"], 8, base_offset)

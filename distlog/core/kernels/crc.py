@@ -1,11 +1,4 @@
-"""CRC-32C (Castagnoli, RFC 3720) of many ranges in one call, and of a whole from the checksums of its parts.
-
-Uses the processor's instruction if there is one. It takes three ranges side by side, since a step takes three cycles
-but one can begin in each cycle (a method of Intel's). That gives 21 GB/s, the same as the library, for data in the
-cache, and nine tenths of the library's 17 GB/s for other data. Elsewhere it uses tables, sixteen bytes a step
-(Intel's slicing-by-16). That is ten times slower per byte, but a call of the library costs as much as some hundred
-bytes.
-"""
+"""CRC-32C (Castagnoli, RFC 3720) of many ranges in one call, of a whole from its parts, and of batches."""
 
 from __future__ import annotations
 
@@ -13,16 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.kernels.native.crc_instruction import HAS_INSTRUCTION, crc_of_word
-from distlog.core.kernels.native.jit import fill_kernel, inlined
-from distlog.core.kernels.native.memory import item_at, put_at, word_at
+from distlog.core.kernels.native import (
+    HAS_INSTRUCTION,
+    called,
+    constant,
+    crc_of_word,
+    fill_kernel,
+    inlined,
+    int_at,
+    item_at,
+    put_at,
+    put_int_at,
+    word_at,
+)
+
+# ---
+# CRC-32C (Castagnoli, RFC 3720) of many ranges in one call, and of a whole from the checksums of its parts.
+#
+# Uses the processor's instruction if there is one. It takes three ranges side by side, since a step takes three
+# cycles but one can begin in each cycle (a method of Intel's). That gives 21 GB/s, the same as the library, for
+# data in the cache, and nine tenths of the library's 17 GB/s for other data. Elsewhere it uses tables, sixteen
+# bytes a step (Intel's slicing-by-16). That is ten times slower per byte, but a call of the library costs as much
+# as some hundred bytes.
+
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
+#: The checksum of no bytes.
+NO_BYTES = constant(0)
 #: The number of bytes in the length of a part.
 _LENGTH_BYTES = 4
-#: The size of each of the three ranges, as a power of two: long ranges first, then short ones for the rest.
-_LONG_LANE, _SHORT_LANE = 12, 9
+#: The size of each of the three ranges: long ranges first, then short ones for the rest.
+_LONG_LANE, _SHORT_LANE = constant(1 << 12), constant(1 << 9)
 
 
 def crc_tables(polynomial: int) -> np.ndarray:
@@ -66,29 +81,31 @@ def _powers() -> np.ndarray:
 
 
 def _behind(lane: int) -> np.ndarray:
-    """Row k: what each of the 256 values of byte k of a checksum becomes when 2^lane zero bytes follow."""
+    """Row k: the checksum for each of the 256 values of byte k of a checksum when 2^lane zero bytes follow."""
     power, each = int(_POWERS[lane // 8, 1 << lane % 8]), np.arange(256)
     return np.stack([_product(power, each << 8 * row) for row in range(4)])
 
 
 _POWERS = _powers()
-_BEHIND_LONG, _BEHIND_SHORT = _behind(_LONG_LANE), _behind(_SHORT_LANE)
-_product_inlined = inlined(_product)
+_BEHIND_LONG, _BEHIND_SHORT = _behind(12), _behind(9)
+
+
+_product_called = called(_product)
 
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    # What `crc` becomes when `count` zero bytes follow, without the inversions, which cancel out in a sum.
+    # The checksum when `count` zero bytes follow `crc`, without the inversions, which cancel out in a sum.
     for byte in range(_LENGTH_BYTES):
         digit = count >> 8 * byte & 0xFF
         if digit:
-            crc = _product_inlined(_POWERS[byte, digit], crc)
+            crc = _product_called(_POWERS[byte, digit], crc)
     return crc
 
 
 @inlined
 def _step(tables: np.ndarray, word: int, row: int) -> int:
-    # What the 8 bytes of `word` become when `row` zero bytes follow the last one.
+    # The checksum of the 8 bytes of `word` when `row` zero bytes follow the last one.
     return int(
         tables[row + 7, word & 0xFF]
         ^ tables[row + 6, word >> 8 & 0xFF]
@@ -111,7 +128,7 @@ def _with_bytes(tables: np.ndarray, crc: int, data: np.ndarray, position: int, e
 
 @inlined
 def crc_of_tables(tables: np.ndarray, before: int, data: np.ndarray, start: int, end: int) -> int:
-    """The checksum after data[start:end] by its `crc_tables`, if `before` is that of all bytes before.
+    """The checksum after data[start:end] by its `crc_tables`, if `before` is the checksum of all bytes before.
 
     The bounds are not checked.
     """
@@ -123,7 +140,7 @@ def crc_of_tables(tables: np.ndarray, before: int, data: np.ndarray, start: int,
     return _with_bytes(tables, crc, data, position, end) ^ _ONES
 
 
-@inlined
+@called
 def crc_by_tables(before: int, data: np.ndarray, start: int, end: int) -> int:
     """CRC-32C as `crc_of_tables` gives it."""
     return crc_of_tables(_TABLES, before, data, start, end)
@@ -153,15 +170,18 @@ def _side_by_side(
     return crc, position
 
 
-@inlined
+@called
 def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> int:
     """The same result as `crc_by_tables`."""
-    crc, position = _side_by_side(before ^ _ONES, data, start, end, 1 << _LONG_LANE, _BEHIND_LONG)
-    crc, position = _side_by_side(crc, data, position, end, 1 << _SHORT_LANE, _BEHIND_SHORT)
+    crc, position = _side_by_side(before ^ _ONES, data, start, end, _LONG_LANE, _BEHIND_LONG)
+    crc, position = _side_by_side(crc, data, position, end, _SHORT_LANE, _BEHIND_SHORT)
     while end - position >= 8:
         crc = crc_of_word(crc, word_at(data, position))
         position += 8
-    return _with_bytes(_TABLES, crc, data, position, end) ^ _ONES
+    while position < end:
+        crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
+        position += 1
+    return crc ^ _ONES
 
 
 #: `crc32c_of(before, data, start, end)`: CRC-32C by the faster of both ways.
@@ -178,7 +198,7 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_fr
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < below:
             start = batch["position"]
-            if crc32c_of(0, data, start + checked_from, start + batch["size"]) != batch["crc"]:
+            if crc32c_of(NO_BYTES, data, start + checked_from, start + batch["size"]) != batch["crc"]:
                 return row
     return -1
 
@@ -191,15 +211,14 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
     """
     for row in range(batches.size):
         start = batches[row]["position"]
-        crc = crc32c_of(0, data, start + checked_from, start + batches[row]["size"])
+        crc = crc32c_of(NO_BYTES, data, start + checked_from, start + batches[row]["size"])
         batches[row]["crc"] = crc
-        for byte in range(4):
-            put_at(data, start + crc_at + byte, crc >> 24 - 8 * byte & 0xFF)
+        put_int_at(data, start + crc_at, 4, crc)
 
 
 @inlined
 def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: int, joined_from: int) -> int:
-    """The checksum after `batch` (a BATCH row), when `before` is that of the bytes before it.
+    """The checksum after `batch` (a BATCH row), when `before` is the checksum of the bytes before it.
 
     Of a batch of format 2 and at least `joined_from` bytes only the first `checked_from` are read, since its own
     checksum, which must be right, tells the rest. They are joined as in zlib's `crc32_combine`: the first times a
@@ -210,3 +229,79 @@ def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: 
         return crc32c_of(before, data, start, start + batch["size"])
     crc = crc32c_of(before, data, start, start + checked_from)
     return int(_with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"])
+
+
+# ---
+# Finds batches with the right checksum: CRC-32C in format 2, CRC-32 (zlib's) in formats 0 and 1.
+
+
+_CRC32_TABLES = crc_tables(0xEDB88320)
+
+
+@inlined
+def _crc32(data: np.ndarray, start: int, end: int) -> int:
+    return crc_of_tables(_CRC32_TABLES, NO_BYTES, data, start, end)
+
+
+@fill_kernel
+def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_from: int, valid: np.ndarray) -> None:
+    """Set for each of `batches` (BATCH rows) whether its checksum is right.
+
+    It covers the bytes from `checked_from` on, or from `legacy_from` on in formats below 2; later formats count as 2.
+    No row may reach beyond `data`.
+    """
+    for row in range(batches.size):
+        batch = batches[row]
+        start = batch["position"]
+        end = start + batch["size"]
+        if batch["magic"] < 2:
+            crc = _crc32(data, start + legacy_from, end)
+        else:
+            crc = crc32c_of(NO_BYTES, data, start + checked_from, end)
+        put_at(valid, row, crc == batch["crc"])
+
+
+@fill_kernel
+def find_valid_messages(
+    data: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    crc_at: int,
+    checked_from: int,
+    crcs: np.ndarray,
+    valid: np.ndarray,
+) -> None:
+    """Give the checksum that each message of format 0 or 1 has at `crc_at`, and whether it is right."""
+    for row in range(starts.size):
+        start = item_at(starts, row)
+        stored = int_at(data, start + crc_at, 4) & 0xFFFFFFFF
+        put_at(crcs, row, stored)
+        put_at(valid, row, _crc32(data, start + checked_from, item_at(ends, row)) == stored)
+
+
+# ---
+# CRC-32C of many rows of a few bytes each, by numpy: all rows at once, byte by byte.
+
+
+def crcs_of_rows(rows: np.ndarray) -> np.ndarray:
+    """The checksum of each row, int64; rows are of a dtype of a few bytes."""
+    columns = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
+    checksums = np.full(len(rows), _ONES)
+    for byte in columns.T:
+        checksums = _TABLES[0][(checksums ^ byte) & 0xFF] ^ (checksums >> 8)
+    made: np.ndarray = checksums ^ _ONES
+    return made
+
+
+def crcs_joined(firsts: np.ndarray, lasts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The checksum of two parts of each row, from those of the parts and the sizes of the last ones.
+
+    Sizes that no part has, and checksums that none is, give any numbers.
+    """
+    joined = firsts
+    for row in range(_LENGTH_BYTES):
+        digits = sizes >> 8 * row & 0xFF
+        if digits.any():
+            joined = _product(_POWERS[row][digits], joined)
+    whole: np.ndarray = joined ^ lasts
+    return whole

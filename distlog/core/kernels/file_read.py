@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.kernels.native.files import close_file, open_file, pointer_to, read_at
-from distlog.core.kernels.native.jit import COMPILED, fill_kernel
+from distlog.core.kernels.native import COMPILED, close_file, fill_kernel, open_file, pointer_to, read_at
 
 
 @fill_kernel

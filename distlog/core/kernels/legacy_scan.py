@@ -10,9 +10,8 @@ from distlog.core.kernels.batch_scan import (
     LEGACY_ENTRY_SIZES,
     LOG_OVERHEAD,
     SMALLEST_PREFIX,
-    read_int,
 )
-from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native import fill_kernel, inlined, int_at
 from distlog.core.kernels.record_scan import (
     BAD_BODY,
     BAD_KEY,
@@ -21,8 +20,8 @@ from distlog.core.kernels.record_scan import (
     BAD_VALUE,
     NOT_APPEND_TIME,
     OK,
+    put_slice,
 )
-from distlog.core.kernels.slices import put_slice
 
 
 @inlined
@@ -30,13 +29,13 @@ def _entry_end(data: np.ndarray, position: int, end: int) -> int:
     """The end of the entry at `position`: 0 if it is malformed or compressed, -1 if `end` cuts it off."""
     if end - position < SMALLEST_PREFIX:
         return -1
-    size = LOG_OVERHEAD + read_int(data, position + 8, 4)
-    magic = read_int(data, position + 16, 1)
+    size = LOG_OVERHEAD + int_at(data, position + 8, 4)
+    magic = int_at(data, position + 16, 1)
     if magic < 0 or magic > 1 or size < LEGACY_ENTRY_SIZES[magic]:
         return 0
     if size > end - position:
         return -1
-    return 0 if read_int(data, position + 17, 1) & CODEC_MASK else position + size
+    return 0 if int_at(data, position + 17, 1) & CODEC_MASK else position + size
 
 
 @fill_kernel
@@ -55,7 +54,7 @@ def count_entries(data: np.ndarray, start: int, end: int) -> tuple[int, int, int
             return OK, count, first, last
         if following == 0:
             return BAD_LENGTH, count, first, last
-        last = read_int(data, position, 8)
+        last = int_at(data, position, 8)
         if count == 0:
             first = last
         count += 1
@@ -84,18 +83,18 @@ def scan_entries(
             end = _entry_end(data, position, section["end"])
             if end <= 0:
                 return BAD_LENGTH, index, number
-            offset = section["base_offset"] + read_int(data, position, 8)
+            offset = section["base_offset"] + int_at(data, position, 8)
             if offset <= previous:
                 return BAD_OFFSET, index, number
             previous = offset
-            magic = read_int(data, position + 16, 1)
-            timestamp = read_int(data, position + 18, 8) if magic == 1 else -1
+            magic = int_at(data, position + 16, 1)
+            timestamp = int_at(data, position + 18, 8) if magic == 1 else -1
             key_at = position + LEGACY_ENTRY_SIZES[magic] - 4
-            key_size = read_int(data, key_at - 4, 4)
+            key_size = int_at(data, key_at - 4, 4)
             if key_size > end - key_at - 4:
                 return BAD_KEY, index, number
             value_at = key_at + max(key_size, 0) + 4
-            value_size = read_int(data, value_at - 4, 4)
+            value_size = int_at(data, value_at - 4, 4)
             if value_size > end - value_at:
                 return BAD_VALUE, index, number
             if value_at + max(value_size, 0) != end:

@@ -1,24 +1,162 @@
-"""Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
-
-A column of bytes is found as `Slices` of the data, or copied by the scan while its bytes are in the nearest cache.
-An array of size 0 stands for a column that is not wanted. Every length is compared with its enclosing end before use.
-
-Records are first read quickly, with integers of up to four bytes and without checking for each whether the data
-ends. From the first record of a section that does not end well, they are read carefully; only that tells what is
-wrong.
-"""
+"""Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernel_tuples import HeaderPlaces, RecordFields, ScanProgress, Slices
-from distlog.core.kernels.batch_scan import CRC_START, HEADER_SIZE
-from distlog.core.kernels.crc import crc32c_of
-from distlog.core.kernels.native.jit import fill_kernel, inlined
-from distlog.core.kernels.native.memory import put_at
-from distlog.core.kernels.slices import put_slice
-from distlog.core.kernels.varint import SLACK, read_short, read_varint, read_varlong
+from distlog.core.config import MAX_LONG
+from distlog.core.kernel_tuples import CheckedRecords, HeaderPlaces, ScannedFields, ScanProgress, Slices, TimeBounds
+from distlog.core.kernels.batch_scan import CRC_START, HEADER_SIZE, LOG_OVERHEAD
+from distlog.core.kernels.crc import NO_BYTES, crc32c_of
+from distlog.core.kernels.native import (
+    called,
+    constant,
+    copy_bytes,
+    fill_kernel,
+    inlined,
+    int_at,
+    item_at,
+    put_at,
+    word_at,
+)
+
+# ---
+# Zig-zag base-128 integers, as records hold them (Kafka's `ByteUtils`; Protocol Buffers' sint32 and sint64).
+#
+# A reader returns `(value, next position)` and never touches a byte at or after `end`. A value that is cut off, or
+# longer than 5 (VARINT) or 10 (VARLONG) bytes, gives `end + 1` as the next position; so does every read from there
+# on. A kernel may thus read a chain of fields and compare once, at the end of the chain.
+#
+# A reader that is not careful reads values of up to four bytes alone. It is for kernels that read again, carefully,
+# when it fails, and that ensure SLACK bytes after `end`: it reads eight bytes, wherever `end` is.
+
+
+#: A chain of up to eight such reads that begins at `end` or before reads fewer bytes than this after `end`.
+SLACK = 64
+#: The most bytes of a 32-bit integer, and of a 64-bit one. Of a fifth byte of the first, as in Kafka, bits beyond the
+#: 32nd are dropped.
+VARINT, VARLONG = constant(5), constant(10)
+
+
+@called
+def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * longest, 7):
+        if position >= end:
+            break
+        byte = item_at(data, position)
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if longest == VARINT:
+                value &= 0xFFFFFFFF
+            return (value >> 1 & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), position
+    return 0, end + 1
+
+
+@inlined
+def read_number(data: np.ndarray, position: int, end: int, longest: int, careful: bool) -> tuple[int, int]:
+    """Read an integer of at most `longest` bytes, VARINT or VARLONG; of at most four, unless `careful`.
+
+    One that is longer or cut off gives some position beyond `end`.
+    """
+    if careful and position + 8 > end:
+        return _read_bytewise(data, position, end, longest)
+    word = word_at(data, position)
+    if word & 0x80 == 0:
+        value, size = word & 0x7F, 1
+    elif word & 0x8000 == 0:
+        value, size = word & 0x7F | word >> 1 & 0x3F80, 2
+    elif word & 0x800000 == 0:
+        value, size = word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000, 3
+    elif word & 0x80000000 == 0:
+        value, size = word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000 | word >> 3 & 0xFE00000, 4
+    elif careful:
+        return _read_bytewise(data, position, end, longest)
+    else:
+        return 0, end + 1
+    return (value >> 1) ^ -(value & 1), position + size
+
+
+@inlined
+def varlong_size(value: int) -> int:
+    """The number of bytes that `value` takes; the same for a varint that holds it."""
+    rest = (value << 1) ^ (value >> 63)
+    if rest & ~0x7F == 0:
+        return 1
+    if rest & ~0x3FFF == 0:
+        return 2
+    size = 1
+    while rest & ~0x7F:
+        rest = rest >> 7 & 0x1FFFFFFFFFFFFFF
+        size += 1
+    return size
+
+
+@inlined
+def write_varlong(target: np.ndarray, position: int, value: int) -> int:
+    """Write `value` and return the next position; a varint that holds it has the same bytes."""
+    rest = (value << 1) ^ (value >> 63)
+    if rest & ~0x7F == 0:
+        put_at(target, position, rest)
+        return position + 1
+    if rest & ~0x3FFF == 0:
+        put_at(target, position, rest & 0x7F | 0x80)
+        put_at(target, position + 1, rest >> 7)
+        return position + 2
+    while rest & ~0x7F:
+        put_at(target, position, rest & 0x7F | 0x80)
+        rest = rest >> 7 & 0x1FFFFFFFFFFFFFF
+        position += 1
+    put_at(target, position, rest)
+    return position + 1
+
+
+# ---
+# Converts times from one unit to another.
+
+
+_LIMIT = MAX_LONG // 1000
+
+
+@fill_kernel
+def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
+    """Fill `microseconds` with the same times; returns whether all of them fit into 64 bits."""
+    fitting = True
+    for index in range(milliseconds.size):
+        fitting &= -_LIMIT <= milliseconds[index] <= _LIMIT
+        microseconds[index] = milliseconds[index] * 1000
+    return fitting
+
+
+# ---
+# Byte strings that a scan finds in a buffer, as Arrow lays them out.
+
+
+@inlined
+def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position: int, size: int) -> int:
+    """Put the string at `position` into slot `index`, after `total` bytes; a size below 0 is null."""
+    length = max(size, 0)
+    put_at(slices.offsets, index + 1, total + length)
+    put_at(slices.valid, index, size >= 0)
+    if slices.positions.size:
+        put_at(slices.positions, index, position)
+    elif length:
+        copy_bytes(slices.copies, total, data, position, length)
+    return total + length
+
+
+# ---
+# Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
+#
+# A column of bytes is found as `Slices` of the data, or copied by the scan while its bytes are in the nearest
+# cache. An array of size 0 stands for a column that is not wanted. Every length is compared with its enclosing end
+# before use.
+#
+# Records are first read quickly, with integers of up to four bytes and without checking for each whether the data
+# ends. From the first record of a section that does not end well, they are read carefully; only that finds the
+# fault.
+
 
 SMALLEST_RECORD = 7
 NOT_APPEND_TIME = -(2**63)
@@ -47,24 +185,14 @@ SECTION = np.dtype(
 )
 
 
-@inlined
-def _read_int(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, int]:
-    return read_varint(data, position, end) if careful else read_short(data, position, end)
-
-
-@inlined
-def _read_long(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, int]:
-    return read_varlong(data, position, end) if careful else read_short(data, position, end)
-
-
-@inlined
+@called
 def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful: bool) -> int:
     """The position after `count` headers, or `end` + 1 if they are malformed."""
     for _ in range(count):
-        key_size, position = _read_int(data, position, end, careful)
+        key_size, position = read_number(data, position, end, VARINT, careful)
         if key_size < 0 or key_size > end - position:
             return end + 1
-        value_size, position = _read_int(data, position + key_size, end, careful)
+        value_size, position = read_number(data, position + key_size, end, VARINT, careful)
         if value_size > end - position:
             return end + 1
         position += max(value_size, 0)
@@ -72,31 +200,31 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
 
 
 @inlined
-def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, RecordFields]:
+def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, ScannedFields]:
     """The status of the record at `position`, in a section up to `end`, and the record.
 
     A field that is cut off ends beyond the record, and so does all that follows; comparing the lengths finds that.
     """
-    nothing = RecordFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
-    size, body = _read_int(data, position, end, careful)
+    nothing = ScannedFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    size, body = read_number(data, position, end, VARINT, careful)
     if size < 1 or size > end - body:
         return BAD_LENGTH, nothing
     record_end = body + size
-    timestamp_delta, at = _read_long(data, body + 1, end, careful)
-    offset_delta, at = _read_int(data, at, end, careful)
-    key_size, key_at = _read_int(data, at, end, careful)
+    timestamp_delta, at = read_number(data, body + 1, end, VARLONG, careful)
+    offset_delta, at = read_number(data, at, end, VARINT, careful)
+    key_size, key_at = read_number(data, at, end, VARINT, careful)
     if key_size > record_end - key_at:
         return BAD_KEY, nothing
-    value_size, value_at = _read_int(data, key_at + max(key_size, 0), end, careful)
+    value_size, value_at = read_number(data, key_at + max(key_size, 0), end, VARINT, careful)
     if value_size > record_end - value_at:
         return BAD_VALUE, nothing
     headers_at = value_at + max(value_size, 0)
-    headers, at = _read_int(data, headers_at, end, careful)
+    headers, at = read_number(data, headers_at, end, VARINT, careful)
     if headers:
         if headers < 0 or headers > record_end - at:
             return BAD_HEADERS, nothing
         at = _skip_headers(data, at, record_end, headers, careful)
-    record = RecordFields(
+    record = ScannedFields(
         record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
     )
     return OK if at == record_end else BAD_BODY, record
@@ -168,11 +296,13 @@ def scan_records(
         section = sections[index]
         if section["crc"] != CHECKED:
             # batch by batch, since the scan then finds the bytes in the cache
-            crc = crc32c_of(0, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
+            crc = crc32c_of(NO_BYTES, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
             if crc != section["crc"]:
                 return BAD_CRC, index, 0
         before = progress.records
-        progress = ScanProgress(0, section["start"], -1, *progress[3:7], 0)
+        progress = ScanProgress(
+            0, section["start"], -1, before, progress.key_bytes, progress.value_bytes, progress.headed, 0
+        )
         status = BAD_END
         if section["end"] + SLACK <= data.size:
             status, progress = _scan_section(data, section, *arrays, progress, False)
@@ -202,13 +332,197 @@ def locate_headers(
         header_offsets[record] = first
         if headed.records[place] != record:
             continue
-        headers, position = read_varint(data, headed.positions[place], data.size)
+        headers, position = read_number(data, headed.positions[place], data.size, VARINT, True)
         for header in range(first, first + headers):
-            size, position = read_varint(data, position, data.size)
+            size, position = read_number(data, position, data.size, VARINT, True)
             key_bytes = put_slice(key, header, key_bytes, data, position, size)
-            size, position = read_varint(data, position + size, data.size)
+            size, position = read_number(data, position + size, data.size, VARINT, True)
             value_bytes = put_slice(value, header, value_bytes, data, position, size)
             position += max(size, 0)
         first += headers
         place += 1
     header_offsets[count] = first
+
+
+# ---
+# Checks the records of one batch, format 2, before a log takes them over as they are (Kafka's `LogValidator`).
+
+
+#: The verdicts of the checks on each record: fine, or the fault for which a log does not take it.
+FINE, NO_KEY, BAD_TIME = range(3)
+
+
+@fill_kernel
+def check_records(
+    data: np.ndarray,
+    start: int,
+    end: int,
+    base_timestamp: int,
+    bounds: TimeBounds,
+    needs_keys: bool,
+    verdicts: np.ndarray,
+) -> CheckedRecords:
+    """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2 and so on.
+
+    Fills `verdicts` with one of FINE, NO_KEY and BAD_TIME for each. The status is one of `record_scan`.
+    """
+    position, refused = start, 0
+    newest_record, newest, oldest = 0, -(2**63), 2**63 - 1
+    for number in range(verdicts.size):
+        status, record = read_record(data, position, end, True)
+        if status == OK and record.offset_delta != number:
+            status = BAD_OFFSET
+        if status != OK:
+            return CheckedRecords(status, number, newest_record, newest, oldest, refused)
+        timestamp = base_timestamp + record.timestamp_delta
+        if timestamp > newest:
+            newest_record, newest = number, timestamp
+        oldest = min(oldest, timestamp)
+        verdict = FINE
+        if needs_keys and record.key_size < 0:
+            verdict = NO_KEY
+        elif timestamp != -1 and (timestamp < bounds.oldest or timestamp > bounds.newest):
+            verdict = BAD_TIME
+        verdicts[number] = verdict
+        refused += verdict != FINE
+        position = record.end
+    status = OK if position == end else BAD_END
+    return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
+
+
+# ---
+# Finds a batch by its offset, and the first few wanted records in it, without reading the bytes behind.
+#
+# Only batches of format 2 are walked. Errors are not described: a reader of the whole file does that.
+
+
+#: Neither a position nor a count: the bytes are not as they should be, or not of format 2.
+UNSURE = -1
+
+#: A record that was found: where its bytes are (a size below 0 means null), and where its number of headers is.
+FOUND = np.dtype(
+    [
+        ("offset_delta", np.int64),
+        ("timestamp", np.int64),
+        ("key_at", np.int64),
+        ("key_size", np.int64),
+        ("value_at", np.int64),
+        ("value_size", np.int64),
+        ("headers_at", np.int64),
+        ("headers", np.int64),
+    ]
+)
+
+#: The bytes of one header of a record.
+FOUND_HEADER = np.dtype(
+    [("key_at", np.int64), ("key_size", np.int64), ("value_at", np.int64), ("value_size", np.int64)]
+)
+
+
+@inlined
+def _size_of(data: np.ndarray, position: int, end: int) -> int:
+    """The size of the batch at `position`, or 0 if no whole batch of format 2 is there before `end`."""
+    if end - position < HEADER_SIZE or int_at(data, position + 16, 1) != 2:
+        return 0
+    size = LOG_OVERHEAD + int_at(data, position + 8, 4)
+    return size if HEADER_SIZE <= size <= end - position else 0
+
+
+@fill_kernel
+def find_batch(
+    data: np.ndarray, position: int, end: int, following: int, dense: bool, end_offset: int, offset: int
+) -> int:
+    """The position of the first batch, from `position` on, that does not end below `offset`; `end` if there is none.
+
+    All offsets are stored offsets. Returns UNSURE when the skipped batches, the found one and the beginning of the
+    next do not follow each other as in `first_misplaced`. They go from the offset `following`, or, if that is
+    -1, from an offset not above `offset`, to `end_offset`, where the file ends.
+    """
+    while position < end:
+        size = _size_of(data, position, end)
+        if size == 0:
+            return UNSURE
+        base_offset, delta = int_at(data, position, 8), int_at(data, position + 23, 4)
+        if base_offset < 0 or delta < 0 or base_offset > MAX_LONG - delta:
+            return UNSURE
+        if following < 0:
+            if base_offset > offset:
+                return UNSURE
+        elif base_offset < following or (dense and base_offset != following):
+            return UNSURE
+        last = base_offset + delta
+        closes = position + size == end
+        if last >= end_offset or (last == end_offset - 1 and not closes):
+            return UNSURE
+        if closes:
+            if dense and last != end_offset - 1:
+                return UNSURE
+        elif last >= offset:
+            if _size_of(data, position + size, end) == 0:
+                return UNSURE
+            behind = int_at(data, position + size, 8)
+            if behind <= last or (dense and behind != last + 1):
+                return UNSURE
+        if last >= offset:
+            return position
+        position += size
+        following = last + 1
+    return end
+
+
+@fill_kernel
+def find_records(
+    data: np.ndarray,
+    position: int,
+    end: int,
+    count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    append_time: int,
+    start_delta: int,
+    oldest: int,
+    found: np.ndarray,
+) -> int:
+    """Fill `found` (FOUND rows) with the first wanted of the `count` records in [position, end); returns how many.
+
+    Wanted are records with an offset delta from `start_delta` on and a timestamp not below `oldest`. Nothing is read
+    after the last record that `found` has room for. Returns UNSURE when a record is malformed.
+    """
+    previous = -1
+    records = 0
+    for _ in range(count):
+        size, body = read_number(data, position, end, VARINT, True)
+        timestamp_delta, at = read_number(data, body + 1, end, VARLONG, True)
+        delta, at = read_number(data, at, end, VARINT, True)
+        if at > body + size or delta <= previous or delta > last_offset_delta:
+            return UNSURE
+        previous = delta
+        timestamp = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
+        if delta >= start_delta and timestamp >= oldest:
+            status, record = read_record(data, position, end, True)
+            if status != OK:
+                return UNSURE
+            row = found[records]
+            row["offset_delta"] = delta
+            row["timestamp"] = timestamp
+            row["key_at"], row["key_size"] = record.key_at, record.key_size
+            row["value_at"], row["value_size"] = record.value_at, record.value_size
+            row["headers_at"], row["headers"] = record.headers_at, record.headers
+            records += 1
+            if records == found.size:
+                return records
+        position = body + size
+    return records if position == end else UNSURE
+
+
+@fill_kernel
+def find_headers(data: np.ndarray, position: int, found: np.ndarray) -> None:
+    """Fill `found` (FOUND_HEADER rows) with the headers whose number is at `position`; a scan has checked them."""
+    _, position = read_number(data, position, data.size, VARINT, True)
+    for number in range(found.size):
+        row = found[number]
+        size, position = read_number(data, position, data.size, VARINT, True)
+        row["key_at"], row["key_size"] = position, size
+        size, position = read_number(data, position + size, data.size, VARINT, True)
+        row["value_at"], row["value_size"] = position, size
+        position += max(size, 0)

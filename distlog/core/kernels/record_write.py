@@ -1,7 +1,4 @@
-"""Writes records, format 2, from Arrow's arrays (Kafka's `MemoryRecordsBuilder`, `DefaultRecord`).
-
-A record is a row of arrays: its timestamp, and its slots in a ByteColumn of keys, one of values and a HeaderColumn.
-"""
+"""Writes records, format 2, from Arrow's arrays or from other batches (Kafka's `MemoryRecordsBuilder`)."""
 
 from __future__ import annotations
 
@@ -10,10 +7,18 @@ import numpy as np
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.kernel_tuples import BatchLimits, ByteColumn, Columns, HeaderColumn
 from distlog.core.kernels.batch_scan import HEADER_SIZE
-from distlog.core.kernels.native.jit import fill_kernel, inlined
-from distlog.core.kernels.native.memory import copy_bytes, item_at, prefetch, put_at
-from distlog.core.kernels.varint import varlong_size, write_varlong
+from distlog.core.kernels.native import copy_bytes, fill_kernel, inlined, item_at, prefetch, put_at
+from distlog.core.kernels.record_scan import VARINT, VARLONG, read_number, varlong_size, write_varlong
 
+# ---
+# Writes records, format 2, from Arrow's arrays (Kafka's `MemoryRecordsBuilder`, `DefaultRecord`).
+#
+# A record is a row of arrays: its timestamp, and its slots in a ByteColumn of keys, one of values and a
+# HeaderColumn.
+
+
+#: The time until which the first batch takes records: `append_records` then moves it.
+NO_LIMIT = -1
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 
 #: An unfinished batch: where its header will begin, which record is its first, how many records it has, their bytes,
@@ -38,7 +43,7 @@ _AHEAD = 16
 
 @fill_kernel
 def ascend_within(offsets: np.ndarray, end: int) -> bool:
-    """Whether `offsets`, at least one, ascend and all lie between 0 and `end`."""
+    """True if `offsets`, at least one, ascend and all lie between 0 and `end`."""
     last = offsets.size - 1
     ascending: bool = item_at(offsets, 0) >= 0 and item_at(offsets, last) <= end
     for index in range(last):
@@ -136,31 +141,25 @@ def _close_draft(drafts: np.ndarray, last: int, position: int, count: int, used:
     drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
 
 
-@fill_kernel
-def append_records(
+@inlined
+def _append_up_to(
     target: np.ndarray,
     drafts: np.ndarray,
     last: int,
     first: int,
+    stop: int,
     rows: np.ndarray,
     columns: Columns,
     limits: BatchLimits,
     until: int,
 ) -> tuple[int, int, int, int, int]:
-    """Write the records of `rows[first:]` after what `target` holds: (status, rows taken, last draft, end, until).
-
-    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`. A batch holds at least one
-    record. It ends before its records would pass `limit` bytes, and before a record newer than `until`; `until` then
-    moves to `window` ms after that record. FULL: the next record, which would end at `end`, has no room in `target`
-    or in `drafts`. OVERSIZED: its bytes alone are more than `largest`.
-    """
     (timestamps, key, value, headers), (limit, largest, window) = columns, limits
     status, taken, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
     oldest = drafts[last]["min_timestamp"]
     position = drafts[last]["position"] + HEADER_SIZE + used
-    while taken < rows.size:
+    while taken < stop:
         row = item_at(rows, taken)
         _prefetch_row(key, value, rows, taken + _AHEAD)
         timestamp = item_at(timestamps, row)
@@ -197,3 +196,174 @@ def append_records(
         count, used, taken = count + 1, used + whole, taken + 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
     return status, taken, last, end, until
+
+
+@fill_kernel
+def append_records(
+    target: np.ndarray,
+    drafts: np.ndarray,
+    last: int,
+    first: int,
+    rows: np.ndarray,
+    columns: Columns,
+    limits: BatchLimits,
+    until: int,
+) -> tuple[int, int, int, int, int]:
+    """Write the records of `rows[first:]` to the end of `target`: (status, rows taken, last draft, end, until).
+
+    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`. A batch holds at least one
+    record. It ends before its records would pass `limit` bytes, and before a record newer than `until`; `until` then
+    moves to `window` ms after that record. FULL: the next record, which would end at `end`, has no room in `target`
+    or in `drafts`. OVERSIZED: its bytes alone are more than `largest`.
+    """
+    return _append_up_to(target, drafts, last, first, rows.size, rows, columns, limits, until)
+
+
+@fill_kernel
+def append_groups(
+    target: np.ndarray,
+    drafts: np.ndarray,
+    rows: np.ndarray,
+    counts: np.ndarray,
+    columns: Columns,
+    limits: BatchLimits,
+) -> int:
+    """Write `rows`, of which `counts` belong together, as one batch for each group; returns how many were written.
+
+    `drafts` has a zeroed DRAFT row more than there are groups. It ends early at a group that needs several batches,
+    at a record that `append_records` refuses, and where `target` is full.
+    """
+    first = 0
+    for group in range(counts.size):
+        stop = first + counts[group]
+        status, _, last, _, _ = _append_up_to(target, drafts, group, first, stop, rows, columns, limits, NO_LIMIT)
+        if status != OK or last != group:
+            return group
+        drafts[group + 1]["position"] = drafts[group]["position"] + HEADER_SIZE + drafts[group]["record_bytes"]
+        first = stop
+    return counts.size
+
+
+# ---
+# Chooses the records that compaction keeps, and writes records into other batches (`MemoryRecords.filterTo`).
+
+
+#: How many bytes a record can grow by, when the bases of its timestamp and of its offset change.
+RECORD_GROWTH = 17
+
+#: The kept records of a batch: their number, the number of tombstones among them, the first timestamp, the largest
+#: timestamp and the first record that has it. `first_record` counts the records of the batches before.
+KEPT = np.dtype(
+    [
+        ("first_record", np.int64),
+        ("records", np.int64),
+        ("tombstones", np.int64),
+        ("first_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("offset_of_max", np.int64),
+    ]
+)
+
+
+@fill_kernel
+def choose_records(
+    counts: np.ndarray,
+    untouched: np.ndarray,
+    expired: np.ndarray,
+    latest_offset: int,
+    current: np.ndarray,
+    keyed: np.ndarray,
+    valued: np.ndarray,
+    offsets: np.ndarray,
+    timestamps: np.ndarray,
+    keep: np.ndarray,
+    kept: np.ndarray,
+) -> int:
+    """Fill `keep`, per record, and `kept` (KEPT rows), per batch; returns how many records lacked a key.
+
+    A batch is given by its number of records (`counts`), whether all of them stay (`untouched`) and whether its
+    tombstones have `expired`. In the other batches a record stays when its offset is above `latest_offset`. It also
+    stays when it is `current`, the last of its key, and has a value or is a tombstone that has not expired.
+    """
+    unkeyed = 0
+    record = 0
+    for batch in range(counts.size):
+        row = kept[batch]
+        row["first_record"] = record
+        row["records"] = 0
+        row["tombstones"] = 0
+        for index in range(record, record + counts[batch]):
+            stays = untouched[batch] or offsets[index] > latest_offset
+            if not stays:
+                if not keyed[index]:
+                    unkeyed += 1
+                else:
+                    stays = current[index] and (valued[index] or not expired[batch])
+            keep[index] = stays
+            if not stays:
+                continue
+            if row["records"] == 0:
+                row["first_timestamp"] = timestamps[index]
+            if row["records"] == 0 or timestamps[index] > row["max_timestamp"]:
+                row["max_timestamp"] = timestamps[index]
+                row["offset_of_max"] = offsets[index]
+            row["records"] += 1
+            if not valued[index]:
+                row["tombstones"] += 1
+        record += counts[batch]
+    return unkeyed
+
+
+@fill_kernel
+def rewrite_records(
+    data: np.ndarray,
+    sections: np.ndarray,
+    first_records: np.ndarray,
+    base_offsets: np.ndarray,
+    base_timestamps: np.ndarray,
+    keep: np.ndarray,
+    timestamps: np.ndarray,
+    target: np.ndarray,
+    ends: np.ndarray,
+) -> None:
+    """Write the kept records of `sections` to `target`, section after section, and where each ends to `ends`.
+
+    Their times and offsets become relative to `base_timestamps` and `base_offsets`, which are given per section; all
+    else is copied. `keep` and `timestamps` are per record; the first one of each section is in `first_records`. The
+    records were scanned before, so their bounds are known to be right.
+    """
+    position = 0
+    for number in range(sections.size):
+        at, end = sections[number]["start"], sections[number]["end"]
+        moved = sections[number]["base_offset"] - base_offsets[number]
+        base_timestamp = base_timestamps[number]
+        first = first_records[number]
+        for index in range(first, first + sections[number]["record_count"]):
+            size, body = read_number(data, at, end, VARINT, True)
+            at = body + size
+            if not keep[index]:
+                continue
+            _, rest = read_number(data, body + 1, end, VARLONG, True)
+            offset_delta, rest = read_number(data, rest, end, VARINT, True)
+            offset_delta += moved
+            delta = timestamps[index] - base_timestamp
+            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + at - rest
+            position = write_varlong(target, position, size)
+            put_at(target, position, item_at(data, body))
+            position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
+            copy_bytes(target, position, data, rest, at - rest)
+            position += at - rest
+        ends[number] = position
+
+
+@fill_kernel
+def copy_slices(
+    target: np.ndarray,
+    target_positions: np.ndarray,
+    source: np.ndarray,
+    source_positions: np.ndarray,
+    sizes: np.ndarray,
+) -> None:
+    """Copy slices of `source` to places in `target`."""
+    for index in range(sizes.size):
+        copy_bytes(target, target_positions[index], source, source_positions[index], sizes[index])

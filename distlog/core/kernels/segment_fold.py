@@ -7,9 +7,8 @@ import numpy as np
 from distlog.core.config import MAX_INT
 from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, CRC_START, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.kernels.crc import crc_with_batch
-from distlog.core.kernels.index_build import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
-from distlog.core.kernels.native.jit import fill_kernel, inlined
-from distlog.core.kernels.native.memory import put_at
+from distlog.core.kernels.index import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
+from distlog.core.kernels.native import fill_kernel, inlined, put_int_at
 
 #: The numbers of a segment that follow the STATE_SIZE numbers of the index rule, an int64 each. Numbers that are not
 #: used here come after them. MAX_OFFSET is relative to BASE_OFFSET.
@@ -30,10 +29,10 @@ from distlog.core.kernels.native.memory import put_at
     CRC,
 ) = range(STATE_SIZE, STATE_SIZE + 14)
 
-#: What PRODUCER_BITS tells: that a batch is of a transaction or ends one, and that a batch has a producer id.
+#: The flags of PRODUCER_BITS: a batch is of a transaction or ends one; a batch has a producer id.
 TRANSACTIONS, PRODUCERS = 1, 2
 
-#: How a fold ends: all is well, the bytes are not those of the batches, a batch begins at too low an offset, or is at
+#: How a fold ends: all is well, the bytes are not the batches', a batch begins at too low an offset, or is at
 #: offsets or a position that an index cannot hold.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
@@ -108,13 +107,6 @@ def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _JOINED_FROM)
 
 
-@inlined
-def _put(entries: np.ndarray, position: int, size: int, value: int) -> None:
-    # Writes `value` as `size` bytes, big-endian as in index files.
-    for byte in range(size):
-        put_at(entries, position + byte, value >> 8 * (size - 1 - byte) & 0xFF)
-
-
 @fill_kernel
 def fold_batches(
     numbers: np.ndarray,
@@ -150,12 +142,12 @@ def fold_batches(
         relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
         offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
         if offset_due:
-            _put(offset_entries, OFFSET_ENTRY_SIZE * offset_count, 4, relative)
-            _put(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
+            put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count, 4, relative)
+            put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
             offset_count += 1
         if time_due:
-            _put(time_entries, TIME_ENTRY_SIZE * time_count, 8, numbers[MAX_TIMESTAMP])
-            _put(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, numbers[MAX_OFFSET])
+            put_int_at(time_entries, TIME_ENTRY_SIZE * time_count, 8, numbers[MAX_TIMESTAMP])
+            put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, numbers[MAX_OFFSET])
             time_count += 1
         _pass(numbers, data, batch)
     return OK, offset_count, time_count

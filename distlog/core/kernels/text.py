@@ -1,22 +1,130 @@
-"""Writes numbers and bytes as text into an array of bytes.
-
-Nothing is checked here: the caller makes the array large enough, with SLACK bytes behind all that is written, since
-much is written in words.
-"""
+"""Writes numbers and bytes as text into an array of bytes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.native.jit import inlined
-from distlog.core.kernels.native.memory import bits_of, copy_bytes, item_at, low_zeros, put_at, word_at, wrapped
-from distlog.core.kernels.utf8 import BETWEEN, put_byte, put_replacement
+from distlog.core.kernel_tuples import Layout, RecordContent, Slices, Texts
+from distlog.core.kernels.native import (
+    bits_of,
+    copy_bytes,
+    fill_kernel,
+    inlined,
+    item_at,
+    low_zeros,
+    put_at,
+    word_at,
+    wrapped,
+)
+from distlog.core.kernels.record_scan import VARINT, read_number
+
+# ---
+# Bytes as UTF-8, byte by byte without a branch: bytes of no character become U+FFFD, as in Java's `String`.
+#
+# There bytes that could begin a character count as one that cannot be read, and so do the three of a surrogate.
+
+
+#: The state between characters; any other is within one.
+BETWEEN = 0
+#: The size of U+FFFD in UTF-8.
+REPLACEMENT_BYTES = 3
+
+_TAIL = (0x80, 0xBF)
+_ONE_MORE, _TWO_MORE, _REST_OF_SURROGATE = 8, 9, 11
+#: By state the bytes that may follow, as (first, last, next state).
+_FOLLOWING = (
+    (
+        (0x00, 0x7F, BETWEEN),
+        (0xC2, 0xDF, 1),
+        (0xE0, 0xE0, 2),
+        (0xE1, 0xEC, 3),
+        (0xED, 0xED, 4),
+        (0xEE, 0xEF, 3),
+        (0xF0, 0xF0, 5),
+        (0xF1, 0xF3, 6),
+        (0xF4, 0xF4, 7),
+    ),
+    ((*_TAIL, BETWEEN),),
+    ((0xA0, 0xBF, _ONE_MORE),),
+    ((*_TAIL, _ONE_MORE),),
+    ((0x80, 0x9F, _ONE_MORE), (0xA0, 0xBF, _REST_OF_SURROGATE)),
+    ((0x90, 0xBF, _TWO_MORE),),
+    ((*_TAIL, _TWO_MORE),),
+    ((0x80, 0x8F, _TWO_MORE),),
+    ((*_TAIL, BETWEEN),),
+    ((*_TAIL, 10),),
+    ((*_TAIL, BETWEEN),),
+    ((*_TAIL, BETWEEN),),
+)
+#: The size of the character that ends in a state.
+_SIZES = (1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 4, 0)
+
+
+def _transition(state: int, byte: int) -> tuple[int, int, int]:
+    """The next state, how often U+FFFD is written, and behind it how many of the last bytes."""
+    for first, last, following in _FOLLOWING[state]:
+        if first <= byte <= last:
+            ends = following == BETWEEN
+            return following, int(ends and state == _REST_OF_SURROGATE), _SIZES[state] if ends else 0
+    if state == BETWEEN:
+        return BETWEEN, 1, 0
+    following, replaced, size = _transition(BETWEEN, byte)
+    return following, replaced + 1, size
+
+
+def _transitions() -> np.ndarray:
+    """For each state and byte: the next state, and from bit 4 and 6 on the two numbers of `_transition`."""
+    found = np.zeros((len(_FOLLOWING), 256), np.int16)
+    for state in range(len(_FOLLOWING)):
+        for byte in range(256):
+            following, replaced, size = _transition(state, byte)
+            found[state, byte] = following | replaced << 4 | size << 6
+    return found.ravel()
+
+
+_TRANSITIONS = _transitions()
+_REPLACEMENTS = np.frombuffer(2 * "\ufffd".encode() + bytes(2), np.uint8)
+
+
+@inlined
+def put_replacement(out: np.ndarray, at: int) -> int:
+    """Write U+FFFD, and some bytes behind it that do not count; returns the position after it."""
+    copy_bytes(out, at, _REPLACEMENTS, 0, 8)
+    return at + REPLACEMENT_BYTES
+
+
+@inlined
+def put_byte(out: np.ndarray, at: int, data: np.ndarray, position: int, state: int) -> tuple[int, int, int]:
+    """Take the byte at `position`: (the position in `out`, the next state, how many were replaced by U+FFFD).
+
+    A character is written with its last byte. Up to 8 bytes behind it are overwritten.
+    """
+    entry = item_at(_TRANSITIONS, state << 8 | item_at(data, position))
+    replaced = entry >> 4 & 3
+    copy_bytes(out, at, _REPLACEMENTS, 0, 8)
+    at += REPLACEMENT_BYTES * replaced
+    size = entry >> 6
+    start = position + 1 - size
+    if start + 4 <= data.size:
+        copy_bytes(out, at, data, start, 4)
+    else:
+        for index in range(size):
+            put_at(out, at + index, item_at(data, start + index))
+    return at + size, entry & 15, replaced
+
+
+# ---
+# Writes numbers and bytes as text into an array of bytes.
+#
+# Nothing is checked here: the caller makes the array large enough, with SLACK bytes behind all that is written,
+# since much is written in words.
+
 
 #: The most bytes that `put_number` writes.
 LONGEST_NUMBER = 20
 #: The most bytes that `put_utf8` and `put_json_text` write for each byte that they read.
 UTF8_GROWTH, JSON_GROWTH = 3, 6
-#: How many bytes are overwritten behind what is written.
+#: How many bytes are overwritten behind the text.
 SLACK = 8
 
 _MINUS, _ZERO, _QUOTE, _BACKSLASH = b'-0"\\'
@@ -82,7 +190,7 @@ def put_number(out: np.ndarray, at: int, value: int) -> int:
 
 @inlined
 def put_utf8(out: np.ndarray, at: int, data: np.ndarray, position: int, size: int) -> int:
-    """Write bytes as UTF-8, with U+FFFD in place of what is not; returns the position after them."""
+    """Write bytes as UTF-8, with U+FFFD in place of invalid bytes; returns the position after them."""
     end = position + size
     state = BETWEEN
     while position < end:
@@ -101,13 +209,13 @@ def put_utf8(out: np.ndarray, at: int, data: np.ndarray, position: int, size: in
 
 @inlined
 def _below(word: int, bound: int) -> int:
-    # the high bit of each byte that is below `bound`, up to 128; also of some behind the first of these
+    # the high bit of each byte that is below `bound`, up to 128; also of some bytes behind the first of these
     return int(wrapped(word - bound * _ONES) & ~word & _HIGH_BITS)
 
 
 @inlined
 def _plain_bytes(word: int) -> int:
-    """How many of eight bytes stand in a JSON string as they are, up to the first that is no ASCII or is escaped."""
+    """Count the bytes, of eight, that a JSON string holds as they are, up to the first escaped or not ASCII."""
     escaped = _below(word, 32) | _below(word ^ _QUOTE * _ONES, 1) | _below(word ^ _BACKSLASH * _ONES, 1)
     return int(low_zeros(escaped | word & _HIGH_BITS) >> 3)
 
@@ -118,7 +226,7 @@ def put_json_text(
 ) -> tuple[int, bool]:
     """Write bytes as a JSON string: the position after it, and whether they are UTF-8.
 
-    What is not becomes U+FFFD, or, if `strict`, ends the work: then what was written is of no use.
+    Invalid bytes become U+FFFD, or, if `strict`, end the work: then the bytes written are of no use.
     """
     put_at(out, at, _QUOTE)
     at += 1
@@ -165,4 +273,135 @@ def put_base64(out: np.ndarray, at: int, data: np.ndarray, position: int, size: 
         at += 4
     for index in range(position - end):
         put_at(out, at - 1 - index, 61)
+    return at
+
+
+# ---
+# Writes lines of named values for `distlog dump`: numbers, words, and the keys and payloads of records.
+
+
+#: The value of an absent optional number.
+ABSENT = -(2**63)
+#: Kinds of values. A choice has its number among the texts as its value.
+NUMBER, OPTIONAL, CHOICE = range(3)
+#: Texts around the content of a record, by their number.
+HEADERS, HEADERS_END, KEY, PAYLOAD, BASE64, BASE64_END, END = range(7)
+
+_COMMA = 44
+
+
+@inlined
+def _put_text(out: np.ndarray, at: int, texts: Texts, index: int) -> int:
+    start: int = item_at(texts.ends, index)
+    return put_text(out, at, texts.text, start, item_at(texts.ends, index + 1) - start)
+
+
+@inlined
+def _put_row(out: np.ndarray, at: int, layout: Layout, values: np.ndarray, row: int) -> int:
+    for column in range(layout.kinds.size):
+        at = _put_text(out, at, layout.labels, column)
+        value = values[column, row]
+        kind = item_at(layout.kinds, column)
+        first = item_at(layout.first, column)
+        if kind == NUMBER:
+            at = put_number(out, at, value)
+        elif kind == CHOICE:
+            at = _put_text(out, at, layout.words, first + value)
+        elif value == ABSENT:
+            at = _put_text(out, at, layout.words, first)
+        else:
+            at = _put_text(out, at, layout.words, first + 1)
+            at = put_number(out, at, value)
+            at = _put_text(out, at, layout.words, first + 2)
+    return at
+
+
+@fill_kernel
+def write_rows(out: np.ndarray, layout: Layout, values: np.ndarray) -> int:
+    """Write a line for each column of `values`, which has a row for each value of `layout`; returns its bytes."""
+    at = 0
+    for row in range(values.shape[1]):
+        at = _put_row(out, at, layout, values, row)
+    return at
+
+
+@inlined
+def _put_bytes(out: np.ndarray, at: int, content: RecordContent, part: Slices, row: int, texts: Texts) -> int:
+    """Write a key or payload as text; in JSON one that is no text as base64."""
+    position = item_at(part.positions, row)
+    size = item_at(part.offsets, row + 1) - item_at(part.offsets, row)
+    if item_at(texts.ends, BASE64) == item_at(texts.ends, BASE64 + 1):
+        return put_utf8(out, at, content.data, position, size)
+    end, valid = put_json_text(out, at, content.data, position, size, True)
+    if valid:
+        return end
+    at = _put_text(out, at, texts, BASE64)
+    at = put_base64(out, at, content.data, position, size)
+    return _put_text(out, at, texts, BASE64_END)
+
+
+@inlined
+def _put_header_keys(out: np.ndarray, at: int, content: RecordContent, place: int, texts: Texts) -> int:
+    data = content.data
+    as_json = item_at(texts.ends, BASE64) < item_at(texts.ends, BASE64 + 1)
+    count, position = read_number(data, item_at(content.headed.positions, place), data.size, VARINT, True)
+    for number in range(count):
+        if number:
+            put_at(out, at, _COMMA)
+            at += 1
+        size, position = read_number(data, position, data.size, VARINT, True)
+        if as_json:
+            at, _ = put_json_text(out, at, data, position, size, False)
+        else:
+            at = put_utf8(out, at, data, position, size)
+        size, position = read_number(data, position + size, data.size, VARINT, True)
+        position += max(size, 0)
+    return at
+
+
+@fill_kernel
+def write_records(
+    out: np.ndarray,
+    batch: Layout,
+    batches: np.ndarray,
+    counts: np.ndarray,
+    record: Layout,
+    records: np.ndarray,
+    marker: Layout,
+    markers: np.ndarray,
+    content: RecordContent,
+    shown: np.ndarray,
+    texts: Texts,
+) -> int:
+    """Write a line for each batch, and behind it one for each of its `counts` records; returns their bytes.
+
+    `batches`, `records` and `markers` are values as `write_rows` takes them. A record whose `markers` are not absent
+    is a control record. The header keys are written if `headed` has room, and the keys and payloads of data if
+    `shown` is not empty.
+    """
+    at = 0
+    row = 0
+    place = 0
+    for number in range(counts.size):
+        at = _put_row(out, at, batch, batches, number)
+        for _ in range(item_at(counts, number)):
+            at = _put_row(out, at, record, records, row)
+            if content.headed.records.size:
+                at = _put_text(out, at, texts, HEADERS)
+                if item_at(content.headed.records, place) == row:
+                    at = _put_header_keys(out, at, content, place, texts)
+                    place += 1
+                at = _put_text(out, at, texts, HEADERS_END)
+            is_control = markers.size and markers[0, row] != ABSENT
+            if is_control:
+                at = _put_row(out, at, marker, markers, row)
+            elif shown.size:
+                if item_at(content.key.valid, row):
+                    at = _put_text(out, at, texts, KEY)
+                    at = _put_bytes(out, at, content, content.key, row, texts)
+                if item_at(content.value.valid, row):
+                    at = _put_text(out, at, texts, PAYLOAD)
+                    at = _put_bytes(out, at, content, content.value, row, texts)
+            at = _put_text(out, at, texts, END)
+            row += 1
     return at

@@ -2,17 +2,259 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import lru_cache
 from typing import NamedTuple
 
-from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core import paths
+from distlog.core.commits.actions import Active
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
-from distlog.core.log.tails import with_tails
+from distlog.core.log.active_partition import check_is_there, kept_after_power_loss
+from distlog.core.log.log_segment import ReadableSegment
+from distlog.core.log.partition_lock import PageStatus, StateRecord, recovery_point, stored_value
+from distlog.core.log.producers import transactions_before
+from distlog.core.log.segment_recovery import DamagedLogError, Kept
+from distlog.core.reading.segment_reader import missing_file
+from distlog.core.segments.segment_state import SegmentState
+from distlog.core.storage.durable_files import failing_as
+from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.topic_handle import TopicHandle
+
+# ---
+# Gives readers the active segments: each is the last segment of its partition, up to its current end.
+#
+# No lock is taken. The page in the lock's file says where the segment ends. If the page does not check, is from
+# before the machine was started, or is of another segment, the log is walked, from its recovery point if that is
+# known.
+
+
+_log = logging.getLogger("distlog")
+
+#: How often the page is read before the log is walked. Two writes during one read of the page are rare.
+_LOOKS = 3
+
+
+def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
+    """Return `snapshot` as readers see it now: with the active segments, up to their current ends.
+
+    It must not be the base of a commit. Raises SnapshotTooOldError if an active segment was sealed, removed and
+    vacuumed since, DamagedLogError if its log is gone and its end is unknown, and StorageError.
+    """
+    return _with_tails(handle, snapshot, with_tail)
+
+
+def with_sound_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
+    """Return what `with_tails` does, without the tails of partitions for which that raises DamagedLogError."""
+
+    def tail_if_sound(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
+        try:
+            return with_tail(handle, snapshot, partition)
+        except DamagedLogError:
+            return snapshot.partitions[partition]
+
+    return _with_tails(handle, snapshot, tail_if_sound)
+
+
+def _with_tails(
+    handle: TopicHandle, snapshot: Snapshot, with_one: Callable[[TopicHandle, Snapshot, int], PartitionState]
+) -> Snapshot:
+    active = snapshot.active_partitions
+    if not active:
+        return snapshot
+    states = {number: with_one(handle, snapshot, number) for number in active}
+    return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states))
+
+
+def is_counted(handle: TopicHandle, snapshot: Snapshot, partition: int) -> bool:
+    """True if a page of this boot says what the active segment has: its log and its indexes then have it."""
+    active = snapshot.partitions[partition].active
+    return active is not None and _known_state(_page(handle, partition), snapshot, active) is not None
+
+
+def damage_of_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> DamagedLogError | None:
+    """Return the error with which the active segment refuses appends, by its files without its lock; else None."""
+    active = snapshot.partitions[partition].active
+    if active is None:
+        return None
+    page = _page(handle, partition)
+    for _ in range(_LOOKS):
+        value = stored_value(page)
+        damage = _damage(handle, snapshot, partition, active, page)
+        # a process may append, recover or seal meanwhile
+        if damage is None or (value == stored_value(page) and _is_active(handle, snapshot, partition, active)):
+            return damage
+    return None
+
+
+def _damage(
+    handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str
+) -> DamagedLogError | None:
+    folder, value = os.path.dirname(page), stored_value(page)
+    state = _known_state(page, snapshot, active)
+    try:
+        if state is not None:
+            kept = Kept(state.next_offset, state.position)
+            with closing(ReadableSegment(folder, state, snapshot.config)) as segment:
+                if segment.unknown_bytes() >= 0:
+                    return None
+        check_is_there(os.path.join(folder, f"{active.stem}.log"), active)
+    except DamagedLogError as error:
+        return error
+    if state is None:
+        kept = kept_after_power_loss(value, snapshot.topic_id, active)
+    walked = _walked_state(handle, snapshot, partition, active, page)
+    with closing(ReadableSegment(folder, walked, snapshot.config)) as segment:
+        return segment.damage(kept)
+
+
+def _is_active(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active) -> bool:
+    """True if the newest version still names this active segment."""
+    head = handle.log.refresh(snapshot)
+    return head.topic_id == snapshot.topic_id and head.partitions[partition].active == active
+
+
+def _page(handle: TopicHandle, partition: int) -> str:
+    folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
+    return os.path.join(folder, paths.LOCK_FILE)
+
+
+def without_tails(snapshot: Snapshot) -> Snapshot:
+    """Return the commit log's snapshot, from one that `with_tails` gave."""
+    states = {
+        number: dataclasses.replace(
+            state, segments=state.segments.without_active(), log_end_offset=state.active.base_offset
+        )
+        for number in snapshot.active_partitions
+        if (state := snapshot.partitions[number]).active is not None
+    }
+    return dataclasses.replace(snapshot, partitions=snapshot.table.with_states(states)) if states else snapshot
+
+
+def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
+    """The partition's active segment as it is now; None if there is none, or it is empty."""
+    active = snapshot.partitions[partition].active
+    if active is None:
+        return None
+    page = _page(handle, partition)
+    state = _known_state(page, snapshot, active)
+    if state is None:
+        walked = _walked_state(handle, snapshot, partition, active, page)
+        # a writer that came meanwhile may not have counted yet what the walk has found, and may take it back
+        state = _known_state(page, snapshot, active)
+        if state is None:
+            state = walked
+            _tell_damage(snapshot, active, page, state)
+    return state.tail_info(partition) if state.batches else None
+
+
+def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
+    """The state of one partition as readers see it now; see `with_tails`."""
+    state, segment = snapshot.partitions[partition], tail(handle, snapshot, partition)
+    if segment is None:
+        return state
+    return dataclasses.replace(
+        state, segments=state.segments.with_active(segment), log_end_offset=segment.next_offset
+    )
+
+
+def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState | None:
+    for _ in range(_LOOKS):
+        record = StateRecord.unpack(stored_value(page))
+        if record is not None:
+            # a segment whose sync failed is being cut
+            return None if record.status == PageStatus.FAILED else record.state_of(snapshot.topic_id, active)
+    return None
+
+
+def _walked_state(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str) -> SegmentState:
+    name = paths.segment_file(handle.name, partition, active.stem, ".log")
+    if not os.path.exists(path := handle.storage.local_path(name)):
+        if _is_active(handle, snapshot, partition, active):
+            check_is_there(path, active)
+        raise missing_file(name, partition)
+    folder, config = os.path.dirname(page), snapshot.config
+    begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
+    point = recovery_point(stored_value(page), snapshot.topic_id, active)
+    if point is not None:
+        with closing(ReadableSegment(folder, point, config)) as segment:
+            begin = point if segment.has_its_bytes() else begin
+    with closing(ReadableSegment(folder, begin, config)) as segment:
+        return segment.look_through(transactions_before(handle, snapshot.partitions[partition]))
+
+
+def _tell_damage(snapshot: Snapshot, active: Active, page: str, state: SegmentState) -> None:
+    """Log what is wrong with a log that readers see up to where a walk of it ended, at `state`."""
+    kept = kept_after_power_loss(stored_value(page), snapshot.topic_id, active)
+    with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
+        error = segment.damage(kept)
+        if error is not None:
+            _warn_once(segment.file, str(error))
+
+
+@lru_cache(maxsize=1024)
+def _warn_once(path: str, text: str) -> None:
+    """Log what is wrong with a log that readers see up to there; they look often."""
+    _log.warning("%s: readers see the records before it", text)
+
+
+# ---
+# Tells a reader on a local disk that nothing is new, at next to no cost, so that it may look often.
+
+
+class TailWatch:
+    """Watches the next commit's name and the pages of the active segments of a topic on a local disk.
+
+    An append in place changes the page of its partition, and everything else is a commit.
+    """
+
+    def __init__(self, handle: TopicHandle) -> None:
+        self._handle = handle
+        self._pages: dict[int, WatchedPage] = {}
+        self._of: Snapshot | None = None
+        self._newest_commit, self._next_commit, self._active = "", "", list[int]()
+
+    def changed(self, snapshot: Snapshot) -> bool:
+        """True if there may be something new since the last call, which was followed by a refresh to `snapshot`.
+
+        A partition without an active segment can only get one by a commit. Raises StorageError.
+        """
+        if snapshot is not self._of:
+            self._newest_commit, self._next_commit = (
+                self._handle.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
+            )
+            self._active = snapshot.active_partitions
+            self._of = snapshot
+        # a commit that is gone is behind the log floor: this process stood still for long
+        is_newer = os.path.exists(self._next_commit) or not os.path.exists(self._newest_commit)
+        for number in self._active:
+            # each page, even after one that changed: the values noted now are those that the refresh sees, or older
+            is_newer = self._page_changed(number) or is_newer
+        return is_newer
+
+    def _page_changed(self, partition: int) -> bool:
+        page = self._pages.get(partition)
+        if page is None:
+            folder = self._handle.storage.local_path(paths.partition_dir(self._handle.name, partition))
+            path = os.path.join(folder, paths.LOCK_FILE)
+            with failing_as("read", path), suppress(FileNotFoundError):
+                page = self._pages[partition] = WatchedPage(path)
+        # without a lock's file, as after it was copied from elsewhere, only a refresh can tell
+        return page is None or page.changed()
+
+
+# ---
+# The snapshot that readers see: the commit log's newest, with the active segments up to their ends.
 
 
 class LiveSnapshot:
-    """What one topic object reads. It moves on when `current` does, and with `refresh`; safe between threads.
+    """The snapshot that a topic object reads. It moves on with `current`, and with `refresh`; safe between threads.
 
     A topic that was opened at a version or a time has no tails: a version counts only what was sealed in it.
     """

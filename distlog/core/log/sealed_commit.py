@@ -1,33 +1,57 @@
-"""Commits that must seal active segments first: bulk appends, rolls by retention, a drop.
-
-Each partition whose active segment must be sealed is locked, in ascending order: so two such commits never deadlock.
-Their pages say CHANGING before the commit. The commit seals the segments together with the caller's own actions. If
-another segment became active meanwhile, the commit is given up and begun again, with the lock of that segment too.
-"""
+"""Commits that must seal active segments first: bulk appends, rolls by retention, a drop."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from distlog.core.commits.commit_log import Plan
-from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.format.actions import Action
-from distlog.core.commits.format.commit import UNNAMED, Commit, Origin
-from distlog.core.commits.state.partition_draft import PartitionDraft
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core import paths
+from distlog.core.commits.actions import Action
+from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
+from distlog.core.commits.commit_log import CurrentSnapshot, Plan
+from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError
-from distlog.core.log.partition.active_partition import COMMIT_TIMEOUT_S, ActivePartition
-from distlog.core.log.partition.sealed_segment import SealedSegment
-from distlog.core.log.segment.active_file import FileCalls
-from distlog.core.storage.local.file_lock import TIMEOUT_S
-from distlog.core.storage.parallel import in_parallel
-from distlog.core.storage.task import Task
+from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
+from distlog.core.log.segment_files import FileCalls
+from distlog.core.storage.locks_and_pages import TIMEOUT_S, FileLock
+from distlog.core.storage.parallel import Task, in_parallel
 from distlog.core.topic_handle import TopicHandle
+
+# ---
+# Waits for the appends in place that are under way, so that all later ones know the newest commit.
+
+
+def wait_for_appends(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    partitions: Iterable[int] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Return when each append to a partition, or to these, that is under way now has ended, in whichever process.
+
+    Raises StorageError, which names the process, if one holds a partition's lock for longer than `timeout_s`.
+    """
+    for partition in range(len(snapshot.partitions)) if partitions is None else partitions:
+        folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
+        path = os.path.join(folder, paths.LOCK_FILE)
+        # the append holds the lock, so its file is there
+        if os.path.exists(path):
+            with closing(FileLock(path)) as lock, lock.held(timeout_s):
+                pass
+
+
+# ---
+# Commits that must seal active segments first: bulk appends, rolls by retention, a drop.
+#
+# Each partition whose active segment must be sealed is locked, in ascending order: so two such commits never
+# deadlock. Their pages say CHANGING before the commit. The commit seals the segments together with the caller's own
+# actions. If another segment became active meanwhile, the commit is given up and begun again, with the lock of that
+# segment too.
+
 
 #: Takes a snapshot and returns the partitions that must have no active segment.
 Needed = Callable[[Snapshot], Collection[int]]
@@ -113,7 +137,7 @@ def _locked(
 ) -> Iterator[list[_Locked]]:
     """Lock the partitions that must be sealed, and yield them; if any is locked, the snapshot is refreshed after.
 
-    After a second interrupt nobody waits for the threads that seal: each lock is held until its thread has ended.
+    A second interrupt does not wait for the threads that seal: each lock is held until its thread has ended.
     """
     with ExitStack() as stack:
         locked = []
@@ -175,8 +199,8 @@ def _take_back(partitions: Sequence[ActivePartition], sealing: _Sealing) -> None
 
 def _active(snapshot: Snapshot, needed: Needed) -> list[int]:
     """The needed partitions with an active segment, ascending."""
-    states = snapshot.partitions
-    return sorted(number for number in set(needed(snapshot)) if number < len(states) and states[number].active)
+    active = snapshot.active_partitions
+    return sorted(set(active).intersection(needed(snapshot))) if active else []
 
 
 def _as_if_sealed(snapshot: Snapshot, sealed: dict[int, SealedSegment]) -> Snapshot:

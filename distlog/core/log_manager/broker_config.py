@@ -1,19 +1,72 @@
-"""Kafka's broker settings that mean something without a broker (`KafkaConfig`, `ServerLogConfigs`, Kafka 4.1).
-
-Some say when the tasks of the LogManager run. The others are defaults for topics that do not set the topic setting
-of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only what is given
-counts: Kafka's own broker defaults are the defaults of topics already (`distlog.core.config`).
-"""
+"""Kafka's broker settings that mean something without a broker (`KafkaConfig`, `ServerLogConfigs`, Kafka 4.1)."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distlog.core.broker_setting import broker_setting, given, settings_of, whole_number
-from distlog.core.config import HOUR_MS, MAX_LONG, TopicConfig
+from distlog.core.commits.producer_table import EXPIRATION_MS
+from distlog.core.config import HOUR_MS, MAX_INT, MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError
+
+# ---
+# Reads Java's properties files, such as Kafka's `server.properties` (the format of `java.util.Properties.load`).
+
+
+_SPACE = " \t\f"
+#: A key ends at the first space, colon or equals sign that has no backslash before it.
+_KEY = re.compile(r"((?:\\.|[^\\:= \t\f])*)[ \t\f]*[:=]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The settings in `text`; the last one of a name counts, as in Java."""
+    properties = {}
+    for line in _logical_lines(text):
+        match = _KEY.fullmatch(line)
+        if match:
+            properties[_unescaped(match[1])] = _unescaped(match[2])
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """The lines without comments; a line that ends with an odd number of backslashes goes on in the next one."""
+    begun = ""
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(_SPACE)
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        begun += line
+        if (len(begun) - len(begun.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield begun
+        begun = ""
+    if begun:
+        yield begun
+
+
+def _unescaped(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        escape = match[1]
+        if len(escape) == 5:
+            return chr(int(escape[1:], 16))
+        return _CONTROLS.get(escape, escape)
+
+    return _ESCAPE.sub(character, text)
+
+
+# ---
+# Kafka's broker settings that mean something without a broker (`KafkaConfig`, `ServerLogConfigs`, Kafka 4.1).
+#
+# Some say when the tasks of the LogManager run. The others are defaults for topics that do not set the topic
+# setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only what
+# is given counts: Kafka's own broker defaults are the defaults of topics already (`distlog.core.config`).
+
 
 _MINUTE_MS = 60_000
 
@@ -65,9 +118,9 @@ _IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """When the tasks run (times in ms), and the defaults of topics, under their topic names.
+    """The schedule of the tasks (times in ms), and the defaults of topics, under their topic names.
 
-    `scan_interval_ms` is distlog's own: how often the roots are looked through for topics that are new or gone.
+    `scan_interval_ms` is distlog's own: the interval between looks through the roots for topics that are new or gone.
     """
 
     initial_task_delay_ms: int = broker_setting("log.initial.task.delay.ms", 30_000)
@@ -81,9 +134,7 @@ class BrokerConfig:
     )
     cleaner_backoff_ms: int = broker_setting("log.cleaner.backoff.ms", 15_000, least=1)
     cleaner_enable: bool = broker_setting("log.cleaner.enable", True)
-    transaction_abort_interval_ms: int = broker_setting(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, least=1
-    )
+    producer_id_expiration_ms: int = broker_setting("producer.id.expiration.ms", EXPIRATION_MS, least=1, most=MAX_INT)
     scan_interval_ms: int = broker_setting("log.dirs.scan.interval.ms", 60_000, least=1)
     topic_defaults: Mapping[str, object] = field(default_factory=dict)
 
@@ -115,9 +166,9 @@ def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
     """The topic settings that the broker settings stand for; InvalidConfigError names the broker's setting."""
     named = {topic: (broker, settings[broker]) for broker, topic in SAME_MEANING.items() if broker in settings}
     for topic, times in TIMES.items():
-        found = next(((name, unit) for name, unit in times if name in settings), None)
-        if found:
-            named[topic] = found[0], _in_ms(topic, found[0], settings[found[0]], found[1])
+        setting = next(((name, unit) for name, unit in times if name in settings), None)
+        if setting:
+            named[topic] = setting[0], _in_ms(topic, setting[0], settings[setting[0]], setting[1])
     for topic, (broker, value) in named.items():
         _check_topic_setting(broker, topic, value)
     defaults = {topic: value for topic, (_, value) in named.items()}

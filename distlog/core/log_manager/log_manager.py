@@ -3,25 +3,157 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from distlog.core import paths
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import InvalidConfigError, TopicNotFoundError
+from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
+from distlog.core.locks import ProcessLock
+from distlog.core.log.partition_lock import PartitionCounters, counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
-from distlog.core.log_manager.log_cleaner import LogCleaner
-from distlog.core.log_manager.log_directory import LogDirectory
-from distlog.core.log_manager.log_tasks import LogTasks
-from distlog.core.log_manager.metrics import Metric, TaskMetrics, log_metrics
-from distlog.core.log_manager.scheduler import Scheduler, monotonic_ms
-from distlog.core.log_manager.task_run import TaskRun
+from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks
+from distlog.core.log_manager.scheduler import Scheduler, TaskRun, monotonic_ms
+from distlog.core.reading.fetch import has_late_transaction
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.topic import Topic
 
-#: How long the end of a LogManager waits for tasks; what runs longer is abandoned, as a killed process would do.
+# ---
+# The metrics of a LogManager, as Prometheus has them: counters that only grow, and gauges of the present state.
+
+
+#: The counters of each partition on a local disk, of all processes.
+_DONE = {
+    "appends": "appends in place",
+    "append_bytes": "bytes of appends in place",
+    "append_seconds": "how long appends in place took, with the wait for the lock",
+    "flushes": "syncs of active segments",
+    "flush_seconds": "how long syncs of active segments took",
+}
+
+_LATE = "1 if a transaction is open for longer than any coordinator allows"
+
+Labels = Mapping[str, str]
+Value = tuple[Labels, float]
+
+
+class Metric(NamedTuple):
+    """One metric: its values by their labels."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    values: list[Value]
+
+
+class TaskMetrics:
+    """Counts what the tasks do; safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._metrics: dict[str, Metric] = {}
+
+    def note(self, run: TaskRun, ended_ms: int) -> None:
+        """Count a run that is over."""
+        labels = {"task": run.task, "root": run.root}
+        with self._lock:
+            self._add("task_runs", "runs of a task", labels, 1)
+            self._add("task_seconds", "how long the runs of a task took", labels, run.seconds)
+            self._add("task_errors", "topics and roots at which a run failed", labels, len(run.errors))
+            last = self._metric("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
+            _set(last, labels, ended_ms / 1000)
+            failing = self._metric("task_failing", "gauge", "topics and roots at which the last run failed")
+            _set(failing, labels, len(run.errors))
+            for name, count in run.done.items():
+                task = run.task.replace("-", "_")
+                self._add(f"{task}_{name}", f"{name.replace('_', ' ')} of {run.task}", {"root": run.root}, count)
+
+    def metrics(self) -> list[Metric]:
+        """The metrics as they are now."""
+        with self._lock:
+            return [metric._replace(values=list(metric.values)) for metric in self._metrics.values()]
+
+    def _add(self, name: str, meaning: str, labels: Labels, count: float) -> None:
+        metric = self._metric(name, "counter", meaning)
+        before = next((value for known, value in metric.values if known == labels), 0.0)
+        _set(metric, labels, before + count)
+
+    def _metric(self, name: str, kind: Literal["counter", "gauge"], meaning: str) -> Metric:
+        return self._metrics.setdefault(name, Metric(f"distlog_{name}", kind, meaning, []))
+
+
+def _set(metric: Metric, labels: Labels, value: float) -> None:
+    metric.values[:] = [one for one in metric.values if one[0] != labels]
+    metric.values.append((labels, value))
+
+
+def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
+    """The state of the roots and of each partition, as they were at the last look; asks no object store."""
+    directories = list(directories)
+    offline: list[Value] = [({"root": one.url}, float(one.is_offline)) for one in directories]
+    topics: list[Value] = [({"root": one.url}, float(len(one.topics))) for one in directories]
+    metrics = [
+        Metric("distlog_root_offline", "gauge", "1 if the root did not answer at the last look", offline),
+        Metric("distlog_topics", "gauge", "loaded topics", topics),
+        Metric("distlog_log_start_offset", "gauge", "first readable offset", []),
+        Metric("distlog_log_end_offset", "gauge", "next offset to be assigned", []),
+        Metric("distlog_log_size_bytes", "gauge", "bytes of the log files", []),
+        Metric("distlog_log_segments", "gauge", "live segments", []),
+        Metric("distlog_log_late_transaction", "gauge", _LATE, []),
+    ]
+    done = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _DONE.items()]
+    for directory in directories:
+        for name, topic in directory.topics.items():
+            # a topic that cannot be read is left out; the task that looks at it says why
+            with suppress(DistlogError, OSError):
+                for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
+                    for metric, number in zip(metrics[2:], numbers, strict=True):
+                        metric.values.append((labels, float(number)))
+                for labels, counters in _counted({"root": directory.url, "topic": name}, topic):
+                    for metric, total in zip(done, _numbers(counters), strict=True):
+                        metric.values.append((labels, total))
+    return [*metrics, *done]
+
+
+def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, ...]]]:
+    now_ms = topic.clock()
+    for number, state in enumerate(topic.live_snapshot.partitions):
+        size, is_late = int(state.segments.log_bytes.sum()), False
+        # a batch that cannot be read is found by readers of the log, and hides no other metric
+        with suppress(DistlogError):
+            is_late = has_late_transaction(topic.reader, state, number, now_ms)
+        yield (
+            {**of, "partition": str(number)},
+            (state.log_start_offset, state.log_end_offset, size, len(state.segments), is_late),
+        )
+
+
+def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounters]]:
+    """The counters of the partitions that were appended to in place."""
+    if not topic.storage.is_local:
+        return
+    for number in range(len(topic.snapshot.partitions)):
+        folder = topic.storage.local_path(paths.partition_dir(topic.snapshot.name, number))
+        counters = counters_in(folder)
+        if counters is not None:
+            yield {**of, "partition": str(number)}, counters
+
+
+def _numbers(done: PartitionCounters) -> tuple[float, ...]:
+    """The numbers of _DONE, in seconds."""
+    return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9
+
+
+# ---
+# Kafka's `LogManager`, without a broker: loads all topics below its roots, and runs the tasks that maintain them.
+
+
+#: How long the end of a LogManager waits for tasks; a task that runs longer is abandoned, as a killed process would
+#: do.
 STOP_TIMEOUT_S = 8.0
 LOAD_LOGS = "load-logs"
 
@@ -39,7 +171,7 @@ class LogManager:
     wrote counts only with its commit.
 
     `config` are Kafka's broker settings (BrokerConfig). `on_run` is called after each run of a task, from the task's
-    thread; what it raises is logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back. While
+    thread; its errors are logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back. While
     `may_run` says no, since another process runs the tasks, the topics are only looked at.
     """
 
@@ -65,7 +197,13 @@ class LogManager:
         if not storages:
             raise InvalidConfigError("a LogManager needs at least one root")
         self._directories = [
-            LogDirectory(one, self.config.topic_defaults, clock, lambda: self._scheduler.is_stopping)
+            LogDirectory(
+                one,
+                self.config.topic_defaults,
+                clock,
+                lambda: self._scheduler.is_stopping,
+                self.config.producer_id_expiration_ms,
+            )
             for one in storages.values()
         ]
         for directory in self._directories:
@@ -83,20 +221,20 @@ class LogManager:
 
     def topic(self, name: str) -> Topic:
         """The loaded topic with this name or URL; TopicNotFoundError if there is none, or if two have the name."""
-        found = [topic for directory in self._directories for topic in directory.find([name])]
-        if len(found) != 1:
-            text = "several roots have this topic: give its URL" if found else "no such topic is loaded"
+        topics = [topic for directory in self._directories for topic in directory.find([name])]
+        if len(topics) != 1:
+            text = "several roots have this topic: give its URL" if topics else "no such topic is loaded"
             raise TopicNotFoundError(text, topic=name)
-        return found[0]
+        return topics[0]
 
     @property
     def errors(self) -> dict[str, dict[str, str]]:
-        """What fails at present: by task, the reason by the URL of the topic or root."""
-        found: dict[str, dict[str, str]] = {}
+        """The tasks that fail at present: by task, the reason by the URL of the topic or root."""
+        by_task: dict[str, dict[str, str]] = {}
         for (task, _), errors in sorted(self._errors.items()):
             if errors:
-                found.setdefault(task, {}).update(errors)
-        return found
+                by_task.setdefault(task, {}).update(errors)
+        return by_task
 
     def metrics(self) -> list[Metric]:
         """All counters, and the partitions' state at the last look; no storage is asked."""
@@ -158,7 +296,6 @@ class LogManager:
             )
             if config.flush_scheduler_interval_ms < MAX_LONG:
                 task("log-flusher", tasks.flush_dirty_logs, config.flush_scheduler_interval_ms)
-            task("transaction-abort", tasks.end_transactions, config.transaction_abort_interval_ms)
             task("recovery-point-offset-checkpoint", tasks.checkpoint_recovery_points, points_ms, at_stop=True)
             task("log-start-offset-checkpoint", tasks.checkpoint_log_start_offsets, starts_ms, at_stop=True)
 
@@ -186,7 +323,7 @@ class LogManager:
             if self._on_run:
                 self._on_run(run)
         except Exception as error:
-            # such as an output that nobody reads any more: the task goes on
+            # such as an output without a reader: the task goes on
             _log.warning("on_run failed after %s: %s: %s", run.task, type(error).__name__, error)
 
 

@@ -1,25 +1,336 @@
-"""The tasks of one root besides cleaning: retention, deleting files, flushing, and Kafka's checkpoint files.
-
-Their names and rules are those of Kafka's `LogManager`. Several processes may run them over the same root: each of
-them may run beside itself, appends and readers.
-"""
+"""The tasks of one root: cleaning, retention, deleting files, flushing, and Kafka's checkpoint files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
+from typing import NamedTuple
 
-from distlog.core.errors import StorageError
-from distlog.core.kafka_directory.checkpoint_files import LOG_START_OFFSETS, RECOVERY_POINTS, write_offsets
-from distlog.core.kafka_directory.directory_names import PartitionName
-from distlog.core.log.partition.partition_log import PartitionLog
-from distlog.core.log_manager.log_directory import FoundTopic, LogDirectory
-from distlog.core.log_manager.scheduler import monotonic_ms
-from distlog.core.log_manager.task_run import TaskRun
-from distlog.core.maintenance.vacuuming.vacuum import VacuumReport, vacuum
+from distlog.core import paths
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import InvalidTopicError, StorageError, TopicNotFoundError
+from distlog.core.kafka_directory.partition_folder import (
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    PartitionName,
+    write_offsets,
+)
+from distlog.core.locks import ProcessLock
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log_manager.scheduler import TaskRun, monotonic_ms
+from distlog.core.maintenance.cleaning_plan import plan_compaction
+from distlog.core.maintenance.compaction import CompactionReport, compact
+from distlog.core.maintenance.merge import MergeReport, merge, plan_merge
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+
+# ---
+# One root and the topics that are loaded from it. A root that does not answer is offline, and is tried again.
+
+
+#: How long to wait for the first load before a look whether everything ends.
+_PATIENCE_S = 0.5
+
+
+class FoundTopic(NamedTuple):
+    """A topic as it was found below a root. If it was dropped, vacuum deletes its files."""
+
+    storage: Storage
+    log: CommitLog
+    snapshot: Snapshot
+
+
+class LogDirectory:
+    """A root: its loaded topics, and those that were dropped, by the name of their folder. Safe between threads.
+
+    `defaults` are settings for what a topic does not set itself. `clock` gives ms since 1970. Work on many topics
+    ends early when `is_stopping` says so.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        defaults: Mapping[str, object],
+        clock: Callable[[], int],
+        is_stopping: Callable[[], bool],
+        producer_expiration_ms: int,
+    ) -> None:
+        self._producer_expiration_ms = producer_expiration_ms
+        self.storage, self.clock, self.is_stopping = storage, clock, is_stopping
+        self._defaults = defaults
+        self._lock = ProcessLock()
+        self._topics: dict[str, Topic] = {}
+        self._dropped: dict[str, FoundTopic] = {}
+        self.is_offline = False
+        self._loaded = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """The root's address, without credentials."""
+        return self.storage.url
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        """The loaded topics, by name."""
+        with self._lock:
+            return dict(sorted(self._topics.items()))
+
+    @property
+    def dropped(self) -> dict[str, FoundTopic]:
+        """The dropped topics, by name."""
+        with self._lock:
+            return dict(sorted(self._dropped.items()))
+
+    def wait_until_loaded(self) -> bool:
+        """Wait for the first `load_logs`, of another thread; False if this ends before."""
+        while not self._loaded.wait(_PATIENCE_S):
+            if self.is_stopping():
+                return False
+        return True
+
+    def load_logs(self, run: TaskRun) -> None:
+        """Find the topics below the root: load new ones, in parallel, and let go of those that are gone."""
+        try:
+            self._load_logs(run)
+        finally:
+            self._loaded.set()
+
+    def _load_logs(self, run: TaskRun) -> None:
+        try:
+            names = {name for name in self.storage.list_folders() if _may_be_topic(name)}
+        except Exception as error:
+            self.is_offline = True
+            run.failed(self.url, error)
+            return
+        self.is_offline = False
+        self._tell_of_links(run)
+        if not names and not self.storage.is_there():
+            run.failed(self.url, "nothing is here yet: check the address, or create a topic below it")
+        known = self.topics
+        for name in (known.keys() | self.dropped.keys()) - names:
+            self._forget(name)
+        in_parallel(partial(self._refresh, run, known), known.keys() & names)
+        loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
+        run.add(loaded_topics=sum(loaded))
+
+    def _tell_of_links(self, run: TaskRun) -> None:
+        """Say which links lead to topics: these are not loaded, since tasks delete files in what they find."""
+        for name in self.storage.links() if self.storage.is_local else ():
+            if os.path.isdir(self.storage.local_path(f"{name}/{paths.COMMITS_DIR}")):
+                text = "a link to a topic, which is not followed: give the folder around that topic as a root"
+                run.failed(f"{self.url}/{name}", text)
+
+    def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
+        """Do `work` on each topic; a failure is noted, and the others go on. A dropped topic is let go of."""
+        for name, topic in self.topics.items():
+            if self.is_stopping():
+                return
+            self.attempt(run, name, topic, work)
+
+    def attempt(self, run: TaskRun, name: str, topic: Topic, work: Callable[[Topic], object]) -> None:
+        """Do `work` on one topic; see `each_topic`."""
+        try:
+            work(topic)
+        except TopicNotFoundError:
+            self._forget(name, topic)
+        except Exception as error:
+            run.failed(topic.url, error)
+
+    def find(self, names: Iterable[str]) -> list[Topic]:
+        """The loaded topics with these names or URLs."""
+        wanted = set(names)
+        return [topic for name, topic in self.topics.items() if name in wanted or topic.url in wanted]
+
+    def _refresh(self, run: TaskRun, known: Mapping[str, Topic], name: str) -> None:
+        self.attempt(run, name, known[name], Topic.refresh)
+
+    def _load(self, run: TaskRun, name: str) -> bool:
+        """Load what has this name, if it is a topic; returns whether there is one."""
+        storage = self.storage.child(name)
+        try:
+            log = topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
+            snapshot = log.load(include_dropped=True)
+        except TopicNotFoundError:
+            self._forget(name)  # a folder of something else
+        except Exception as error:
+            run.failed(storage.url, error)
+        else:
+            self._keep(name, FoundTopic(storage, log, snapshot))
+            return not snapshot.dropped
+        return False
+
+    def _keep(self, name: str, topic: FoundTopic) -> None:
+        storage, log, snapshot = topic
+        with self._lock:
+            self._dropped.pop(name, None)
+            if snapshot.dropped:
+                self._dropped[name] = topic
+            else:
+                self._topics[name] = Topic(
+                    TopicHandle.of(
+                        storage,
+                        snapshot.name,
+                        log,
+                        self.clock,
+                        producer_expiration_ms=self._producer_expiration_ms,
+                    ),
+                    snapshot,
+                )
+
+    def _forget(self, name: str, topic: Topic | None = None) -> None:
+        """Let go of what has this name; with `topic`, only if it is still this one."""
+        with self._lock:
+            if topic is None or self._topics.get(name) is topic:
+                self._topics.pop(name, None)
+                self._dropped.pop(name, None)
+
+
+def _may_be_topic(name: str) -> bool:
+    try:
+        return bool(paths.check_topic_name(name)) and name not in (paths.COMMITS_DIR, paths.GROUPS_DIR)
+    except InvalidTopicError:
+        return False
+
+
+# ---
+# Compacts the partitions of all topics, the dirtiest first (Kafka's `LogCleaner`), and merges small segments.
+#
+# A partition that cannot be cleaned is put aside for a while. Kafka puts it aside until the broker is started
+# again. Each root has a cleaner, so the dirtiest partition of all is never behind one that a slow root holds up.
+
+
+class _DirtyLog(NamedTuple):
+    """A partition that is due, with the name of its topic's folder."""
+
+    dirty_ratio: float
+    name: str
+    topic: Topic
+    partition: int
+
+
+class _PausedPartition(NamedTuple):
+    """Until when a partition is not cleaned, and why."""
+
+    until_ms: int
+    error: str
+
+
+class LogCleaner:
+    """The cleaner of one root. A partition that fails is left alone for `retry_ms`."""
+
+    def __init__(self, directory: LogDirectory, retry_ms: int) -> None:
+        self._directory, self._retry_ms = directory, retry_ms
+        # by the topic's URL and the partition
+        self._put_aside: dict[tuple[str, int], _PausedPartition] = {}
+
+    def clean_logs(self, run: TaskRun) -> None:
+        """`log-cleaner`: compact what is due by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`.
+
+        It looks again as long as it finds something to clean.
+        """
+        self._forget_put_aside()
+        while self._clean_pass(run) and not self._directory.is_stopping():
+            pass
+        for (url, _), one in sorted(self._put_aside.items(), reverse=True):
+            known = run.errors.get(url)
+            run.errors[url] = one.error if known in (None, one.error) else f"{one.error}; {known}"
+
+    def merge_segments(self, run: TaskRun) -> None:
+        """`segment-merge`: make large segments of small ones, in topics that are not compacted."""
+
+        def merge_small(topic: Topic) -> None:
+            if plan_merge(topic.refresh().snapshot):
+                report, after = merge(topic.handle, topic.snapshot)
+                topic.advance(after)
+                _note_merged(run, topic, report)
+
+        self._directory.each_topic(run, merge_small)
+
+    def _clean_pass(self, run: TaskRun) -> bool:
+        """Clean each partition that is due, once; returns whether any of them is cleaner than before."""
+        cleaned = False
+        for log in self._filthiest_first(run):
+            if self._directory.is_stopping():
+                break
+            cleaned |= self._clean(run, log)
+        return cleaned
+
+    def _filthiest_first(self, run: TaskRun) -> list[_DirtyLog]:
+        due: list[_DirtyLog] = []
+
+        def look(name: str, topic: Topic) -> None:
+            dirty = plan_compaction(topic.refresh().snapshot, self._directory.clock())
+            due.extend(
+                _DirtyLog(one.dirty_ratio, name, topic, one.partition)
+                for one in dirty
+                if (topic.url, one.partition) not in self._put_aside
+            )
+
+        for name, topic in self._compacted().items():
+            self._directory.attempt(run, name, topic, partial(look, name))
+        return sorted(due, key=lambda log: -log.dirty_ratio)
+
+    def _clean(self, run: TaskRun, log: _DirtyLog) -> bool:
+        """Clean one partition; returns whether it is cleaner than before. One that fails is put aside."""
+        cleaned, own = list[bool](), TaskRun(run.task, run.root, run.started_ms)
+
+        def clean(topic: Topic) -> None:
+            report, after = compact(topic.handle, topic.snapshot, partitions=[log.partition])
+            topic.advance(after)
+            cleaned.append(_note_cleaned(own, topic, report))
+
+        self._directory.attempt(own, log.name, log.topic, clean)
+        run.done += own.done
+        for error in own.errors.values():
+            until_ms = self._directory.clock() + self._retry_ms
+            self._put_aside[log.topic.url, log.partition] = _PausedPartition(until_ms, error)
+        return any(cleaned)
+
+    def _compacted(self) -> dict[str, Topic]:
+        topics = self._directory.topics
+        return {name: topic for name, topic in topics.items() if "compact" in topic.config.cleanup_policy}
+
+    def _forget_put_aside(self) -> None:
+        """Forget the partitions whose time is over, and those that are to be cleaned no more."""
+        urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
+        self._put_aside = {
+            log: one for log, one in self._put_aside.items() if log[0] in urls and now_ms < one.until_ms
+        }
+
+
+def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
+    """Count what the report says; returns whether a partition was cleaned."""
+    for failed in report.partitions:
+        if failed.error is not None:
+            run.failed(topic.url, f"cannot clean partition {failed.partition}: {failed.error}")
+    facts, cleaned = report.to_dict(), [one for one in report.partitions if one.rounds and one.error is None]
+    run.add(cleaned_partitions=len(cleaned))
+    run.add(deleted_records=facts["records_before"] - facts["records_after"])
+    run.add(cleaned_bytes=sum(one.bytes_before for one in cleaned))
+    run.add(freed_bytes=facts["bytes_before"] - facts["bytes_after"])
+    return bool(cleaned)
+
+
+def _note_merged(run: TaskRun, topic: Topic, report: MergeReport) -> None:
+    if not report.ok:
+        run.failed(topic.url, str(report))
+    facts = report.to_dict()
+    run.add(merged_segments=facts["segments_before"], segments_made=facts["segments_after"])
+    run.add(merged_bytes=facts["bytes"])
+
+
+# ---
+# The tasks of one root besides cleaning: retention, deleting files, flushing, and Kafka's checkpoint files.
+#
+# Their names and rules are those of Kafka's `LogManager`. Several processes may run them over the same root: each
+# of them may run beside itself, appends and readers.
 
 
 class LogTasks:
@@ -58,12 +369,8 @@ class LogTasks:
         self._vacuumed_ms[url] = now_ms
         run.add(vacuumed_topics=1, deleted_files=len(report.files), deleted_bytes=report.bytes)
 
-    def end_transactions(self, run: TaskRun) -> None:
-        """`transaction-abort`: abort transactions whose timeout has passed, and finish those that are decided."""
-        self._directory.each_topic(run, lambda topic: run.add(ended_transactions=topic.end_transactions()))
-
     def flush_dirty_logs(self, run: TaskRun) -> None:
-        """`log-flusher`: flush the active segments whose flush policy asks for it now, whoever appends to them."""
+        """`log-flusher`: flush the active segments whose flush policy asks for it now, whichever process appends."""
 
         def flush(topic: Topic) -> None:
             for partition in _active(topic):
@@ -100,8 +407,8 @@ class LogTasks:
             return  # the root is not there yet
 
         def note(name: str, topic: Topic) -> None:
-            found = of_topic(topic.refresh())
-            offsets.update({PartitionName(name, partition): offset for partition, offset in found.items()})
+            facts = of_topic(topic.refresh())
+            offsets.update({PartitionName(name, partition): offset for partition, offset in facts.items()})
 
         for name, topic in directory.topics.items():
             directory.attempt(run, name, topic, partial(note, name))
@@ -140,10 +447,10 @@ def _recovery_points(topic: Topic) -> dict[int, int]:
 
 
 def _log_start_offsets(topic: Topic) -> dict[int, int]:
-    """As Kafka, only those above the first segment's base offset; where no segment is left, those above 0."""
-    found = {}
+    """As Kafka, only offsets above the first segment's base offset; where no segment is left, offsets above 0."""
+    offsets = {}
     for number, state in enumerate(topic.live_snapshot.partitions):
         first = int(state.segments.base_offsets[0]) if len(state.segments) else 0
         if state.log_start_offset > first:
-            found[number] = state.log_start_offset
-    return found
+            offsets[number] = state.log_start_offset
+    return offsets

@@ -1,15 +1,21 @@
-"""Runs tasks again and again, each in a thread of its own: Kafka's `KafkaScheduler`, with a clock that is given.
-
-Without threads, `run_due` runs what is due by the clock, one task after the other.
-"""
+"""Runs tasks again and again, each in a thread of its own (Kafka's `KafkaScheduler`), and measures them."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from distlog.core.errors import DistlogError
 from distlog.core.storage.parallel import in_parallel
+
+# ---
+# Runs tasks again and again, each in a thread of its own: Kafka's `KafkaScheduler`, with a clock that is given.
+#
+# Without threads, `run_due` runs what is due by the clock, one task after the other.
+
 
 #: The longest wait of a thread, so that no time is too long for the system's call.
 _LONGEST_WAIT_S = 3600.0
@@ -48,7 +54,7 @@ class Scheduler:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether tasks should end soon."""
+        """True if tasks should end soon."""
         return self._stopping.is_set()
 
     def schedule(
@@ -96,3 +102,52 @@ class Scheduler:
                 self._stopping.wait(min(wait_s, _LONGEST_WAIT_S))
         if task.at_stop:
             task.run(self._clock)
+
+
+# ---
+# One run of a task: its results and its failures. A failure in one topic does not stop the run.
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """A run of `task` over the topics of `root`, which began at `started_ms`.
+
+    `done` counts what it did, by a name that says of what. `errors` are by the URL of the topic, or of the root.
+    """
+
+    task: str
+    root: str
+    started_ms: int
+    seconds: float = 0.0
+    done: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def add(self, **counts: float) -> None:
+        """Count what was done."""
+        for name, count in counts.items():
+            self.done[name] += count  # type: ignore[assignment]
+
+    def failed(self, url: str, error: Exception | str) -> None:
+        """Note why the work failed at `url`, on one line."""
+        self.errors[url] = error if isinstance(error, str) else _reason(error)
+
+    def __str__(self) -> str:
+        done = ", ".join(f"{name} {count:,.6g}" for name, count in self.done.items() if count)
+        return f"{self.task} {self.root}: {done or 'nothing to do'}"
+
+    def to_dict(self) -> dict[str, object]:
+        """The facts, as JSON has them."""
+        return {
+            "task": self.task,
+            "root": self.root,
+            "started_ms": self.started_ms,
+            "seconds": round(self.seconds, 6),
+            "ok": not self.errors,
+            "done": dict(self.done),
+            "errors": dict(self.errors),
+        }
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DistlogError) and text else f"{type(error).__name__}: {text}"

@@ -19,13 +19,12 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.commits.format.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.commits.state.segment_table import SegmentTable
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.maintenance.removed_files import removed_files_held
-from distlog.core.maintenance.removed_since import RemovedSince
+from distlog.core.maintenance.vacuum import RemovedSince, removed_files_held
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.storage.parallel import in_order
 from distlog.core.topic_handle import TopicHandle
@@ -36,7 +35,7 @@ _LOOKUPS = 32
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """What comes back to a partition, what leaves for it, how many segments are lost, and where the log begins.
+    """The segments that come back to a partition, and leave for it, how many are lost, and where the log begins.
 
     It began at `start_before`.
     """
@@ -51,7 +50,7 @@ class PartitionRestore:
 
     @property
     def records(self) -> int:
-        """How many records come back; those of segments that leave are taken off."""
+        """The number of records that come back, less the records of segments that leave."""
         return sum(one.record_count for one in self.segments) - sum(one.record_count for one in self.replaced)
 
     @property
@@ -61,7 +60,7 @@ class PartitionRestore:
 
     @property
     def offsets(self) -> int:
-        """How many offsets are above the log start again."""
+        """The number of offsets that are above the log start again."""
         return self.start_before - self.log_start_offset
 
 
@@ -74,32 +73,33 @@ def restore(
     TopicNotFoundError if it is of another topic, which was dropped.
     """
     snapshot = handle.log.refresh(snapshot)
-    if not 0 <= version <= snapshot.version:
-        raise OffsetOutOfRangeError(f"the topic has versions 0 to {snapshot.version}", version=version)
+    if not snapshot.log_floor <= version <= snapshot.version:
+        text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}"
+        raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
     wanted = handle.log.load(version, include_dropped=True)
     if wanted.topic_id != snapshot.topic_id:
         raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
     removed = RemovedSince(version)
-    found: list[PartitionRestore] = []
+    restored: list[PartitionRestore] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
         removed.read(handle.log, current.version)
-        found[:] = plan_restore(handle, current, wanted, removed)
-        back = (one for one in found if one.segments or one.log_start_offset < _start(current, one.partition))
+        restored[:] = plan_restore(handle, current, wanted, removed)
+        back = (one for one in restored if one.segments or one.log_start_offset < _start(current, one.partition))
         return [action for one in back for action in _actions(one, max(version, current.gc_floor))] or None
 
     if dry_run:
         plan(snapshot)
-        return found, snapshot
+        return restored, snapshot
     with removed_files_held(handle.storage):
         _, after = handle.log.commit(snapshot, "restore", plan)
-    return found, after
+    return restored, after
 
 
 def plan_restore(
     handle: TopicHandle, current: Snapshot, wanted: Snapshot, removed: RemovedSince
 ) -> list[PartitionRestore]:
-    """What comes back of `wanted`; partitions to which nothing comes back, and that lost nothing, are left out.
+    """The part of `wanted` that comes back; partitions that get nothing back, and lost nothing, are left out.
 
     `removed` knows the commits from `wanted` to `current`. Looks whether the log files are there.
     """
@@ -120,14 +120,14 @@ def _start(snapshot: Snapshot, partition: int) -> int:
 
 
 def _gone_since(partition: int, removed: RemovedSince, end: int, live: PartitionState) -> list[SegmentInfo]:
-    """What came after the offset `end` and went at the old end, in order; of what shares offsets the last to go."""
+    """List the segments from `end` on that went at the old end, in order; of some at one offset, the last to go."""
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     gone = [(removed.removed_at[stem], one) for stem, one in removed.let_go.items() if stem[0] == partition]
-    taken: list[SegmentInfo] = []
+    segments: list[SegmentInfo] = []
     for _, one in sorted(gone, key=lambda each: each[0], reverse=True):
-        if one.next_offset > end and one.next_offset <= first and not _overlaps(one, taken):
-            taken.append(one)
-    return sorted(taken, key=lambda one: one.base_offset)
+        if one.next_offset > end and one.next_offset <= first and not _overlaps(one, segments):
+            segments.append(one)
+    return sorted(segments, key=lambda one: one.base_offset)
 
 
 def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:

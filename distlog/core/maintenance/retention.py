@@ -1,33 +1,37 @@
-"""Retention: removes whole segments from the old end of a partition. It changes metadata only.
-
-It reads no log, unless batches of producers are in a segment that goes, and where that ends nobody has yet stored
-what they did.
-
-The order and the rules are those of Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log start
-offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment
-that must stay. A topic that is only compacted loses only the segments below its log start offset.
-
-As in Kafka, an active segment counts, and goes if all its records are to go. It is sealed first, by a commit of its
-own, since a commit cannot remove what it adds.
-"""
+"""Retention and delete-records: whole segments go from the old end of a partition. They change metadata only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.commits.format.actions import Action, Remove, SetLogStartOffset
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.log.producers.kept_producers import KeptProducers
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.integers import whole_number
+from distlog.core.log.live_snapshot import with_tails
+from distlog.core.log.producers import KeptProducers
 from distlog.core.log.sealed_commit import sealed_commit
-from distlog.core.log.tails import with_tails
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
+
+# ---
+# Retention: removes whole segments from the old end of a partition. It changes metadata only.
+#
+# It reads no log, unless batches of producers are in a segment that goes, and where that ends it is not yet stored
+# what they did.
+#
+# The order and the rules are those of Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log
+# start offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the
+# first segment that must stay. A topic that is only compacted loses only the segments below its log start offset.
+#
+# As in Kafka, an active segment counts, and goes if all its records are to go. It is sealed first, by a commit of
+# its own, since a commit cannot remove what it adds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class PartitionRetention:
 
 
 def plan_retention(snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False) -> list[PartitionRetention]:
-    """What to delete at `now_ms` by the topic's config; partitions that keep everything are left out.
+    """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out.
 
     `snapshot` has the tails of the active segments; they stay with `keep_tails`, but count all the same.
     """
@@ -92,12 +96,12 @@ def _plan_partition(
 
 
 def _run(holds: npt.NDArray[np.bool_]) -> int:
-    """How many values are true before the first false one."""
+    """The number of true values before the first false one."""
     return int(len(holds) if holds.all() else holds.argmin())
 
 
 def _above_size(log_bytes: npt.NDArray[np.int64], retention_bytes: int) -> int:
-    """How many segments can be removed before the partition falls below `retention.bytes`."""
+    """The number of segments that can be removed before the partition falls below `retention.bytes`."""
     if retention_bytes < 0:
         return 0
     return _run(np.cumsum(log_bytes) <= log_bytes.sum() - retention_bytes)
@@ -107,14 +111,6 @@ def _too_old(state: PartitionState, first: int, retention_ms: int, now_ms: int) 
     if retention_ms < 0:
         return 0
     return _run(_times(state, now_ms)[first:] < now_ms - retention_ms)
-
-
-def records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
-    """How many records, in segments with no younger one, retention is to delete by their time."""
-    if "delete" not in config.cleanup_policy or config.retention_ms < 0:
-        return 0
-    limit = now_ms - config.retention_ms
-    return sum(one.record_count for one in segments if 0 <= one.max_timestamp < limit)
 
 
 def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
@@ -166,7 +162,7 @@ class _Deletion:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all of what was planned may go."""
+        """True if all of what was planned may go."""
         return self._producers.has(self.snapshot, self._counts)
 
     def keep_producers(self) -> None:
@@ -199,3 +195,60 @@ def _actions(plan: PartitionRetention) -> Iterator[Action]:
     for segment in plan.segments:
         yield Remove(plan.partition, segment.stem)
     yield SetLogStartOffset(plan.partition, plan.log_start_offset)
+
+
+# ---
+# delete-records: raise the log start offset, as Kafka's DeleteRecords does; retention removes the segments later.
+
+
+#: Instead of an offset: delete everything that is there now (Kafka's high watermark).
+LOG_END = -1
+
+
+def delete_records(
+    handle: TopicHandle, snapshot: Snapshot, before: Mapping[int, int]
+) -> tuple[dict[int, int], Snapshot]:
+    """Delete the records below `before[partition]`; returns the new log start offsets and the new state.
+
+    An offset within an active segment seals it in the same commit. An offset below the log start changes nothing.
+    Raises OffsetOutOfRangeError for an offset above the log end, TopicNotFoundError for a partition that does not
+    exist, InvalidConfigError when `cleanup.policy` is compact alone (Kafka's PolicyViolationException), and
+    StorageError if the lock of an active segment is not free in time.
+    """
+    snapshot = handle.log.refresh(snapshot)
+    wanted = _resolved(with_tails(handle, snapshot), before)
+
+    def needed(current: Snapshot) -> list[int]:
+        return [number for number, start in wanted.items() if start > current.partitions[number].log_end_offset]
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        starts = _resolved(current, wanted)
+        raised = {n: start for n, start in starts.items() if start > current.partitions[n].log_start_offset}
+        return [SetLogStartOffset(number, start) for number, start in sorted(raised.items())] or None
+
+    _, after = sealed_commit(handle, snapshot, "delete-records", plan, needed)
+    return {number: after.partitions[number].log_start_offset for number in sorted(before)}, after
+
+
+def _resolved(snapshot: Snapshot, before: Mapping[int, int]) -> dict[int, int]:
+    """`before`, checked, with the log end in the place of LOG_END."""
+    if "delete" not in snapshot.config.cleanup_policy:
+        raise InvalidConfigError("records can be deleted only where cleanup.policy contains delete")
+    return {number: _resolve(snapshot, number, offset) for number, offset in before.items()}
+
+
+def _resolve(snapshot: Snapshot, partition: int, offset: int) -> int:
+    if not 0 <= whole_number("partition", partition) < len(snapshot.partitions):
+        raise TopicNotFoundError(f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=partition)
+    state = snapshot.partitions[partition]
+    if whole_number("offset", offset) == LOG_END:
+        return state.log_end_offset
+    if not 0 <= offset <= state.log_end_offset:
+        raise OffsetOutOfRangeError(
+            "records can be deleted up to the log end offset, or -1 for all of them",
+            partition=partition,
+            offset=offset,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+        )
+    return offset

@@ -1,4 +1,4 @@
-"""Kafka's fetch: the stored batches from an offset on, with the base offsets that readers must see."""
+"""Kafka's fetch: the stored batches from an offset on; and the open transactions that it shows (KIP-664)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import select
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.commits.state.snapshot import PartitionState
+from distlog.core.batches.record_batch import header_offsets, read_headers, write_base_offsets
+from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import InvalidConfigError
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.reading.chunks.chunk import Chunk
-from distlog.core.reading.chunks.sending import Part, Sending
-from distlog.core.reading.files.segment_reader import CHUNK_BYTES, SegmentReader
-from distlog.core.reading.slices.slices import SegmentSlice, bounded_start
-from distlog.core.reading.stable_offset import aborted_between
-from distlog.core.whole_number import whole_number
+from distlog.core.integers import whole_number
+from distlog.core.reading.chunks import Chunk, Sending, SentPart
+from distlog.core.reading.pipeline import whole_log
+from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.reading.slices import SegmentSlice, bounded_start
+from distlog.core.reading.stable_offset import aborted_between, last_stable_offset, transactional_segments
+from distlog.core.transactions.producer_states import ProducerStates
+
+# ---
+# Kafka's fetch: the stored batches from an offset on, with the base offsets that readers must see.
+
 
 #: Bytes read beyond those asked for, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
@@ -77,16 +83,16 @@ class FetchedBatches:
         """The batches on their way to a socket that may take only a part at once."""
         if self.path is not None:
             return Sending(self.parts(), self.data, self.path, self.file_position)
-        return Sending([Part(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
+        return Sending([SentPart(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[SentPart]:
         """The prefixes and slices of `data` that together are `bytes(self)`: one part per run of batches."""
         if not self.moved:
-            yield Part(b"", 0, len(self.data))
+            yield SentPart(b"", 0, len(self.data))
             return
         ends = [*self.positions[1:].tolist(), len(self.data)]
         for start, end, base in zip(self.positions.tolist(), ends, self.base_offsets.tolist(), strict=True):
-            yield Part(base.to_bytes(8, "big"), start + 8, end)
+            yield SentPart(base.to_bytes(8, "big"), start + 8, end)
 
 
 def _wait(receiver: socket.socket) -> None:
@@ -121,8 +127,8 @@ def fetch(
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
         part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
-        if taken := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
-            return _fetched(reader, segment, taken)
+        if chunks := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
+            return _fetched(reader, segment, chunks)
     return _nothing(state.log_end_offset)
 
 
@@ -144,10 +150,10 @@ def fetch_committed(
     if offset >= stable_offset:
         return _nothing(offset)
     stable = replace(state, log_end_offset=stable_offset)
-    found = fetch(reader, stable, partition, offset, max_bytes, check=check)
-    if not found:
-        return found
-    return replace(found, aborted=tuple(aborted_between(reader, state, offset, found.next_offset)))
+    fetched = fetch(reader, stable, partition, offset, max_bytes, check=check)
+    if not fetched:
+        return fetched
+    return replace(fetched, aborted=tuple(aborted_between(reader, state, offset, fetched.next_offset)))
 
 
 def _nothing(next_offset: int) -> FetchedBatches:
@@ -156,36 +162,106 @@ def _nothing(next_offset: int) -> FetchedBatches:
 
 
 def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
-    taken: list[Chunk] = []
+    chunks: list[Chunk] = []
     room = max_bytes
     for chunk in reader.chunks(part, min(max_bytes + _SPARE_BYTES, CHUNK_BYTES - 1)):
         ends = chunk.batches["position"] + chunk.batches["size"]
-        count = max(int(np.searchsorted(ends, room, side="right")), 0 if taken else 1)
+        count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
         if count:
-            found = chunk.rows(0, count)
+            whole = chunk.rows(0, count)
             if check:
-                found.check()
-            taken.append(found.timed())
-            room -= len(taken[-1].data)
+                whole.check()
+            chunks.append(whole.timed())
+            room -= len(chunks[-1].data)
         if count < len(ends) or room <= 0:
             break
-    return taken
+    return chunks
 
 
-def _fetched(reader: SegmentReader, segment: SegmentInfo, taken: Sequence[Chunk]) -> FetchedBatches:
-    starts = np.cumsum([0] + [len(chunk.data) for chunk in taken])
-    batches = np.concatenate([chunk.batches for chunk in taken])
-    positions = [chunk.batches["position"] + start for chunk, start in zip(taken, starts[:-1], strict=True)]
+def _fetched(reader: SegmentReader, segment: SegmentInfo, chunks: Sequence[Chunk]) -> FetchedBatches:
+    starts = np.cumsum([0] + [len(chunk.data) for chunk in chunks])
+    batches = np.concatenate([chunk.batches for chunk in chunks])
+    positions = [chunk.batches["position"] + start for chunk, start in zip(chunks, starts[:-1], strict=True)]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
     base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)
     # with LogAppendTime some of these bytes may differ from those of the file
     is_stored = reader.storage.is_local and segment.append_time_ms < 0
     return FetchedBatches(
-        data=taken[0].data if len(taken) == 1 else memoryview(b"".join([chunk.data for chunk in taken])),
+        data=chunks[0].data if len(chunks) == 1 else memoryview(b"".join([chunk.data for chunk in chunks])),
         positions=np.concatenate(positions),
         base_offsets=base_offsets,
         next_offset=int(last_offsets[-1]) + 1,
         moved=segment.shift != 0,
         path=reader.storage.local_path(reader.name(segment)) if is_stored else None,
-        file_position=taken[0].pieces[0].file_position,
+        file_position=chunks[0].pieces[0].file_position,
     )
+
+
+# ---
+# The transactions that are open in a partition, and which of them hang: they will never be ended (KIP-664).
+
+
+#: Kafka's default of `transaction.max.timeout.ms`: no coordinator lets a transaction be open for longer.
+MAX_TIMEOUT_MS = 900_000
+#: How much later than that a transaction counts as one that hangs (Kafka's LATE_TRANSACTION_BUFFER_MS).
+_LATE_BUFFER_MS = 300_000
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in a partition, from `start_offset` on, by what the partition's log says.
+
+    `last_timestamp` is the time of its producer's last batch; `coordinator_epoch` is -1 if none ended one before.
+    """
+
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    last_timestamp: int
+    coordinator_epoch: int
+
+    def is_late(self, now_ms: int, max_timeout_ms: int = MAX_TIMEOUT_MS) -> bool:
+        """True if it is open for so long that its coordinator would have ended it."""
+        return 0 < self.last_timestamp < now_ms - max_timeout_ms - _LATE_BUFFER_MS
+
+
+def has_late_transaction(
+    reader: SegmentReader, state: PartitionState, partition: int, now_ms: int, max_timeout_ms: int = MAX_TIMEOUT_MS
+) -> bool:
+    """True if the oldest open transaction began longer ago than any coordinator allows, by the metadata.
+
+    A sealed segment tells the time of its newest record: frequent calls learn it when that is old. Of an active
+    segment one batch is read; no object store is asked. Raises what `fetch` raises.
+    """
+    rows = np.flatnonzero(state.segments.array("has_transactions"))
+    first = state.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
+    if not max(state.first_dirty_offset, 0) <= first < state.log_end_offset:
+        return False
+    start = max(first, state.log_start_offset)
+    segment = state.segments[state.segments.find(start)]
+    began_ms = segment.max_timestamp
+    if segment.is_active:
+        batches = read_headers(bytes(fetch(reader, state, partition, start, 1, check=False)))
+        began_ms = int(batches["max_timestamp"][0])
+    return 0 < began_ms < now_ms - max_timeout_ms - _LATE_BUFFER_MS
+
+
+def open_transactions(reader: SegmentReader, partition: int, state: PartitionState) -> list[OpenTransaction]:
+    """The open transactions of a partition, the oldest first; nothing is read where none is open.
+
+    Else the segments from the last stable offset on are read. Raises CorruptRecordError, SnapshotTooOldError.
+    """
+    stable = last_stable_offset(reader, state)
+    if stable >= state.log_end_offset:
+        return []
+    producers = ProducerStates(whole=False)
+    for segment in transactional_segments(state, stable):
+        for chunk in whole_log(reader, segment):
+            producers.see(chunk.data, chunk.batches, segment.shift)
+    transactions = []
+    for producer, first in producers.opened.items():
+        known = producers.get(producer)
+        if known is not None and first >= stable:
+            facts = known.epoch, known.last_timestamp, known.coordinator_epoch
+            transactions.append(OpenTransaction(partition, first, producer, *facts))
+    return sorted(transactions, key=lambda each: each.start_offset)

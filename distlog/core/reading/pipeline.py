@@ -1,25 +1,31 @@
-"""The one way from slices of segments to Arrow, in three stages. The prefetcher `in_order` runs them ahead:
-
-1. groups: small segments that are read together, and each large one alone
-2. chunks: the bytes of some MB of whole batches, in order; those of remote segments are fetched ahead
-3. record batches: a chunk is checked, expanded and decoded; for local segments several chunks at the same time
-"""
+"""The one way from slices of segments to Arrow, in three stages, of which the prefetcher `in_order` runs ahead."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
-from distlog.core.reading.chunks.chunk import Chunk
-from distlog.core.reading.chunks.read_ahead import DEPTH
-from distlog.core.reading.files.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
-from distlog.core.reading.slices.slices import SegmentSlice
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import CorruptRecordError
+from distlog.core.reading.chunks import DEPTH, Chunk
+from distlog.core.reading.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import SegmentSlice
 from distlog.core.storage.parallel import begun, in_order
-from distlog.core.transactions.isolation import Isolation
+from distlog.core.transactions.open_transactions import Isolation
+
+# ---
+# The one way from slices of segments to Arrow, in three stages. The prefetcher `in_order` runs them ahead:
+#
+# 1. groups: small segments that are read together, and each large one alone 2. chunks: the bytes of some MB of
+# whole batches, in order; chunks of remote segments are fetched ahead 3. record batches: a chunk is checked,
+# expanded and decoded; for local segments several chunks at the same time
+
 
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20
@@ -129,3 +135,58 @@ def _same(chunk: Chunk) -> Chunk:
 def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, workers: int) -> Iterator[pa.RecordBatch]:
     """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, the rest when they are needed."""
     return begun(opened().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)
+
+
+# ---
+# Reads every batch of segments. Their logs must be those that were committed.
+
+
+def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
+    """The segment's chunks, with their checksums compared; the checksum of the whole file is compared at the end.
+
+    So nothing that was made from the chunks may be committed before the iterator has ended. Raises
+    CorruptRecordError, SnapshotTooOldError.
+    """
+    size = checksum = 0
+    for chunk in reader.chunks(_whole(segment)):
+        chunk.check()
+        size, checksum = size + len(chunk.data), crc32c(chunk.data, checksum)
+        yield chunk
+    _compare(reader, segment, size, checksum)
+
+
+def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterator[Chunk]:
+    """`whole_log` of each of `segments`, in their order; small ones are read at once, and come as one chunk."""
+    for group in groups(map(_whole, segments), GROUP_BYTES):
+        if len(group) == 1:
+            yield from whole_log(reader, group[0].segment)
+            continue
+        yield from whole_groups(reader, [[one.segment for one in group]])
+
+
+def whole_groups(reader: SegmentReader, groups: Sequence[Sequence[SegmentInfo]]) -> Iterator[Chunk]:
+    """A chunk for each of `groups`, whose segments are small: all are read at once, close ranges by one request.
+
+    All must fit into memory. Raises what `whole_log` raises, for the first error in any of the groups.
+    """
+    chunk = reader.whole([_whole(segment) for group in groups for segment in group])
+    chunk.check()
+    for piece in chunk.pieces:
+        data = chunk.data[piece.start : piece.end]
+        _compare(reader, piece.slice.segment, len(data), crc32c(data))
+    ends = list(itertools.accumulate(map(len, groups)))
+    return (chunk.part(end - len(group), end) for group, end in zip(groups, ends, strict=True))
+
+
+def _whole(segment: SegmentInfo) -> SegmentSlice:
+    return SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
+
+
+def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: int) -> None:
+    if (size, checksum) != (segment.log_bytes, segment.crc32c):
+        raise CorruptRecordError(
+            "the log file is not the one that was committed: verify, then restore it from a copy",
+            file=reader.name(segment),
+            position=reader.part(segment).begin,
+            partition=segment.partition,
+        )

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from distlog.core.arrays import byte_array
 from distlog.core.batches.compression import decompress
 from distlog.core.batches.record_batch import (
     APPEND_TIME,
@@ -26,16 +27,21 @@ from distlog.core.batches.record_batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
 )
-from distlog.core.buffers import byte_array
-from distlog.core.commits.format.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.config import MIN_LONG
 from distlog.core.errors import CorruptionError
-from distlog.core.indexes.time_index import TimestampOffset
+from distlog.core.indexes.offset_and_time_index import TimestampOffset
 from distlog.core.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
-from distlog.core.kernels.point_scan import FOUND, FOUND_HEADER, find_batch, find_headers, find_records
-from distlog.core.kernels.record_scan import NOT_APPEND_TIME
-from distlog.core.reading.files.open_logs import OpenLog
-from distlog.core.reading.files.segment_reader import SegmentReader
+from distlog.core.kernels.record_scan import (
+    FOUND,
+    FOUND_HEADER,
+    NOT_APPEND_TIME,
+    find_batch,
+    find_headers,
+    find_records,
+)
+from distlog.core.reading.open_files import OpenLog
+from distlog.core.reading.segment_reader import SegmentReader
 
 #: How many records, and batches, are looked at one by one; for more of them a scan is faster.
 FEW = 64
@@ -81,21 +87,21 @@ def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limi
 
     There may be more even if it returns fewer than `limit`: a scan finds those behind the last one.
     """
-    found: list[PointRecord] = []
+    records: list[PointRecord] = []
     room, stored = min(limit, FEW), offset - segment.shift
     if not reader.storage.is_local:
-        return found
+        return records
     with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
         position = _position(reader, segment, stored)
         for log in reader.logs.around(segment, position):
             with suppress(_LeftToScanError):
                 for batch in _batches(segment, log, stored, position):
-                    found += _records(segment, log, batch, room - len(found), stored)
-                    if len(found) >= room:
+                    records += _records(segment, log, batch, room - len(records), stored)
+                    if len(records) >= room:
                         break
-            if found:
+            if records:
                 break
-    return found
+    return records
 
 
 def first_at(
@@ -185,14 +191,14 @@ def _records(
         data, start, end = byte_array(view), 0, len(view)
     by_append_time = batch.attributes & APPEND_TIME != 0
     append_time = batch.max_timestamp if by_append_time else NOT_APPEND_TIME
-    found = np.empty(room, FOUND)
+    places = np.empty(room, FOUND)
     first = max(stored_offset - batch.base_offset, 0)
     times = (batch.base_timestamp, append_time)
-    count = find_records(data, start, end, batch.record_count, batch.last_offset_delta, *times, first, oldest, found)
+    count = find_records(data, start, end, batch.record_count, batch.last_offset_delta, *times, first, oldest, places)
     if count < 0:
         raise _LeftToScanError
     base_offset, kind = batch.base_offset + segment.shift, LOG_APPEND_TIME if by_append_time else CREATE_TIME
-    for delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers in found[:count].tolist():
+    for delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers in places[:count].tolist():
         yield PointRecord(
             base_offset + delta,
             timestamp,
@@ -204,11 +210,11 @@ def _records(
 
 
 def _headers(view: memoryview, data: npt.NDArray[np.uint8], position: int, count: int) -> Headers:
-    found = np.empty(count, FOUND_HEADER)
-    find_headers(data, position, found)
+    places = np.empty(count, FOUND_HEADER)
+    find_headers(data, position, places)
     return [
         (str(view[key_at : key_at + key_size], "utf-8", "replace"), _bytes(view, value_at, value_size))
-        for key_at, key_size, value_at, value_size in found.tolist()
+        for key_at, key_size, value_at, value_size in places.tolist()
     ]
 
 

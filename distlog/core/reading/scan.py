@@ -2,33 +2,321 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from distlog.core import display
+from distlog.core.arrays import integers
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA
-from distlog.core.display import tables
-from distlog.core.display.progress import Progress
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import MAX_LONG
+from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.integers import count_of, whole_number
 from distlog.core.optional import optional
-from distlog.core.reading import json_fields, scan_plot
-from distlog.core.reading.counted_slices import by_partition, count, most_records
-from distlog.core.reading.files.segment_reader import SegmentReader
-from distlog.core.reading.first_and_last import first, last
-from distlog.core.reading.json_fields import OnError
+from distlog.core.plots import SegmentFacts, Times, scan_figure
+from distlog.core.reading import scan_plan
 from distlog.core.reading.pipeline import read
-from distlog.core.reading.sample import sample
-from distlog.core.reading.slices.slices import SegmentSlice
+from distlog.core.reading.point_read import PointRecord, first_records
+from distlog.core.reading.scan_plan import by_partition, count, is_every_offset_a_record, most_records
+from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import SegmentSlice, bounded_start, windows, windows_from_end
 from distlog.core.storage.parallel import cores
-from distlog.core.transactions.isolation import Isolation
-from distlog.core.whole_number import count_of, whole_number
+from distlog.core.transactions.open_transactions import READ_UNCOMMITTED, Isolation, IsolationLevel
+
+# ---
+# Fields of values that are JSON, as columns: DuckDB takes them out of whole batches at once.
+#
+# pyarrow's own reader of JSON takes twice the processor time, must know every type beforehand, and fails where two
+# records have different types in one field.
+
+
+OnError = Literal["fail", "null"]
+
+#: The columns that a read needs beside the wanted ones.
+NEEDED = ("partition", "offset", "value")
+_INTEGERS = {"BIGINT", "UBIGINT"}
+#: The type of a column whose values are all of these kinds; else it is text.
+_TYPES = ((_INTEGERS, pa.int64()), ({*_INTEGERS, "DOUBLE"}, pa.float64()), ({"BOOLEAN"}, pa.bool_()))
+#: Nothing is read but the batch, and nothing is fetched. One thread, since the scan decodes ahead in others.
+_SETTINGS = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+
+
+def named_paths(paths: Sequence[str], named: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """The paths by the names of their columns: `$.a.b` is `a.b`, if it is not given another.
+
+    Raises InvalidConfigError for no path, for a value that is no path, and for a name that is there twice.
+    """
+    names = [path.removeprefix("$").removeprefix(".") or "value" if isinstance(path, str) else "" for path in paths]
+    by_name = {**dict(zip(names, paths, strict=True)), **named}
+    for name, path in by_name.items():
+        if not isinstance(path, str) or not path.startswith("$"):
+            raise InvalidConfigError("a path begins with $, as in $.user.name or $.tags[0]", path=repr(path))
+        if name in columns:
+            raise InvalidConfigError(f"a column is called {name} already: json(my_name={path!r})", path=path)
+    if not by_name or len(by_name) < len(paths) + len(named):
+        raise InvalidConfigError("json needs paths, each column once: json('$.user', city='$.address.city')")
+    return by_name
+
+
+def json_fields(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[str], paths: Mapping[str, str], on_error: OnError
+) -> pa.Table:
+    """The `columns` of batches that have NEEDED too, with the fields at `paths` in place of `value`, or behind.
+
+    A field is null where it is missing or null. Raises InvalidRecordError for the first value that is no JSON, or
+    with `on_error` null has no fields there.
+    """
+    if on_error not in get_args(OnError):
+        raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, not {on_error}")
+    taker = _Taker(paths, on_error)
+    others = [name for name in columns if name != "value"]
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in (*others, *paths)}
+    for batch in batches:
+        for name in others:
+            chunks[name].append(batch.column(name))
+        for name, texts in zip(paths, taker.take(batch), strict=True):
+            chunks[name] += texts.chunks
+    made = {name: pa.chunked_array(chunks[name], SCHEMA.field(name).type) for name in others}
+    made |= {name: _typed(pa.chunked_array(chunks[name], pa.string()), taker.kinds[name]) for name in paths}
+    at = list(columns).index("value") if "value" in columns else len(columns)
+    return pa.table({name: made[name] for name in (*columns[:at], *paths, *columns[at + 1 :])})
+
+
+class _Taker:
+    """Takes the fields out of batches, as texts; `kinds` are the kinds of JSON values met in each field."""
+
+    def __init__(self, paths: Mapping[str, str], on_error: OnError) -> None:
+        self._duckdb = optional("duckdb", "json()", "'distlog[duckdb]'")
+        self._connection = self._duckdb.connect(":memory:", config=_SETTINGS)
+        self._paths, self._on_error = list(paths.values()), on_error
+        self.kinds: dict[str, set[str]] = {name: set() for name in paths}
+        value = "value" if on_error == "fail" else "CASE WHEN json_valid(value) THEN value END"
+        numbers = range(1, len(paths) + 1)
+        fields = ", ".join(f"texts[{number}], kinds[{number}]" for number in numbers)
+        self._query = (
+            f"SELECT {fields} FROM (SELECT json_extract_string(value, $paths) AS texts, "
+            f"json_type(value, $paths) AS kinds FROM (SELECT {value} AS value FROM given))"
+        )
+
+    def take(self, batch: pa.RecordBatch) -> list[pa.ChunkedArray]:
+        """The texts of each field."""
+        texts = _texts(batch.column("value"))
+        if self._on_error == "fail" and texts.null_count > batch.column("value").null_count:
+            self._fail(batch, texts)
+        try:
+            columns = self._run(self._query, texts, {"paths": self._paths})
+        except self._duckdb.BinderException as error:
+            reason = str(error).removeprefix("Binder Error: ")
+            raise InvalidConfigError(f"a path is wrong: {reason}", paths=self._paths) from None
+        except self._duckdb.InvalidInputException:
+            self._fail(batch, texts)
+            raise
+        for kinds, column in zip(self.kinds.values(), columns.columns[1::2], strict=True):
+            kinds.update(pc.unique(column).drop_null().to_pylist())
+        return list(columns.columns[::2])
+
+    def _fail(self, batch: pa.RecordBatch, texts: pa.Array) -> None:
+        """Raise InvalidRecordError for the first value that is no JSON."""
+        valid = self._run("SELECT coalesce(json_valid(value), false) FROM given", texts).column(0)
+        bad = pc.and_(pc.is_valid(batch.column("value")), pc.invert(valid.combine_chunks()))
+        for row in np.flatnonzero(bad.to_numpy(zero_copy_only=False))[:1].tolist():
+            raise InvalidRecordError(
+                "the value is no JSON; on_error='null' leaves the fields of such records null",
+                partition=batch.column("partition")[row].as_py(),
+                offset=batch.column("offset")[row].as_py(),
+            )
+
+    def _run(self, query: str, texts: pa.Array, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+        self._connection.register("given", pa.table({"value": texts}))
+        try:
+            return self._connection.sql(query, params=parameters).to_arrow_table()
+        except RuntimeError as error:
+            # DuckDB's words for Ctrl-C
+            if str(error) == "Query interrupted":
+                raise KeyboardInterrupt from None
+            raise
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """The values as texts; null where one is not UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        half = len(values) // 2
+        if not half:
+            return pa.nulls(1, pa.string())
+        return pa.concat_arrays([_texts(values.slice(0, half)), _texts(values.slice(half))])
+
+
+def _typed(texts: pa.ChunkedArray, kinds: set[str]) -> pa.ChunkedArray:
+    kinds = kinds - {"NULL"}
+    for accepted, kind in _TYPES:
+        if kinds and kinds <= accepted:
+            try:
+                return texts.cast(kind)
+            except pa.ArrowInvalid:
+                return texts  # numbers that the type cannot hold stay as they are written
+    return texts
+
+
+# ---
+# The first and the last records of a read: a small number of them reads little.
+
+
+#: How many offsets are looked at to begin with, unless fewer records are asked for.
+FIRST_OFFSETS = 10_000
+
+
+def first(
+    reader: SegmentReader,
+    slices: Iterable[SegmentSlice],
+    columns: Sequence[str],
+    limit: int,
+    isolation: Isolation = READ_UNCOMMITTED,
+) -> Iterator[pa.RecordBatch]:
+    """The first `limit` records of `slices`, or all if there are fewer."""
+    # each window has more offsets: few of them may be records, or have the times asked for
+    for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
+        for batch in read(reader, window, columns, isolation, max_workers=1):
+            yield batch.slice(0, limit)
+            limit -= batch.num_rows
+            if limit <= 0:
+                return
+
+
+def last(
+    reader: SegmentReader,
+    slices: Sequence[SegmentSlice],
+    columns: Sequence[str],
+    limit: int,
+    isolation: Isolation = READ_UNCOMMITTED,
+) -> list[pa.RecordBatch]:
+    """The last `limit` records of `slices` in their order, or all if there are fewer."""
+    parts: list[pa.RecordBatch] = []
+    for window in windows_from_end(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
+        batches = list(read(reader, window, columns, isolation, max_workers=1))
+        parts, limit = batches + parts, limit - sum(batch.num_rows for batch in batches)
+        if limit <= 0:
+            break
+    return _without_first(parts, max(-limit, 0))
+
+
+def _without_first(batches: list[pa.RecordBatch], rows: int) -> list[pa.RecordBatch]:
+    left = []
+    for batch in batches:
+        left.append(batch.slice(min(rows, batch.num_rows)))
+        rows -= min(rows, batch.num_rows)
+    return left
+
+
+# ---
+# Some records of a read by chance, each with the same chance, without reading all of them where that can be.
+
+
+#: The cost of one record that is read alone, in bytes that could be read in a row meanwhile.
+POINT_BYTES = 1 << 20
+
+Longs = npt.NDArray[np.int64]
+
+
+def sample(
+    reader: SegmentReader,
+    slices: Sequence[SegmentSlice],
+    columns: Sequence[str],
+    isolation: Isolation,
+    limit: int,
+    seed: int | None,
+    max_workers: int,
+) -> Iterator[pa.RecordBatch]:
+    """`limit` different records in their order, or all if there are fewer; the same ones for the same `seed`.
+
+    Reads what was chosen, and segments whose metadata does not say how many records they have.
+    """
+    sizes = np.array([count(reader, [piece], isolation, max_workers) for piece in slices], np.int64)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    chosen = np.sort(np.random.default_rng(seed).choice(total, min(limit, total), replace=False))
+    pieces, rows = _to_read(slices, sizes, ends, chosen)
+    begin = 0
+    for batch in read(reader, pieces, columns, isolation, max_workers):
+        low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
+        yield batch.take(integers(rows[low:high] - begin))
+        begin += batch.num_rows
+
+
+def _to_read(
+    slices: Sequence[SegmentSlice], sizes: Longs, ends: Longs, chosen: Longs
+) -> tuple[list[SegmentSlice], Longs]:
+    """The ranges to read for the records of these numbers, and the rows in these that they are."""
+    pieces: list[SegmentSlice] = []
+    rows: list[Longs] = [np.empty(0, np.int64)]
+    begin = 0
+    for piece, size, end in zip(slices, sizes.tolist(), ends.tolist(), strict=True):
+        own = chosen[np.searchsorted(chosen, end - size) : np.searchsorted(chosen, end)] - (end - size)
+        if not len(own):
+            continue
+        if _is_read_by_points(piece, len(own)):
+            first = piece.span[0]
+            pieces += [piece._replace(start_offset=first + one, end_offset=first + one + 1) for one in own.tolist()]
+            own, size = np.arange(len(own)), len(own)
+        else:
+            pieces.append(piece)
+        rows.append(begin + own)
+        begin += size
+    return pieces, np.concatenate(rows)
+
+
+def _is_read_by_points(piece: SegmentSlice, points: int) -> bool:
+    size = piece.segment.log_bytes
+    return is_every_offset_a_record(piece) and size > max(points * POINT_BYTES, INDEX_WORTH_BYTES)
+
+
+# ---
+# The picture of a scan, from the slices that it would read.
+
+
+def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any:
+    """A matplotlib figure of the slices; `times` are the batches with the times of all records, if they count."""
+    facts = slice_facts(slices)
+    records, segments = counted(int(facts.records.sum()), "record"), counted(len(slices), "segment")
+    title = f"Scan of {topic}: at most {records}, about {size_text(int(facts.bytes.sum()))} in {segments}"
+    return scan_figure(title, facts, times)
+
+
+def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
+    """The facts of all slices; only the times that the scan asks for."""
+    rows = []
+    for piece in slices:
+        segment = piece.segment
+        first = segment.min_timestamp if segment.min_timestamp >= 0 else segment.first_timestamp
+        last = segment.max_timestamp
+        if last >= 0:
+            first, last = max(first, piece.times.oldest), min(last, piece.times.newest)
+        rows.append((segment.partition, most_records([piece]), piece.estimated_bytes, first, last))
+    columns = np.array(rows, np.int64).reshape(-1, 5).T
+    return SegmentFacts(np.unique(columns[0]), *columns)
+
+
+# ---
+# A scan: the records of one snapshot, in (partition, offset) order, in whatever shape they are wanted.
+
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-#: What plots and Spark use of a scan. Completion does not offer it.
+#: The part of a scan that plots and Spark use. Completion does not offer it.
 _INTERNAL = {"isolation", "max_workers", "slices", "times"}
 
 
@@ -57,9 +345,9 @@ def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def checked_workers(asked: int | None) -> int:
-    """How many threads decode: those asked for, or as many as there are cores; raises InvalidConfigError."""
-    workers = cores() if asked is None else whole_number("max_workers", asked)
+def checked_workers(max_workers: int | None) -> int:
+    """The number of threads that decode: `max_workers`, or as many as there are cores; raises InvalidConfigError."""
+    workers = cores() if max_workers is None else whole_number("max_workers", max_workers)
     if workers < 1:
         raise InvalidConfigError("max_workers must be at least 1", value=workers)
     return workers
@@ -98,7 +386,7 @@ class Scan:
     def to_table(self, *, progress: bool | None = None) -> pa.Table:
         """All records as one Arrow table.
 
-        By default who types in a notebook or a terminal sees the `progress` of what takes longer than a second; true
+        By default a notebook or an interactive terminal shows the `progress` of reads longer than a second; true
         shows it to every terminal, false to none.
         """
         return pa.Table.from_batches(self._watched(self, progress), self.schema)
@@ -144,10 +432,10 @@ class Scan:
         `progress` as in `to_table`.
         """
         others = [name for name in self.columns if name != "value"]
-        chosen = json_fields.named_paths(paths, named, others)
-        columns = dict.fromkeys((*self.columns, *json_fields.NEEDED))
+        chosen = named_paths(paths, named, others)
+        columns = dict.fromkeys((*self.columns, *NEEDED))
         batches = read(self._reader, self.slices, list(columns), self.isolation, self.max_workers)
-        return json_fields.json_fields(self._watched(batches, progress), self.columns, chosen, on_error)
+        return json_fields(self._watched(batches, progress), self.columns, chosen, on_error)
 
     def head(self, limit: int = 10) -> pa.Table:
         """The first records; a small limit reads little. Raises InvalidConfigError for a negative limit."""
@@ -174,7 +462,7 @@ class Scan:
         It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
         of all records. `progress` as in `to_table`.
         """
-        return scan_plot.plot(self.slices, self._reader.topic, self.times(progress) if exact else None)
+        return plot(self.slices, self._reader.topic, self.times(progress) if exact else None)
 
     def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
         """Batches with the column `timestamp` alone. `progress` as in `to_table`."""
@@ -202,4 +490,58 @@ class Scan:
         return f"Scan(segments={len(self.slices)}, bytes={size}, columns={list(self.columns)})"
 
     def _repr_html_(self) -> str:
-        return f"<p>Scan of {', '.join(self.columns)}</p>{tables.html(by_partition(self.slices))}"
+        return f"<p>Scan of {', '.join(self.columns)}</p>{display.html(by_partition(self.slices))}"
+
+
+# ---
+# Records as Python objects, for people and small programs; nothing in bulk goes through here.
+
+
+class Record(NamedTuple):
+    """One record; `timestamp` in ms, -1 for none; `timestamp_type` 0 CreateTime, 1 LogAppendTime, -1 none."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def records_of(
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    partition: int,
+    start: int | None,
+    limit: int | None,
+    isolation: IsolationLevel = "read_uncommitted",
+) -> Iterator[Record]:
+    """The records of one partition from `start` (default: the log start), at most `limit` of them.
+
+    Raises OffsetOutOfRangeError, when the first record is read, unless `start` is in the log or at its end.
+    """
+    low = None if start is None else whole_number("start", start)
+    most = MAX_LONG if limit is None else count_of("limit", limit)
+    if most == 0:
+        return
+    if isolation == "read_uncommitted":
+        for few in _few(reader, snapshot.partitions[partition], partition, low, most):
+            yield Record(partition, *few)
+            low, most = few.offset + 1, most - 1
+        slices, visible = scan_plan.slices_of(reader, snapshot, partition, low), READ_UNCOMMITTED
+    else:
+        pieces, visible = scan_plan.plan(reader, snapshot, {partition: (low, None)}, isolation)
+        slices = iter(pieces)
+    for batch in first(reader, slices, COLUMNS, most, visible):
+        batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
+        for row in batch.to_pylist():
+            yield Record(**{**row, "headers": [(each["key"], each["value"]) for each in row["headers"]]})
+
+
+def _few(
+    reader: SegmentReader, state: PartitionState, partition: int, start: int | None, limit: int
+) -> list[PointRecord]:
+    offset = bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
+    row = state.segments.find(offset)
+    return first_records(reader, state.segments[row], offset, limit) if row < len(state.segments) else []

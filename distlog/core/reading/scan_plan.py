@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
-from distlog.core.commits.state.snapshot import Snapshot
+import pyarrow as pa
+
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MIN_LONG
 from distlog.core.errors import TopicNotFoundError
-from distlog.core.reading.chunks.read_ahead import DEPTH
-from distlog.core.reading.files.segment_reader import INDEX_WORTH_BYTES, SegmentReader
-from distlog.core.reading.slices import slices
-from distlog.core.reading.slices.slices import OutOfRange, SegmentSlice
-from distlog.core.reading.slices.time_range import ALWAYS, TimeRange
+from distlog.core.integers import whole_number, whole_numbers
+from distlog.core.reading import slices
+from distlog.core.reading.chunks import DEPTH
+from distlog.core.reading.pipeline import read
+from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import ALWAYS, OutOfRange, SegmentSlice, TimeRange
 from distlog.core.reading.stable_offset import aborted_transactions, last_stable_offset
 from distlog.core.reading.time_lookup import start_by_index
 from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
-from distlog.core.transactions.isolation import Isolation, IsolationLevel
-from distlog.core.whole_number import whole_number, whole_numbers
+from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
+
+# ---
+# Turns a reader's request, its offsets, times and isolation, into slices of segments.
+
 
 #: By partition (start offset, end offset); None is the log's own bound.
 Bounds = Mapping[int, tuple[int | None, int | None]]
@@ -73,7 +79,7 @@ def _bound(partition: int, offset: int | Mapping[int, int] | None) -> int | None
 def plan(
     reader: SegmentReader,
     snapshot: Snapshot,
-    asked: Bounds,
+    wanted: Bounds,
     isolation: IsolationLevel = "read_uncommitted",
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
@@ -89,7 +95,7 @@ def plan(
     check_choice("out_of_range", out_of_range, OutOfRange)
     start, end = {}, {}
     aborted = {}
-    for number, (low, high) in asked.items():
+    for number, (low, high) in wanted.items():
         state = snapshot.partitions[number]
         start[number] = state.log_start_offset if low is None else low
         end[number] = state.log_end_offset if high is None else high
@@ -98,8 +104,8 @@ def plan(
         end[number] = min(end[number], last_stable_offset(reader, state))
         # a transaction that ended before the first offset has nothing behind it
         first = slices.bounded_start(number, start[number], state, out_of_range)
-        if found := aborted_transactions(reader, state, first):
-            aborted[number] = found
+        if transactions := aborted_transactions(reader, state, first):
+            aborted[number] = transactions
     chosen = slices.plan(snapshot, start, end, out_of_range, times)
     return _begun_later(reader, chosen), Isolation.of(aborted)
 
@@ -118,14 +124,14 @@ def slices_of(
         low = end
 
 
-def _begun_later(reader: SegmentReader, found: list[SegmentSlice]) -> list[SegmentSlice]:
+def _begun_later(reader: SegmentReader, pieces: list[SegmentSlice]) -> list[SegmentSlice]:
     """The slices without the first offsets that time indexes rule out; a few indexes are read at once."""
-    rows = [row for row, piece in enumerate(found) if _is_worth_an_index(piece)]
-    reader.fetch_indexes([found[row].segment for row in rows])
-    starts = in_order((partial(start_by_index, reader, found[row]) for row in rows), DEPTH)
+    rows = [row for row, piece in enumerate(pieces) if _is_worth_an_index(piece)]
+    reader.fetch_indexes([pieces[row].segment for row in rows])
+    starts = in_order((partial(start_by_index, reader, pieces[row]) for row in rows), DEPTH)
     for row, start in zip(rows, starts, strict=True):
-        found[row] = found[row]._replace(start_offset=start)
-    return [piece for piece in found if piece.span[0] < piece.span[1]] if rows else found
+        pieces[row] = pieces[row]._replace(start_offset=start)
+    return [piece for piece in pieces if piece.span[0] < piece.span[1]] if rows else pieces
 
 
 def _is_worth_an_index(piece: SegmentSlice) -> bool:
@@ -136,3 +142,47 @@ def check_choice(name: str, value: str, choices: Any) -> None:
     """Raise ValueError unless `value` is one of the literals `choices`."""
     if value not in get_args(choices):
         raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {value}")
+
+
+# ---
+# How many records slices hold: from the metadata where these tell, else by reading.
+
+
+def is_every_offset_a_record(piece: SegmentSlice) -> bool:
+    """True if each offset of the slice's span is known to be a record that a reader gets."""
+    uncut = (piece.start_position, piece.end_position) == (0, piece.segment.log_bytes)
+    return piece.times == ALWAYS and piece.segment.dense and uncut
+
+
+def known_count(piece: SegmentSlice) -> int | None:
+    """The number of records in the slice; None if the metadata do not tell."""
+    if is_every_offset_a_record(piece):
+        start, end = piece.span
+        return end - start
+    is_whole = piece.times == ALWAYS and piece.whole and not piece.segment.has_transactions
+    return piece.segment.record_count if is_whole else None
+
+
+def most_records(slices: Sequence[SegmentSlice]) -> int:
+    """The largest number of records that there can be, by the metadata."""
+    known = ((piece, known_count(piece)) for piece in slices)
+    return sum(piece.span[1] - piece.span[0] if number is None else number for piece, number in known)
+
+
+def count(reader: SegmentReader, slices: Sequence[SegmentSlice], isolation: Isolation, max_workers: int) -> int:
+    """The number of records; a segment is only read if its metadata does not say how many of them it has."""
+    known = [known_count(piece) for piece in slices]
+    unknown = [piece for piece, number in zip(slices, known, strict=True) if number is None]
+    looked_at = sum(len(batch) for batch in read(reader, unknown, ("offset",), isolation, max_workers))
+    return looked_at + sum(number for number in known if number is not None)
+
+
+def by_partition(slices: Sequence[SegmentSlice]) -> pa.Table:
+    """One row per partition: the offsets to look at, in how many segments, and about how many bytes of them."""
+    names = ("partition", "start_offset", "end_offset", "segments", "bytes")
+    rows: dict[int, dict[str, int]] = {}
+    for piece in slices:
+        (start, end), partition = piece.span, piece.segment.partition
+        row = rows.setdefault(partition, dict(zip(names, (partition, start, end, 0, 0), strict=True)))
+        row |= {"end_offset": end, "segments": row["segments"] + 1, "bytes": row["bytes"] + piece.estimated_bytes}
+    return pa.Table.from_pylist(list(rows.values()), pa.schema([(name, pa.int64()) for name in names]))

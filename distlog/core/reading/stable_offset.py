@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
-from distlog.core.commits.state.snapshot import PartitionState
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import AbortedTransaction, collect_aborted
-from distlog.core.reading.files.segment_reader import SegmentReader
-from distlog.core.reading.whole_log import whole_log
+from distlog.core.reading.pipeline import whole_log
+from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.transactions.open_transactions import OpenTransactions
 
 
@@ -58,9 +58,9 @@ def aborted_between(
     The indexes of later segments are not read (Kafka's `collectAbortedTransactions`). Raises as the above.
     """
     for segment in transactional_segments(state, start):
-        found = collect_aborted(_aborted_in(reader, state, segment), start, end)
-        yield from found.transactions
-        if found.complete:
+        transactions = collect_aborted(_aborted_in(reader, state, segment), start, end)
+        yield from transactions.transactions
+        if transactions.complete:
             return
 
 
@@ -71,8 +71,8 @@ def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentIn
         if not segment.is_active:
             raise
         # its end was found by a walk, and the index may have less: then the log tells
-        found = (one for one in transactions_of(reader, state) if one.segment.stem == segment.stem)
-        return [each for one in found for each in one.aborted]
+        transactions = (one for one in transactions_of(reader, state) if one.segment.stem == segment.stem)
+        return [each for one in transactions for each in one.aborted]
 
 
 class SegmentTransactions(NamedTuple):

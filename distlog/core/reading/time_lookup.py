@@ -9,23 +9,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrow_arrays import numbers_of
+from distlog.core.arrays import numbers_of
 from distlog.core.batches.record_batch import SCHEMA
-from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.commits.state.snapshot import PartitionState
-from distlog.core.indexes.time_index import TimestampOffset
-from distlog.core.reading.chunks.chunk import Chunk
-from distlog.core.reading.files.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.indexes.offset_and_time_index import TimestampOffset
+from distlog.core.paths import stem_read_version
+from distlog.core.reading.chunks import Chunk
 from distlog.core.reading.point_read import first_at
-from distlog.core.reading.slices.slices import SegmentSlice
-from distlog.core.transactions.isolation import READ_UNCOMMITTED
+from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
 
 #: Special times, with the numbers of Kafka's ListOffsets request.
 LATEST = -1
@@ -57,13 +59,37 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
     return _first_at_or_after(reader, state, timestamp_ms)
 
 
+def offsets_for_times(
+    reader: SegmentReader, states: Sequence[PartitionState], times: Mapping[int, int]
+) -> dict[int, Found | None]:
+    """By partition, what `offset_for_time` says of its time; side by side, where a look is a request."""
+
+    def found(number: int) -> Found | None:
+        return offset_for_time(reader, states[number], times[number])
+
+    looked_up = map(found, times) if reader.storage.is_local else in_parallel(found, times)
+    return dict(zip(times, looked_up, strict=True))
+
+
 def _first_at_or_after(reader: SegmentReader, state: PartitionState, timestamp_ms: int) -> Found | None:
     first = state.segments.find(state.log_start_offset)
     for index in np.flatnonzero(state.segments.max_timestamps[first:] >= timestamp_ms) + first:
-        found = _search(reader, state.segments[int(index)], timestamp_ms, state.log_start_offset)
-        if found:
-            return found
+        segment = state.segments[int(index)]
+        place = _by_metadata(segment, timestamp_ms, state.log_start_offset)
+        place = place or _search(reader, segment, timestamp_ms, state.log_start_offset)
+        if place:
+            return place
     return None
+
+
+def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
+    """The segment's first record, if no record is older, and its metadata alone tell of it."""
+    is_ours = segment.dense and not segment.compacted and stem_read_version(segment.stem) is not None
+    if not is_ours or segment.is_active or segment.base_offset < start:
+        return None
+    # a client's first batch may begin with a later base time than that of its first record
+    is_known = segment.first_timestamp == segment.min_timestamp >= timestamp_ms
+    return (segment.base_offset, segment.first_timestamp) if is_known else None
 
 
 def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Found | None:
@@ -73,10 +99,10 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Fo
     for index in np.argsort(-timestamps, kind="stable"):
         if timestamps[index] < (0 if best is None else best[1]):
             break
-        found = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
+        place = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
         # -1 means that there is no timestamp
-        if found and found[1] >= 0 and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
-            best = found
+        if place and place[1] >= 0 and (best is None or (place[1], -place[0]) > (best[1], -best[0])):
+            best = place
     return best
 
 
@@ -120,8 +146,8 @@ def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
 
 def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
     entry = _entry(reader, segment, timestamp_ms, start)
-    if found := first_at(reader, segment, timestamp_ms, start, entry):
-        return found.offset, found.timestamp
+    if place := first_at(reader, segment, timestamp_ms, start, entry):
+        return place.offset, place.timestamp
     chunks = _from_entry(reader, segment, entry)
     first = next(chunks, None)
     if first is not None:

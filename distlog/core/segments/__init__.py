@@ -1,1 +1,1 @@
-"""Segments: what a log says of itself, folded batch by batch, and the writer of relocatable ones."""
+"""Segments: the state of a log, folded batch by batch, and the writer of relocatable ones."""

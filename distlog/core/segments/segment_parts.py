@@ -1,15 +1,83 @@
-"""Where the bytes of a segment are: the one place that tells files of its own from parts of a bundle."""
+"""The places of the bytes of a segment, and the checks that they are the segment's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
 from distlog.core import paths
-from distlog.core.commits.format.segment_info import OWN_FILE, SegmentInfo
-from distlog.core.segments.index_facts import INDEX_FIELDS, index_size
-from distlog.core.storage.part import Part
+from distlog.core.batches.record_batch import CRC_AT, CRC_START
+from distlog.core.commits.segment_info import OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.storage.backend import Part
+
+# ---
+# The metadata of a segment's index files: the size and the checksum of each.
+
+
+class IndexFields(NamedTuple):
+    """The fields of SegmentInfo that hold the size, the CRC-32C and the place in a bundle of one index.
+
+    `position` is None for an index that is in no bundle.
+    """
+
+    size: str
+    checksum: str
+    position: str | None
+
+
+#: By the suffix of the file.
+INDEX_FIELDS = {
+    ".index": IndexFields("offset_index_bytes", "offset_index_crc32c", "offset_index_position"),
+    ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c", "time_index_position"),
+    ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c", None),
+}
+
+
+def index_facts(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The SegmentInfo fields of these index files, which are given by suffix; no bytes mean no file."""
+    sizes: dict[str, Any] = {INDEX_FIELDS[suffix].size: len(data) for suffix, data in files.items()}
+    return sizes | {INDEX_FIELDS[suffix].checksum: crc32c(data) for suffix, data in files.items()}
+
+
+def index_size(segment: SegmentInfo, suffix: str) -> int:
+    """The size of an index file; 0 means that there is none."""
+    size: int = getattr(segment, INDEX_FIELDS[suffix].size)
+    return size
+
+
+def index_checksum(segment: SegmentInfo, suffix: str) -> int:
+    """The CRC-32C of an index file; UNKNOWN if an older library wrote its segment."""
+    checksum: int = getattr(segment, INDEX_FIELDS[suffix].checksum)
+    return checksum
+
+
+def remedy(segment: SegmentInfo) -> str:
+    """The remedy for a bad index file; indexes of an active segment are not rebuilt, since its writers mend them."""
+    return "the next append or roll makes it anew" if segment.is_active else "rebuild the index"
+
+
+def checksum_error(segment: SegmentInfo, suffix: str, part: Part, checksum: int) -> CorruptIndexError | None:
+    """The error if `part`, an index of the segment, has the wrong CRC-32C `checksum`; None if it is right."""
+    expected = index_checksum(segment, suffix)
+    if expected in (UNKNOWN, checksum):
+        return None
+    return CorruptIndexError(
+        f"the checksum of the index file differs from its segment's metadata: {remedy(segment)}",
+        file=part.name,
+        partition=segment.partition,
+        **({} if part.is_file else {"position": part.begin}),
+    )
+
+
+# ---
+# Where the bytes of a segment are: the one place that tells files of its own from parts of a bundle.
 
 
 def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
-    """Where the log of a segment is, or its index of that suffix; the log of an active segment may have grown since.
+    """The place of a segment's log, or of its index of that suffix; the log of an active segment may have grown.
 
     An index that was rebuilt is a file, even if its log is in a bundle.
     """
@@ -26,3 +94,64 @@ def _index_position(segment: SegmentInfo, suffix: str) -> int:
     field = INDEX_FIELDS[suffix].position
     position: int = OWN_FILE if field is None else getattr(segment, field)
     return position
+
+
+# ---
+# Checks that a log file belongs to its segment, by its first batch, if a read begins behind that.
+#
+# Segments of one shape have their batches at the same places and offsets. Only the checksum fields of the first and
+# the last batch tell their logs apart; they are in the metadata.
+
+
+#: The beginning of a log, up to where the checksum of its first batch ends.
+HEAD_BYTES = CRC_START
+#: How many checked logs are remembered.
+REMEMBERED = 4096
+
+_MAGIC_AT, _LEGACY_CRC_AT = 16, 12
+
+
+class IdentifiedLogs:
+    """The logs that this process knows to belong to their segments, of one topic; for many threads, and picklable."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[int, str, int]] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IdentifiedLogs, ()
+
+    def knows(self, segment: SegmentInfo) -> bool:
+        """True if the log's beginning need not be read: it was checked, or the metadata has no checksum of it."""
+        return segment.first_batch_crc == UNKNOWN or _key(segment) in self._known
+
+    def add(self, segment: SegmentInfo) -> None:
+        """Remember that the log belongs to its segment."""
+        if len(self._known) >= REMEMBERED:
+            self._known = set()
+        self._known.add(_key(segment))
+
+    def forget(self, segment: SegmentInfo) -> None:
+        """Forget the log, so that its beginning is checked again."""
+        self._known.discard(_key(segment))
+
+    def check_head(self, segment: SegmentInfo, log: Part, head: memoryview) -> None:
+        """Check the first HEAD_BYTES of the segment's `log`. Raises CorruptRecordError if they are another log's."""
+        at = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
+        if int.from_bytes(head[at : at + 4], "big") != segment.first_batch_crc:
+            self._known.discard(_key(segment))
+            raise another_log(segment, log.name, log.begin)
+        self.add(segment)
+
+
+def _key(segment: SegmentInfo) -> tuple[int, str, int]:
+    return segment.partition, segment.stem, segment.first_batch_crc
+
+
+def another_log(segment: SegmentInfo, file: str, position: int) -> CorruptRecordError:
+    """The error for a log that does not belong to its segment, as the batch at `position` shows."""
+    return CorruptRecordError(
+        "this is the log of another segment, or it is damaged: verify, then restore it from a copy",
+        file=file,
+        position=position,
+        partition=segment.partition,
+    )

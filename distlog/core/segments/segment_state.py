@@ -1,30 +1,53 @@
-"""The state of a segment behind its batches so far: all that its next append, its readers and its seal need.
-
-A state is the fold over the headers of the batches (`state_fold`). Whoever writes a segment and whoever walks over
-its log again fold alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild and a
-check come to the state of the writer. Folds work on the numbers as one int64 array; SegmentState names them.
-"""
+"""The state of a segment behind its batches so far: all that its next append, its readers and its seal need."""
 
 from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
 
 from distlog.core import paths
+from distlog.core.arrays import byte_array, numbers_of
 from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
-from distlog.core.indexes.transaction_index import ENTRY as TXN_ENTRY
-from distlog.core.kernels.segment_fold import PRODUCERS, TRANSACTIONS
+from distlog.core.errors import CorruptRecordError
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, encode_time_entries
+from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.kernels.index import LAST_ENTRY_TIMESTAMP, MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, count_until_full
+from distlog.core.kernels.segment_fold import (
+    BAD_OFFSET,
+    BAD_POSITION,
+    NEXT_OFFSET,
+    NOT_NEXT,
+    NOT_WHOLE,
+    OFFSET_ENTRY_SIZE,
+    OK,
+    POSITION,
+    PRODUCERS,
+    TIME_ENTRY_SIZE,
+    TRANSACTIONS,
+    fold_batches,
+)
 from distlog.core.times import NO_TIMESTAMP
+
+# ---
+# The state of a segment behind its batches so far: all that its next append, its readers and its seal need.
+#
+# A state is the fold over the headers of the batches (`state_fold`). Writers of a segment and walks
+# over its log again fold alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild
+# and a check come to the state of the writer. Folds work on the numbers as one int64 array; SegmentState names
+# them.
+
 
 #: A segment's numbers: the fields of SegmentState behind `stem`, in their order.
 Numbers = npt.NDArray[np.int64]
@@ -156,7 +179,7 @@ class SegmentState:
 
     @property
     def has_transactions(self) -> bool:
-        """Whether a batch is of a transaction, or ends one."""
+        """True if a batch is of a transaction, or ends one."""
         return bool(self.producer_bits & TRANSACTIONS)
 
     @property
@@ -232,3 +255,234 @@ def emptied(stem: str, numbers: Numbers) -> Numbers:
 
 
 _KEPT = places(("base_offset", "created_ms", "first_unstable_offset"))
+
+
+# ---
+# Folds the next batches into a segment's numbers: gives the new numbers, and the index entries to write.
+#
+# Writers of a segment, at once or in place, and walks over its log fold its batches here. So
+# they all come to the same facts, and to the same indexes byte for byte. The rule for entries is that of
+# `index_build`.
+
+
+Batches = npt.NDArray[Any]
+Longs = npt.NDArray[np.int64]
+
+#: Stands for values that only the headers tell.
+BY_HEADERS: Longs = np.empty(0, np.int64)
+
+OFFSET_INDEX, TIME_INDEX, TXN_INDEX = places(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
+
+
+class Folded(NamedTuple):
+    """The numbers after some batches, and the bytes that these add to the offset, time and transaction index."""
+
+    numbers: Numbers
+    entries: tuple[bytes, bytes, bytes]
+
+
+_NO_ENTRIES = (b"", b"", b"")
+_COMPLAINTS = {
+    NOT_WHOLE: "the batches are not back to back in their bytes, or not all of them",
+    NOT_NEXT: "are not above the last one in the segment",
+    BAD_OFFSET: f"are not in the {MAX_INT} above the segment's base offset: roll it",
+    BAD_POSITION: f"would make a log file of more than {MAX_INT} bytes: roll the segment",
+}
+
+
+class UnfitBatchError(ValueError):
+    """A batch cannot come next in its segment; `row` is its number among those that were to be folded."""
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def fold(
+    numbers: Numbers,
+    data: Any,
+    batches: Batches,
+    interval: int,
+    newest_offsets: Longs = BY_HEADERS,
+    min_timestamps: Longs = BY_HEADERS,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> Folded:
+    """Fold `batches` (BATCH rows), which are all of `data`, into `numbers`, which stay as they are.
+
+    The checksums in the batches must be right. `newest_offsets`, of each batch's first record with the largest
+    timestamp, and `min_timestamps` are what headers may not tell. `aborted` are the transactions whose abort markers
+    are among the batches. Raises UnfitBatchError if the batches do not fit the data, their offsets are not above
+    those in the segment, or an offset or a position is above the 2^31-1 that indexes can hold.
+    """
+    count = len(batches)
+    if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
+        raise ValueError("what is told of the batches must be told of each of them")
+    after = numbers.copy()
+    spare = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8), np.empty(TIME_ENTRY_SIZE * count, np.uint8)
+    status, offsets, times = fold_batches(
+        after, byte_array(data), batches, newest_offsets, min_timestamps, interval, *spare
+    )
+    if status != OK:
+        raise _refused(status, batches, offsets)
+    if not (offsets or times or aborted):
+        return Folded(after, _NO_ENTRIES)
+    entries = (
+        spare[0][: OFFSET_ENTRY_SIZE * offsets].tobytes(),
+        spare[1][: TIME_ENTRY_SIZE * times].tobytes(),
+        encode_transactions(aborted) if aborted else b"",
+    )
+    return _with_entries(after, entries)
+
+
+def fold_seal(numbers: Numbers) -> Folded:
+    """Add what a seal adds: the time entry of the largest timestamp, if it has none."""
+    if numbers[MAX_TIMESTAMP] <= numbers[LAST_ENTRY_TIMESTAMP]:
+        return Folded(numbers, _NO_ENTRIES)
+    after = numbers.copy()
+    after[LAST_ENTRY_TIMESTAMP] = after[MAX_TIMESTAMP]
+    entry = encode_time_entries(after[[MAX_TIMESTAMP]], after[[MAX_OFFSET]])
+    return _with_entries(after, (b"", entry, b""))
+
+
+def room(numbers: Numbers, batches: Batches, interval: int, index_bytes: int) -> int:
+    """The number of next `batches` that fit before an index has `index_bytes`; a first batch always fits."""
+    # one slot of the time index is for the last entry
+    most = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
+    left = most - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
+    if left.min() >= len(batches):
+        return len(batches)
+    return count_until_full(
+        np.ascontiguousarray(batches["size"], np.int64),
+        np.ascontiguousarray(batches["max_timestamp"], np.int64),
+        interval,
+        numbers[:STATE_SIZE].copy(),
+        left,
+    )
+
+
+def _with_entries(numbers: Numbers, entries: tuple[bytes, bytes, bytes]) -> Folded:
+    for place, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
+        if data:
+            # the checksum of an index stands behind its size
+            numbers[place + 1] = crc32c(data, int(numbers[place + 1]))
+            numbers[place] += len(data)
+    return Folded(numbers, entries)
+
+
+def _refused(status: int, batches: Batches, row: int) -> UnfitBatchError:
+    if status == NOT_WHOLE:
+        return UnfitBatchError(_COMPLAINTS[status], row)
+    first = int(batches["base_offset"][row])
+    last = first + int(batches["last_offset_delta"][row])
+    return UnfitBatchError(f"offsets {first} to {last} {_COMPLAINTS[status]}", row)
+
+
+# ---
+# The number of a log's records and their timestamps, as readers get them.
+
+
+@dataclass(slots=True)
+class RecordFacts:
+    """The number of the records so far, the first timestamp in ms, the smallest, and the largest with its offset.
+
+    The headers of batches count control records too, and their timestamps may not be those of the records.
+    """
+
+    count: int = 0
+    first: int = NO_TIMESTAMP
+    oldest: int = MAX_LONG
+    newest: int = NO_TIMESTAMP
+    offset_of_newest: int = -1
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Count the next records; their first columns are offset and timestamp."""
+        if not records.num_rows:
+            return
+        timestamps = numbers_of(records.column(1).cast(pa.int64()))
+        if self.count == 0:
+            self.first = int(timestamps[0])
+        self.count += records.num_rows
+        self.oldest = min(self.oldest, int(timestamps.min()))
+        newest = int(timestamps.argmax())
+        if timestamps[newest] > self.newest:
+            self.newest = int(timestamps[newest])
+            self.offset_of_newest = records.column(0)[newest].as_py()
+
+    def fields(self) -> dict[str, Any]:
+        """The facts as fields of SegmentInfo."""
+        return {
+            "record_count": self.count,
+            "first_timestamp": self.first,
+            "min_timestamp": self.oldest if self.count else UNKNOWN,
+            "max_timestamp": self.newest,
+            "offset_of_max_timestamp": self.offset_of_newest,
+        }
+
+
+# ---
+# Describes a log, batch by batch: as it is written, read again, or taken over from a broker.
+
+
+class LogDescription:
+    """The state of a segment whose file begins at `base_offset`, and its offset and time index.
+
+    `interval_bytes` and `index_bytes` are `index.interval.bytes` and `segment.index.bytes`.
+    """
+
+    def __init__(self, base_offset: int = 0, *, interval_bytes: int = MAX_INT, index_bytes: int = MAX_INT) -> None:
+        self._interval, self._index_bytes = interval_bytes, index_bytes
+        self._numbers = dataclasses.replace(_EMPTY, base_offset=base_offset, next_offset=base_offset).numbers()
+        self._offset_index, self._time_index = bytearray(), bytearray()
+
+    @property
+    def state(self) -> SegmentState:
+        """The state after the batches so far; it has neither stem nor creation time."""
+        return SegmentState.of_numbers("", self._numbers)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the log so far."""
+        return int(self._numbers[POSITION])
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last batch."""
+        return int(self._numbers[NEXT_OFFSET])
+
+    def room(self, batches: Batches) -> int:
+        """The number of next `batches` that fit before an index is full; a first batch always fits."""
+        return room(self._numbers, batches, self._interval, self._index_bytes)
+
+    def add(
+        self, data: Any, batches: Batches, newest_offsets: Longs = BY_HEADERS, min_timestamps: Longs = BY_HEADERS
+    ) -> None:
+        """Take the next batches (BATCH rows), which are all of `data`; see `fold`, also for what it raises."""
+        self._take(fold(self._numbers, data, batches, self._interval, newest_offsets, min_timestamps))
+
+    def finish(self) -> dict[str, bytes]:
+        """End the log; returns its index files by suffix, with no bytes for an index without entries."""
+        self._take(fold_seal(self._numbers))
+        return {".index": bytes(self._offset_index), ".timeindex": bytes(self._time_index)}
+
+    def describe(self, partition: int, stem: str, created_ms: int) -> tuple[SegmentInfo, dict[str, bytes]]:
+        """End the log; returns the segment, and its index files as `finish` does, without a transaction index.
+
+        The first unstable offset is NOT_LOOKED. Raises CorruptRecordError for a batch with a codec that Kafka does
+        not have.
+        """
+        files, state = self.finish(), dataclasses.replace(self.state, stem=stem, created_ms=created_ms)
+        if UNKNOWN_CODEC in state.codec_names:
+            raise CorruptRecordError(
+                "a record batch has an unknown codec: verify, then restore it from a copy",
+                partition=partition,
+                stem=stem,
+            )
+        return state.segment_info(partition), files
+
+    def _take(self, folded: Folded) -> None:
+        self._numbers = folded.numbers
+        self._offset_index += folded.entries[0]
+        self._time_index += folded.entries[1]
+
+
+_EMPTY = SegmentState("", first_unstable_offset=NOT_LOOKED)

@@ -1,33 +1,362 @@
-"""Writes a partition's records as relocatable segments.
-
-A segment is written as if it began at offset 0, since it gets its offsets at commit (`SegmentInfo.at`).
-"""
+"""Writes a partition's records as relocatable segments, as files of their own or as parts of a bundle."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.batches.batch_format import BatchFormat
+from distlog.core.arrays import PAGE_BYTES, byte_array
 from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
-from distlog.core.batches.record_input import RecordInput
-from distlog.core.commits.format.segment_info import BY_COMMIT, SegmentInfo
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.batches.record_batch import BatchFormat, header_offsets, write_base_offsets
+from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, RecordInput
+from distlog.core.commits.segment_info import BY_COMMIT, NO_OFFSET, OWN_FILE, SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, of_numbers
+from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
-from distlog.core.segments.bundles import Bundles
-from distlog.core.segments.roll import RollTime, jittered, time_span
-from distlog.core.segments.segment_file import SegmentFile
-from distlog.core.storage.storage import Storage
+from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.kernels.crc import crcs_of_rows
+from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
+from distlog.core.segments.segment_state import LogDescription
+from distlog.core.storage.storage import ObjectWriter, Storage
+from distlog.core.times import NO_TIMESTAMP
+
+# ---
+# Bundles: objects that hold the small segments of many partitions, one per task of an append.
+#
+# A segment costs two files otherwise, and each file a request or a sync. A bundle has the logs, by partition, and
+# then their indexes; each part is what its file would be. On a disk each log begins at a page. A bundle has one
+# segment of a partition, and all have its stem. If segments roll within an append, the next ones go to the next
+# bundle: so retention can let go of a long load in pieces.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: A larger log gets files of its own: it is worth its requests, and need not be held in memory.
+LARGEST_PART = 8 << 20
+#: About the size of the largest bundle. All parts are held until it is written, so it bounds the memory of an append.
+LARGEST_BUNDLE = 128 << 20
+#: A larger bundle is streamed: past the page cache of a disk, or as a multipart upload of 8 MiB a request.
+_PUT_BYTES = 16 << 20
+
+#: The fields of SegmentInfo that say where a part is, by the suffix that its file would have.
+_PLACES = {".log": "log_position"} | {suffix: one.position for suffix, one in INDEX_FIELDS.items() if one.position}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bundle:
+    """The parts of one bundle, by partition and then by suffix; each is the pieces that it is made of."""
+
+    stem: str
+    segments: dict[int, Mapping[str, Sequence[Buffer]]] = dataclasses.field(default_factory=dict)
+
+
+class Bundles:
+    """Gathers the segments of one append, and writes their bundles; for many threads. `new_stem` makes their stems.
+
+    Bundles are unreferenced until a commit adds their segments.
+    """
+
+    def __init__(self, storage: Storage, new_stem: Callable[[], str]) -> None:
+        self._storage, self._new_stem = storage, new_stem
+        self._partitions: set[int] = set()
+        self._waiting: list[_Bundle] = []
+        self._held = self._sealed = 0
+        self._placed: dict[tuple[int, str], dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def join(self, partition: int) -> None:
+        """Note that the append meets this partition. One that meets a single partition makes no bundle."""
+        self._partitions.add(partition)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if there are several partitions to share a bundle."""
+        return len(self._partitions) > 1
+
+    def takes(self, log_bytes: int) -> bool:
+        """True if a segment that is still written, of so many bytes, may be held for a bundle."""
+        return self.is_shared and log_bytes <= LARGEST_PART and self._held <= LARGEST_BUNDLE
+
+    def hold(self, change: int) -> None:
+        """Note that segments being written hold so many bytes more, or, if negative, fewer."""
+        with self._lock:
+            self._held += change
+
+    def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
+        """Take the pieces of a segment's log, and its indexes by suffix, to write later; returns the segment's stem.
+
+        Full bundles are written now. Raises StorageError.
+        """
+        parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
+        with self._lock:
+            bundle = next((one for one in self._waiting if partition not in one.segments), None)
+            if bundle is None:
+                bundle = _Bundle(self._new_stem())
+                self._waiting.append(bundle)
+            bundle.segments[partition] = parts
+            self._sealed += sum(map(_size, parts.values()))
+            if self._sealed > LARGEST_BUNDLE:
+                self._write_waiting()
+            return bundle.stem
+
+    def close(self) -> None:
+        """Write what is left, and make it durable; raises StorageError."""
+        with self._lock:
+            self._write_waiting()
+
+    def placed(self, segment: SegmentInfo) -> SegmentInfo:
+        """The segment with the positions of its parts, after `close`."""
+        return dataclasses.replace(segment, **self._placed.get((segment.partition, segment.stem), {}))
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting, self._sealed = self._waiting, [], 0
+        for bundle in waiting:
+            _write(self._storage, paths.bundle_file(bundle.stem), list(self._pieces(bundle)))
+
+    def _pieces(self, bundle: _Bundle) -> Iterator[Buffer]:
+        """The bytes of a bundle; notes the position of each part."""
+        page = PAGE_BYTES if self._storage.is_local else 1
+        position = 0
+        for partition, suffix, pieces in _in_order(bundle):
+            gap = -position % page if suffix == ".log" else 0
+            place = self._placed.setdefault((partition, bundle.stem), {})
+            place[_PLACES[suffix]] = position + gap
+            position += gap + _size(pieces)
+            yield bytes(gap)
+            yield from pieces
+
+
+def _in_order(bundle: _Bundle) -> Iterator[tuple[int, str, Sequence[Buffer]]]:
+    """(partition, suffix, pieces) of each part: the logs first."""
+    segments = sorted(bundle.segments.items())
+    yield from ((number, ".log", parts[".log"]) for number, parts in segments)
+    for number, parts in segments:
+        yield from ((number, suffix, pieces) for suffix, pieces in parts.items() if suffix != ".log")
+
+
+def _size(pieces: Sequence[Buffer]) -> int:
+    return sum(memoryview(piece).nbytes for piece in pieces)
+
+
+def _write(storage: Storage, name: str, pieces: Sequence[Buffer]) -> None:
+    if _size(pieces) <= _PUT_BYTES:
+        storage.put(name, b"".join(pieces))
+        return
+    with storage.open_write(name) as writer:
+        for piece in pieces:
+            writer.write_behind(piece)
+
+
+# ---
+# Writes the transaction index of a segment, which has a file of its own even if the log is in a bundle.
+
+
+def with_aborted(
+    storage: Storage, topic: str, segment: SegmentInfo, aborted: Iterable[AbortedTransaction], base_offset: int
+) -> SegmentInfo:
+    """The segment with a durable index of the transactions `aborted` in it, or without one if there are none.
+
+    The transactions are at the offsets that readers see, of which the segment's log begins at `base_offset`, and in
+    the order of their last offsets. Raises StorageError.
+    """
+    data = encode_transactions(each.moved(segment.stored_base_offset - base_offset) for each in aborted)
+    if data:
+        storage.put(paths.segment_file(topic, segment.partition, segment.stem, ".txnindex"), data)
+    return dataclasses.replace(segment, **index_facts({".txnindex": data}))
+
+
+# ---
+# Decides when a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk.
+#
+# A segment's time begins with its first batch. The segment ends before a batch whose largest timestamp is more than
+# `segment.ms` after that. So if records are in the order of their times, each segment spans `segment.ms`, and
+# retention can delete them piece by piece. If the first batch is not in that order, its time is its largest
+# timestamp, as in Kafka: later records that are older do not begin another segment.
+
+
+def time_span(config: TopicConfig) -> int:
+    """The time in ms that the records of one segment may span; also at most `max.compaction.lag.ms` if compacted."""
+    if "compact" in config.cleanup_policy:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
+
+
+def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
+    """`span_ms` less a random part of `segment.jitter.ms`, so that not all partitions roll at once; at least 0."""
+    jitter = min(config.segment_jitter_ms, span_ms)
+    return span_ms - (random.randrange(jitter) if jitter else 0)
+
+
+def begin_of(first: int, smallest: int, largest: int, span_ms: int) -> int:
+    """The time in ms at which a segment's span begins, by its first records' timestamps; -1 if none has any."""
+    in_order = 0 <= first == smallest and largest - first <= span_ms
+    return first if in_order else largest
+
+
+class RollTime:
+    """Tells which batches come too late for the open segment; times in ms."""
+
+    def __init__(self, span_ms: int) -> None:
+        self.span_ms = span_ms
+        self._begin = NO_TIMESTAMP
+        self._opened_ms = 0
+
+    def open(self, batch: npt.NDArray[Any], smallest: int, now_ms: int) -> None:
+        """Begin a segment with `batch`, a BATCH row."""
+        self._begin = begin_of(int(batch["base_timestamp"]), smallest, int(batch["max_timestamp"]), self.span_ms)
+        self._opened_ms = now_ms
+
+    def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
+        """The number of next `batches` that may join; without record times, none if the clock is past the span."""
+        if self._begin < 0:
+            return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
+        late = batches["max_timestamp"] - self._begin > self.span_ms
+        return int(np.argmax(late)) if late.any() else len(batches)
+
+
+# ---
+# Writes one segment to storage: holds or streams the log, gathers its indexes, and describes it at the end.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: A log file up to this size is held in memory, and put together with its index files; a larger one is streamed.
+HELD_BYTES = 1 << 20
+#: A piece of so many bytes is held for a bundle without a copy; a smaller one may be a small part of its memory.
+KEPT_BYTES = 1 << 18
+
+
+class SegmentFile:
+    """A new segment that is written as if it began at offset 0; holds HELD_BYTES, or what its stream holds.
+
+    It becomes files, or a part of `bundles`, which may hold more. All are unreferenced until a commit adds them.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        partition: int,
+        stem: str,
+        config: TopicConfig,
+        bundles: Bundles | None = None,
+    ) -> None:
+        self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
+        self._segment_bytes = config.segment_size
+        self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
+        self._bundles = bundles
+        self._held: list[Buffer] = []
+        self._stream: ObjectWriter | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the log so far."""
+        return self._log.size
+
+    @property
+    def is_uploading(self) -> bool:
+        """True if the log is too large to be held."""
+        return self._stream is not None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last batch."""
+        return self._log.next_offset
+
+    def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
+        """The number of `batches`, at `base_offsets`, that still fit into the segment.
+
+        Its limits are `segment.bytes`, offsets within an int32, and `segment.index.bytes` for each index. The first
+        batch of a segment always fits into the indexes.
+        """
+        sizes = self.size + np.cumsum(batches["size"])
+        fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
+        room = int(fits.argmin() if not fits.all() else len(fits))
+        return min(room, self._log.room(batches[:room]))
+
+    def write(
+        self,
+        data: npt.NDArray[np.uint8],
+        batches: npt.NDArray[Any],
+        base_offsets: npt.NDArray[np.int64],
+        newest_offsets: npt.NDArray[np.int64],
+        min_timestamps: npt.NDArray[np.int64],
+    ) -> None:
+        """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
+
+        The base offsets in `data` are overwritten. They ascend; gaps are allowed. `newest_offsets` and
+        `min_timestamps` are those of `fold`. `data` must not change until the next call returns; with bundles, never.
+        """
+        write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
+        moved = batches.copy()
+        moved["base_offset"] = base_offsets
+        self._log.add(data, moved, newest_offsets, min_timestamps)
+        self._store(data.data)
+
+    def _store(self, data: memoryview) -> None:
+        if self._stream is None and self.size > HELD_BYTES and not (self._bundles and self._bundles.takes(self.size)):
+            self._stream = self._storage.open_write(self._name(".log"))
+            for piece in self._let_go():
+                self._stream.write_behind(piece)
+        if self._stream is not None:
+            self._stream.write_behind(data)
+            return
+        if self._bundles:
+            self._bundles.hold(len(data))
+        is_kept = self._bundles is not None and len(data) >= KEPT_BYTES
+        self._held.append(data if is_kept else bytes(data))
+
+    def _let_go(self) -> list[Buffer]:
+        """The pieces that were held until now."""
+        held, self._held = self._held, []
+        if self._bundles:
+            self._bundles.hold(-sum(memoryview(piece).nbytes for piece in held))
+        return held
+
+    def seal(self, now_ms: int) -> SegmentInfo:
+        """Make the files durable and describe them; a part of a bundle is not durable before that is.
+
+        Raises CorruptRecordError for a batch with an unknown codec.
+        """
+        described, files = self._log.describe(self._partition, self._stem, now_ms)
+        if self._stream is None and self._bundles and self._bundles.is_shared:
+            stem = self._bundles.add(self._partition, self._let_go(), files)
+            return dataclasses.replace(described, stem=stem, first_unstable_offset=NO_OFFSET)
+        if self._stream is None:
+            files[".log"] = b"".join(self._let_go())
+        else:
+            self._stream.close()
+        self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
+        return dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
+
+    def abort(self) -> None:
+        """Abort; the bytes already written stay unreferenced."""
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _name(self, suffix: str) -> str:
+        return paths.segment_file(self._topic, self._partition, self._stem, suffix)
+
+
+# ---
+# Writes a partition's records as relocatable segments.
+#
+# A segment is written as if it began at offset 0, since it gets its offsets at commit (`SegmentInfo.at`).
+
 
 BATCH_OVERHEAD = 61 + 21
-#: What topics call the codec `none`.
+#: The name of the codec `none` in a topic's settings.
 _UNCOMPRESSED = "uncompressed"
 
 
@@ -72,7 +401,7 @@ class SegmentWriter:
 
     @property
     def is_uploading(self) -> bool:
-        """Whether the open segment is too large to be held, so that to close it takes requests."""
+        """True if the open segment is too large to be held, so that to close it takes requests."""
         return self._segment is not None and self._segment.is_uploading
 
     def close(self) -> list[SegmentInfo]:
@@ -162,7 +491,7 @@ def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], rand
 
 
 def usual_batch(config: TopicConfig) -> int:
-    """How many bytes of uncompressed records a batch of several records has at most."""
+    """The number of bytes of uncompressed records that a batch of several records has at most."""
     return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
 
 
@@ -171,14 +500,14 @@ def largest_batch(config: TopicConfig) -> int:
     return min(config.max_message_bytes, config.segment_size)
 
 
-def codec_of(config: TopicConfig, asked: str | None) -> str:
-    """The codec of new batches: the topic's own, or, if it leaves that to producers, the one that is `asked` for.
+def codec_of(config: TopicConfig, compression: str | None) -> str:
+    """The codec of new batches: the topic's own, or, if the topic leaves it to producers, `compression`.
 
     Raises InvalidConfigError if there is no such codec.
     """
-    if asked not in (None, _UNCOMPRESSED, *CODEC_NAMES):
-        raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=asked)
-    chosen = asked or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
+    if compression not in (None, _UNCOMPRESSED, *CODEC_NAMES):
+        raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=compression)
+    chosen = compression or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
     return "none" if chosen == _UNCOMPRESSED else chosen
 
 
@@ -190,3 +519,90 @@ def compression_level(config: TopicConfig, codec: str) -> int | None:
         "zstd": config.compression_zstd_level,
     }
     return levels.get(codec)
+
+
+# ---
+# Writes one small segment for each of many partitions, as one bundle, in columns: without a writer for each.
+
+
+#: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow, and a batch beyond its records.
+_RECORD_SPARE, _BATCH_SPARE = 32, 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SmallSegments:
+    """The batches of many partitions, one of each, in memory; `partitions` ascend."""
+
+    partitions: npt.NDArray[np.int64]
+    encoded: EncodedBatches
+    form: BatchFormat
+
+    @classmethod
+    def of(
+        cls,
+        source: RecordInput,
+        record_bytes: int,
+        rows: npt.NDArray[np.int64],
+        partitions: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        form: BatchFormat,
+    ) -> SmallSegments | None:
+        """The batches of `rows`, of which `counts` go to each of `partitions`; None unless each makes one batch.
+
+        `record_bytes` is the size of the records in Arrow.
+        """
+        room = record_bytes + _RECORD_SPARE * len(rows) + _BATCH_SPARE * len(counts)
+        encoded = RecordEncoder(form, room=room).append_groups(source, rows, counts)
+        return None if encoded is None else cls(partitions, encoded, form)
+
+    def write(self, storage: Storage, stem: str, now_ms: int) -> SegmentTable:
+        """Write a durable bundle with this stem; returns the segments, as SegmentWriter describes them."""
+        batches, count = self.encoded.batches, len(self.partitions)
+        newest_ms = batches["max_timestamp"]
+        has_times, deltas = newest_ms >= 0, batches["last_offset_delta"]
+        rows = np.empty(count, TIME_ENTRY)
+        rows["timestamp"], rows["relative_offset"] = newest_ms, deltas
+        indexes = rows[has_times].tobytes()
+        data, sizes = byte_array(self.encoded.data), batches["size"]
+        page = PAGE_BYTES if storage.is_local else 1
+        ends = np.cumsum(-(-sizes // page) * page)
+        positions = ends - -(-sizes // page) * page
+        starts = batches["position"].tolist()
+        stops = (batches["position"] + sizes).tolist()
+        pieces: list[Buffer] = [data.data]
+        log_end = len(data)
+        if page > 1:
+            log_end = int(positions[-1] + sizes[-1])
+            laid_out = np.zeros(log_end, np.uint8)
+            for position, start, stop in zip(positions.tolist(), starts, stops, strict=True):
+                laid_out[position : position + stop - start] = data[start:stop]
+            pieces = [laid_out.data]
+        _write(storage, paths.bundle_file(stem), [*pieces, indexes])
+        view = memoryview(self.encoded.data)
+        places: npt.NDArray[np.int64] = np.cumsum(has_times) - has_times
+        step = TIME_ENTRY.itemsize
+        append_time = self.form.append_time is not None
+        numbers = {
+            "partition": self.partitions,
+            "next_offset": deltas.astype(np.int64) + 1,
+            "record_count": batches["record_count"],
+            "log_bytes": sizes,
+            "time_index_bytes": np.where(has_times, step, 0),
+            "first_timestamp": newest_ms if append_time else batches["base_timestamp"],
+            "max_timestamp": newest_ms,
+            "offset_of_max_timestamp": self.encoded.offsets_of_max_timestamp,
+            "leader_epoch": np.maximum(batches["leader_epoch"], -1),
+            "created_ms": np.full(count, now_ms),
+            "crc32c": [crc32c(view[start:stop]) for start, stop in zip(starts, stops, strict=True)],
+            "min_timestamp": self.encoded.min_timestamps,
+            "append_time_ms": np.full(count, BY_COMMIT if append_time else -1),
+            "offset_index_crc32c": np.zeros(count, np.int64),
+            "time_index_crc32c": np.where(has_times, crcs_of_rows(rows), 0),
+            "txn_index_crc32c": np.zeros(count, np.int64),
+            "first_batch_crc": batches["crc"],
+            "last_batch_crc": batches["crc"],
+            "first_unstable_offset": np.full(count, NO_OFFSET),
+            "log_position": positions,
+            "time_index_position": np.where(has_times, log_end + step * places, OWN_FILE),
+        }
+        return SegmentTable(of_numbers(numbers, stem, CODEC_NAMES[self.form.codec]))

@@ -1,20 +1,23 @@
-"""The interface of a kind of storage, which `LocalFiles` and `ObjectStore` implement.
-
-Paths are absolute paths or URLs. A missing object raises FileNotFoundError, any other failure StorageError;
-`put_if_absent` may also raise CommitStateUnknownError. When a put returns, its object is durable.
-"""
+"""The interface of a kind of storage, which `LocalFiles` and `ObjectStore` implement, and ranges of its files."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import StorageError
+
+# ---
+# The interface of a kind of storage, which `LocalFiles` and `ObjectStore` implement.
+#
+# Paths are absolute paths or URLs. A missing object raises FileNotFoundError, any other failure StorageError;
+# `put_if_absent` may also raise CommitStateUnknownError. When a put returns, its object is durable.
+
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -51,6 +54,16 @@ class UnfinishedUpload:
     name: str
     id: str
     started_ms: int
+
+
+@dataclass(slots=True)
+class PutTime:
+    """Gets the store's own time of a put-if-absent that succeeded at its first try.
+
+    It stays 0 if the store does not say, or if an earlier try may have been the one that succeeded.
+    """
+
+    time_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -122,7 +135,9 @@ class Backend(Protocol):
 
     def put_many(self, files: Mapping[str, Buffer]) -> None: ...
 
-    def put_if_absent(self, path: str, data: bytes, timeout_s: float) -> bytes: ...
+    def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes: ...
+
+    def probe_put_if_absent(self, folder: str, timeout_s: float) -> None: ...
 
     def sync(self, folder: str) -> None: ...
 
@@ -130,9 +145,15 @@ class Backend(Protocol):
 
     def entries(self, folder: str) -> Entries: ...
 
+    def files_after(self, folder: str, name: str) -> Iterator[FileInfo]: ...
+
     def delete(self, paths: Sequence[str]) -> None: ...
 
     def now_ms(self, folder: str) -> int: ...
+
+    def replied_ms(self) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]: ...
 
@@ -151,3 +172,86 @@ def byte_view(data: Buffer) -> memoryview:
     if view.format == "B" and view.ndim == 1:
         return view
     return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+# ---
+# A part: where bytes of a segment lie, in a file of their own or within a larger object.
+
+
+class Part(NamedTuple):
+    """Bytes [begin, begin + size) of the object `name`; if it `is_file`, the object is this part and nothing more.
+
+    Readers count positions from the part's first byte. Positions in errors are those of the object.
+    """
+
+    name: str
+    begin: int
+    size: int
+    is_file: bool
+
+    @classmethod
+    def file(cls, name: str, size: int) -> Part:
+        """The part that is the whole file `name`."""
+        return cls(name, 0, size, is_file=True)
+
+    def range(self, start: int, end: int) -> tuple[str, int, int]:
+        """Bytes [start, end) of the part, as (name, start, end) of its object."""
+        return self.name, self.begin + start, self.begin + end
+
+    @property
+    def whole(self) -> tuple[str, int, int]:
+        """All bytes of the part, as (name, start, end) of its object."""
+        return self.range(0, self.size)
+
+
+# ---
+# Close ranges of one file are fetched in one request: a gap of 64 KiB costs less than a round trip.
+
+
+MAX_GAP_BYTES = 64 * 1024
+MAX_MERGED_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class RangeRequest:
+    """One request: bytes `start` to `end` of `path`."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRanges:
+    """The requests to send, and for each wanted range the request that covers it."""
+
+    ranges: Sequence[tuple[str, int, int]]
+    requests: list[RangeRequest]
+    covered_by: list[int]
+
+    def cut(self, replies: Sequence[memoryview]) -> list[memoryview]:
+        """The bytes of each wanted range, without a copy; `replies` are in the order of `requests`."""
+        parts = []
+        for (_, start, end), number in zip(self.ranges, self.covered_by, strict=True):
+            shift = self.requests[number].start
+            parts.append(replies[number][start - shift : max(end, start) - shift])
+        return parts
+
+
+def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> MergedRanges:
+    """Merge (path, start, end) that are at most MAX_GAP_BYTES apart, up to MAX_MERGED_BYTES to keep them parallel."""
+    requests: list[RangeRequest] = []
+    covered_by = [0] * len(ranges)
+    for number in sorted(range(len(ranges)), key=ranges.__getitem__):
+        path, start, end = ranges[number]
+        if requests and _fits(requests[-1], path, start, end):
+            requests[-1].end = max(requests[-1].end, end)
+        else:
+            requests.append(RangeRequest(path, start, end))
+        covered_by[number] = len(requests) - 1
+    return MergedRanges(ranges, requests, covered_by)
+
+
+def _fits(last: RangeRequest, path: str, start: int, end: int) -> bool:
+    close = path == last.path and start - last.end <= MAX_GAP_BYTES
+    return close and (end <= last.end or end - last.start <= MAX_MERGED_BYTES)

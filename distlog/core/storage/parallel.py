@@ -1,20 +1,212 @@
-"""Does several pieces of work at the same time, in threads, and gives their results in order.
-
-As with each `Task`, threads only help: what none of them has begun the caller does itself.
-"""
+"""Does several pieces of work at the same time, in threads, and gives their results in order."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import cache, partial
 from itertools import chain, islice
+from queue import Empty, SimpleQueue
 from typing import Generic, NoReturn, TypeVar
 
-from distlog.core.storage.crew import Crew
-from distlog.core.storage.task import Task, begun_before_fork
+from distlog.core.errors import StorageError
+
+# ---
+# Threads that work for others; an interrupt cannot leave the others waiting forever.
+#
+# Python's executors and futures take several steps to take a lock. An interrupt between two of these steps, such as
+# Ctrl-C in a notebook, leaves the lock held, and all its waiters wait forever. What the threads here share is
+# taken and given back in one step of the interpreter.
+
+
+_crews: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
+
+
+class WorkerThreads:
+    """Up to `size` threads that do the work that is put, in its order; each is started when there is work for it.
+
+    Threads only help, and nothing may depend on them: if none can be started, as in a process that is ending, no
+    thread does the work. In a forked child there are none.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._name, self._process = name, os.getpid()
+        # one token for each thread that may still be started: several callers may take one at the same time
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(size):
+            self._free.put(None)
+        self._threads: list[threading.Thread] = []
+        self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._is_over = False
+        _crews.add(self)
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Have a thread do `work`; errors that it raises are dropped."""
+        if self._is_over or self._process != os.getpid():
+            return
+        self._waiting.put(work)
+        with suppress(Empty):
+            self._free.get_nowait()
+            self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads, or the interpreter is ending
+            self._free.put(None)
+        else:
+            # only now: a thread whose start was interrupted may never run
+            self._threads.append(thread)
+
+    def end(self, *, joined: bool) -> None:
+        """Drop the waiting work, and let the threads go; when `joined`, wait until they have ended."""
+        self._is_over = True
+        if self._process != os.getpid():
+            return
+        with suppress(Empty):
+            while True:
+                self._waiting.get_nowait()
+        self._waiting.put(None)
+        if joined:
+            for thread in self._threads:
+                thread.join()
+
+
+def _serve(waiting: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (work := waiting.get()) is not None:
+        with suppress(BaseException):
+            work()
+        del work
+    # tell the next thread to end, too
+    waiting.put(None)
+
+
+def _end_all() -> None:
+    for crew in list(_crews):
+        crew.end(joined=True)
+
+
+atexit.register(_end_all)
+
+
+# ---
+# A piece of work that a thread may do while the caller goes on.
+#
+# Threads only help, and nothing depends on them: the caller does any work itself that no thread has begun when the
+# caller wants its result. The same holds when no thread can be started any more, as in a process that is ending.
+
+
+_THREADS = 4
+
+T = TypeVar("T")
+
+
+class Task(Generic[T]):
+    """Work that is done once: by a thread, or by the first caller that wants it before a thread has begun it.
+
+    It belongs to one process: a forked child, which has no such thread, neither does the work nor waits for it.
+    """
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work, self._is_taken, self._is_over = work, threading.Lock(), False
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._calls: deque[Callable[[], None]] = deque()
+        self._process = os.getpid()
+
+    def run(self) -> None:
+        """Do the work, unless it has been begun already; an error is kept for `wait`."""
+        if self._process != os.getpid() or not self._is_taken.acquire(blocking=False):
+            return
+        try:
+            self._result.append(self._work())
+        except BaseException as error:
+            self._error = error
+            if not isinstance(error, Exception):
+                # an interrupt is meant for the thread that runs this now, whichever caller wants the result
+                raise
+        finally:
+            self._end()
+
+    @property
+    def is_done(self) -> bool:
+        """True if the work is done, so that `wait` returns at once."""
+        return self._is_over
+
+    def wait(self) -> T:
+        """Wait for the work and return its result. Raises the work's error, and StorageError in a forked child."""
+        self.run()
+        if self._process != os.getpid() and not self.is_done:
+            raise begun_before_fork()
+        if not self.is_done:
+            self._wait_for_another()
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+    def _wait_for_another(self) -> None:
+        # a lock of its own for each waiter: an interrupt that comes just when it is taken harms no other
+        over = threading.Lock()
+        over.acquire()
+        # before the calls of `when_over`, which may raise
+        self._calls.appendleft(over.release)
+        if self.is_done:
+            self._call()
+        # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+        while not over.acquire(timeout=threading.TIMEOUT_MAX):
+            pass
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call `call` when the work is done. Work that has not begun is cancelled, and `call` is called now."""
+        if self._is_taken.acquire(blocking=False):
+            self._error = CancelledError()
+            self._end()
+        self._calls.append(call)
+        if self.is_done:
+            self._call()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._call()
+
+    def _call(self) -> None:
+        with suppress(IndexError):  # another thread may call them, too
+            while True:
+                self._calls.popleft()()
+
+
+def begin(work: Callable[[], T]) -> Task[T]:
+    """Start `work` in the background; safe to call from any thread."""
+    task = Task(work)
+    _crew().put(task.run)
+    return task
+
+
+@cache
+def _crew() -> WorkerThreads:
+    return WorkerThreads(_THREADS, "distlog-background")
+
+
+def begun_before_fork() -> StorageError:
+    """The error of a forked child that waits for what only its parent's threads can do."""
+    return StorageError("this was begun before a fork, in the parent: do it again in this process")
+
+
+os.register_at_fork(after_in_child=_crew.cache_clear)
+
+
+# ---
+# Does several pieces of work at the same time, in threads, and gives their results in order.
+#
+# As with each `Task`, threads only help: the caller itself does the work that none of them has begun.
+
 
 #: Requests to an object store that are under way at once.
 PARALLEL_REQUESTS = 16
@@ -22,12 +214,11 @@ _AHEAD = "distlog-ahead"
 #: How long a thread waits before it checks whether what it waits for is still wanted.
 _PATIENCE_SECONDS = 1.0
 
-T = TypeVar("T")
 U = TypeVar("U")
 
 
 def cores() -> int:
-    """How many cores this process may use, at least 1."""
+    """The number of cores that this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -51,7 +242,7 @@ class _Line(Generic[T]):
         if self._process != os.getpid():
             raise begun_before_fork()
         while not self._turn.acquire(blocking, _PATIENCE_SECONDS if blocking else -1):
-            # an interrupt may end a thread between this line and `try`: then nobody gives the turn back
+            # an interrupt may end a thread between this line and `try`: then the turn is not given back
             if self.is_over or not blocking:
                 return None
         try:
@@ -62,7 +253,7 @@ class _Line(Generic[T]):
             self._close()
         return task
 
-    def take_in(self, crew: Crew, *, by_thread: bool) -> None:
+    def take_in(self, crew: WorkerThreads, *, by_thread: bool) -> None:
         """Have a thread of `crew` do the next task. With `by_thread` the thread takes it, too, if that is costly."""
         if self.is_over:
             return
@@ -136,7 +327,7 @@ def in_order(
     line, crew = _Line(tasks, ahead), None
     try:
         if threads and line.take() and line.take():
-            crew = Crew(threads, _AHEAD)
+            crew = WorkerThreads(threads, _AHEAD)
             # if the caller is a worker, the first task is the caller's
             for task in list(line.begun)[1 if computes else 0 :]:
                 crew.put(task.run)

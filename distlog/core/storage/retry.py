@@ -1,7 +1,4 @@
-"""Retries: until when, after which errors, and how an unclear conditional put is settled.
-
-A deadline ends the retries, not a count: a count would end them during a short outage.
-"""
+"""Finds out whether a put-if-absent keeps its promise: several puts of one name race, and exactly one may win."""
 
 from __future__ import annotations
 
@@ -10,11 +7,19 @@ import errno
 import logging
 import random as random_source
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
 from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError
+from distlog.core.storage.parallel import in_parallel
+
+# ---
+# Retries: until when, after which errors, and how an unclear conditional put is settled.
+#
+# A deadline ends the retries, not a count: a count would end them during a short outage.
+
 
 RETRY_TIMEOUT_S = 60.0
 #: Until a server has answered once: a typo in its name must not cost a minute.
@@ -27,12 +32,13 @@ _log = logging.getLogger("distlog")
 T = TypeVar("T")
 
 
-class Verdict(enum.Enum):
-    """What an error of a storage client says about the object, and whether to retry."""
+class ErrorKind(enum.Enum):
+    """The meaning of a storage client's error for the object, and whether to retry."""
 
     MISSING = "the object is not there"
     REFUSED = "the answer is no, and would be no again"
     LAPSED = "no longer allowed, though it may have been a moment ago"
+    PAST_THE_END = "the range starts behind the object's last byte"
     UNCLEAR = "no answer, or one that may change"
 
 
@@ -55,7 +61,7 @@ class Deadline:
 
     @property
     def is_late(self) -> bool:
-        """Whether the pauses have become as long as they get, some seconds after the first."""
+        """True if the pauses have become as long as they get, some seconds after the first."""
         return self._longest_s == LONGEST_PAUSE_S
 
     def pause(self) -> bool:
@@ -69,12 +75,12 @@ class Deadline:
         return True
 
 
-class ErrorJudge(ABC):
-    """How one kind of storage reads the errors of its client."""
+class ErrorClassifier(ABC):
+    """The meanings that one kind of storage gives to the errors of its client."""
 
     @abstractmethod
-    def verdict(self, error: Exception) -> Verdict:
-        """What `error` says about the object."""
+    def kind(self, error: Exception) -> ErrorKind:
+        """The kind of `error`."""
 
     @abstractmethod
     def describe(self, error: Exception) -> str:
@@ -88,7 +94,7 @@ class ErrorJudge(ABC):
         return kind(f"cannot {action}: {self.describe(error)}", file=path)
 
 
-def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, deadline: Deadline) -> T:
+def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifier, deadline: Deadline) -> T:
     """The result of `call()`, which is repeated while its errors are unclear and time is left.
 
     Logs a warning, once, when this takes some seconds. Raises FileNotFoundError when the object is missing, else
@@ -99,18 +105,22 @@ def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, de
         try:
             return call()
         except Exception as error:  # noqa: PERF203 - to catch in the loop is what it is for
-            verdict = judge.verdict(error)
-            if verdict is Verdict.MISSING:
+            kind = errors.kind(error)
+            if kind is ErrorKind.MISSING:
                 raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
-            if verdict is not Verdict.UNCLEAR or not deadline.pause():
-                raise judge.failure(action, path, error) from None
+            if kind is not ErrorKind.UNCLEAR or not deadline.pause():
+                raise errors.failure(action, path, error) from None
             if deadline.is_late and not is_told:
                 is_told = True
-                _log.warning("cannot %s %s, trying again: %s", action, path, judge.describe(error))
+                _log.warning("cannot %s %s, trying again: %s", action, path, errors.describe(error))
 
 
 def settle(
-    create: Callable[[], bytes], read_back: Callable[[], bytes], path: str, judge: ErrorJudge, deadline: Deadline
+    create: Callable[[], bytes],
+    read_back: Callable[[], bytes],
+    path: str,
+    errors: ErrorClassifier,
+    deadline: Deadline,
 ) -> bytes:
     """Settle a put-if-absent: return the bytes that are stored at `path`, ours or another writer's.
 
@@ -127,21 +137,68 @@ def settle(
         try:
             return create()
         except Exception as error:
-            refusal = error if judge.verdict(error) in (Verdict.MISSING, Verdict.REFUSED) else None
+            refusal = error if errors.kind(error) in (ErrorKind.MISSING, ErrorKind.REFUSED) else None
             may_have_landed = may_have_landed or refusal is None
         try:
             return read_back()
         except Exception as error:
             if refusal is not None and not may_have_landed:
-                raise judge.failure("put", path, refusal) from None
-            blind = judge.verdict(error) in (Verdict.REFUSED, Verdict.LAPSED)
+                raise errors.failure("put", path, refusal) from None
+            blind = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
             if refusal is not None or blind or not deadline.pause():
-                raise _unknown(path, refusal or error, judge) from None
+                raise _unknown(path, refusal or error, errors) from None
 
 
-def _unknown(path: str, error: Exception, judge: ErrorJudge) -> CommitStateUnknownError:
+def _unknown(path: str, error: Exception, errors: ErrorClassifier) -> CommitStateUnknownError:
     return CommitStateUnknownError(
-        f"the storage did not say whether it wrote the file ({judge.describe(error)}): "
+        f"the storage did not say whether it wrote the file ({errors.describe(error)}): "
         "keep all files that it names, and look again later",
         file=path,
     )
+
+
+# ---
+# Finds out whether a put-if-absent keeps its promise: several puts of one name race, and exactly one may win.
+#
+# One put after another would only find a store that ignores the condition. A store that looks first and puts then,
+# in two steps, lets several of a race win: each of these writers would believe that its commit is the topic's next.
+
+
+#: How many race for one object of an object store; on a local disk, whose kernel makes one step of a link, two do.
+RACERS, LOCAL_RACERS = 6, 2
+
+
+def check_one_wins(
+    put: Callable[[bytes], bytes], delete: Callable[[], None], folder: str, *, racers: int = RACERS
+) -> None:
+    """Raise StorageError unless one of several puts wins, and a later one loses; then the object is deleted.
+
+    `put` puts its bytes unless the object is there, and returns what is stored. An error of `delete` is only logged:
+    a user without the right to delete may still append, and vacuum deletes the rest.
+    """
+    try:
+        outcomes = in_parallel(put, [uuid.uuid4().bytes for _ in range(racers)])
+        late = uuid.uuid4().bytes
+        outcomes.append(put(late))
+    except CommitStateUnknownError as error:
+        # of the object of the race: nothing of the caller's was put
+        raise StorageError(
+            f"nothing was written: the storage did not say whether it keeps the condition of a put ({error.message})",
+            folder=folder,
+        ) from None
+    finally:
+        _delete(delete, folder)
+    if len(set(outcomes)) > 1 or late in outcomes:
+        raise StorageError(
+            "this storage ignores the condition of a put (If-None-Match: *), or lets several writers pass it at "
+            "once, so commits could be lost: use another, or a newer version of it",
+            folder=folder,
+            winners=len(set(outcomes)),
+        )
+
+
+def _delete(delete: Callable[[], None], folder: str) -> None:
+    try:
+        delete()
+    except StorageError as error:
+        _log.warning("the object of a test stays in %s until a vacuum: %s", folder, error)

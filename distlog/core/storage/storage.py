@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import uuid
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distlog.core import paths
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
@@ -16,19 +16,128 @@ from distlog.core.storage.backend import (
     Entries,
     FileInfo,
     ObjectWriter,
+    PutTime,
     StorageCounters,
     UnfinishedUpload,
 )
-from distlog.core.storage.local.files import LocalFiles
-from distlog.core.storage.local.local_disk import known_local_disk
-from distlog.core.storage.objects.client import StorageOptions
-from distlog.core.storage.objects.store import ObjectStore
-from distlog.core.storage.url import StorageUrl, parse_url
+from distlog.core.storage.durable_files import known_local_disk
+from distlog.core.storage.local_files import LINK, LocalFiles
+from distlog.core.storage.object_client import StorageOptions
+from distlog.core.storage.object_store import ObjectStore
+
+# ---
+# Addresses of folders: checked, normalised, and free of credentials.
+
+
+_REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
+_LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
+_LOOKS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+#: Addresses that cannot hold a topic, and what to give instead; none of the address is repeated.
+_REFUSED = {
+    "hdfs": "hdfs:// cannot hold a topic: it has no put-if-absent; use s3://bucket/folder, gs://, abfs:// or a path",
+    **dict.fromkeys(
+        ("http", "https"),
+        "an address of the web cannot hold a topic: give the bucket's, as in s3://bucket/folder, gs:// or abfs://, "
+        "and the server's as the storage option endpoint_url",
+    ),
+    "dbfs": "dbfs:/ cannot hold a topic: give the address of the bucket itself, as s3://bucket/folder or abfss://",
+    "adl": "adl:// (Azure Data Lake Storage Gen1) has ended: write abfs://container@account.dfs.core.windows.net/folder",
+    **dict.fromkeys(
+        ("wasb", "wasbs"),
+        "wasb:// and wasbs:// are old names: write abfs://container@account.dfs.core.windows.net/folder",
+    ),
+}
+_ACCOUNT = re.compile(
+    r"(?:abfss?|az)://[^/@]+@(?P<account>[a-z0-9]+)\.(?:dfs|blob)\.core\.windows\.net(?:/.*)?", re.DOTALL
+)
+_CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
+
+
+@dataclass(frozen=True, slots=True)
+class StorageUrl:
+    """A normalised address; `url` is an absolute path (protocol "file"), or a URL without a trailing slash."""
+
+    protocol: str
+    url: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The options of the client that the address says: of `abfs://container@account...` the account."""
+        found = _ACCOUNT.fullmatch(self.url)
+        return {"account_name": found["account"]} if found else {}
+
+
+def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
+    """Normalise a path (made absolute) or a URL; `s3a` becomes `s3`.
+
+    Raises StorageError when it holds credentials or is no address; the error does not repeat the address.
+    """
+    text = os.fspath(url)
+    if local := _LOCAL.fullmatch(text):
+        if local["server"] not in (None, "", "localhost"):
+            # RFC 8089: two slashes are followed by a server, so `file://tmp/x` would not mean /tmp/x
+            meant = f"file:///{local['server']}{local['path']}"
+            raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or give its path")
+        return _local(local["path"])
+    if remote := _REMOTE.fullmatch(text):
+        return _remote(remote["protocol"].lower(), remote["rest"].strip("/"))
+    if _LOOKS_REMOTE.match(text):
+        _refuse_protocol(text.partition(":")[0].lower())
+        raise StorageError("not an address: write a path, or one protocol and two slashes, as in s3://bucket/folder")
+    return _local(text)
+
+
+def _local(path: str) -> StorageUrl:
+    if not path or "\0" in path:
+        raise StorageError("the address is empty, or not a path")
+    return StorageUrl("file", os.path.abspath(os.path.expanduser(path)))
+
+
+def _remote(protocol: str, rest: str) -> StorageUrl:
+    protocol = _ALIASES.get(protocol, protocol)
+    _refuse_credentials(protocol, rest)
+    _refuse_protocol(protocol)
+    if not rest:
+        raise StorageError("the address names no bucket or folder", protocol=protocol)
+    return StorageUrl(protocol, f"{protocol}://{rest}")
+
+
+def _refuse_protocol(protocol: str) -> None:
+    if protocol in _REFUSED:
+        raise StorageError(f"not an address of a topic: {_REFUSED[protocol]}")
+
+
+def _refuse_credentials(protocol: str, rest: str) -> None:
+    """Addresses are logged, stored and shown, so secrets belong in the storage options or the environment."""
+    login, at, _ = rest.partition("/")[0].rpartition("@")
+    names_container = protocol in _CONTAINER_AT_ACCOUNT and ":" not in login
+    if (at and not names_container) or "?" in rest:
+        raise StorageError(
+            "the address carries credentials or a query: take them out, and give credentials as storage options "
+            "(key, secret, token, ...) or in the environment",
+            protocol=protocol,
+        )
+
+
+# ---
+# All access to stored bytes: one class, whatever the storage is.
+
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "Storage", "StorageCounters", "UnfinishedUpload"]
+__all__ = [
+    "MAX_CONDITIONAL_BYTES",
+    "FileInfo",
+    "ObjectWriter",
+    "PutTime",
+    "Storage",
+    "StorageCounters",
+    "StorageUrl",
+    "UnfinishedUpload",
+    "parse_url",
+]
 
 COMMIT_TIMEOUT_S = 600.0
 
@@ -71,12 +180,12 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is a local disk, so that `map` and `local_path` work."""
+        """True if this is a local disk, so that `map` and `local_path` work."""
         return isinstance(self._backend, LocalFiles)
 
     @property
     def is_local_disk(self) -> bool:
-        """Whether this is a disk of this machine, so that processes may share files by locks and mapped pages."""
+        """True if this is a disk of this machine, so that processes may share files by locks and mapped pages."""
         return self.is_local and known_local_disk(self.local_path(""))
 
     def child(self, name: str) -> Storage:
@@ -85,6 +194,13 @@ class Storage:
         child.__dict__.update(self.__dict__)
         child._set_folder(self._prefix + name.strip("/"))
         return child
+
+    def without_links(self) -> Storage:
+        """This folder, of which no file is read through a link; StorageError is raised for one."""
+        storage = self.child("")
+        storage._set_folder(self.url)
+        storage._backend = self._backend.without_links() if isinstance(self._backend, LocalFiles) else self._backend
+        return storage
 
     def sibling(self, name: str) -> Storage | None:
         """The folder `name` beside this one, as `child` makes it; None if this one has no folder above it."""
@@ -104,21 +220,21 @@ class Storage:
 
         Raises StorageError when a file ends before its range does.
         """
-        found = self._backend.read_ranges([(self._prefix + name, start, end) for name, start, end in ranges])
-        for (name, start, end), data in zip(ranges, found, strict=True):
+        parts = self._backend.read_ranges([(self._prefix + name, start, end) for name, start, end in ranges])
+        for (name, start, end), data in zip(ranges, parts, strict=True):
             if len(data) != max(end - start, 0):
                 raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
-        return found
+        return parts
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         """The bytes of each (name, start, end), back to back in one buffer; otherwise as `read_ranges`."""
-        found = self._backend.read_joined([(self._prefix + name, start, end) for name, start, end in ranges])
+        data = self._backend.read_joined([(self._prefix + name, start, end) for name, start, end in ranges])
         position = 0
         for name, start, end in ranges:
             position += max(end - start, 0)
-            if position > len(found):
+            if position > len(data):
                 raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
-        return found
+        return data
 
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
@@ -136,18 +252,22 @@ class Storage:
         """A writer of the file `name`, in bounded memory; the file must not exist."""
         return self._backend.open_write(self._prefix + name)
 
-    def put_if_absent(self, name: str, data: bytes, *, timeout_s: float = COMMIT_TIMEOUT_S) -> bytes:
+    def put_if_absent(
+        self, name: str, data: bytes, *, timeout_s: float = COMMIT_TIMEOUT_S, put_time: PutTime | None = None
+    ) -> bytes:
         """Write `data` unless `name` exists; return the bytes that are stored there: ours, or another writer's.
 
         Of another writer's bytes at most MAX_CONDITIONAL_BYTES + 1 are returned.
 
-        `data` must differ from that of any other writer (by a uuid in it): the caller compares the bytes to learn who
-        was first. After a lost reply the file is read back, so the result is right. Raises StorageError when the
-        storage refused and nothing was written, CommitStateUnknownError when `data` may have been written.
+        `data` must differ from that of any other writer (by a uuid in it): the caller compares the bytes to learn
+        which one was first. After a lost reply the file is read back, so the result is right. Raises StorageError
+        when the storage refused and nothing was written, CommitStateUnknownError when `data` may have been written.
+        Before the first one to a bucket, a race shows whether the store keeps the condition (`probe_put_if_absent`).
+        `put_time` gets the time of the put, at no further request.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
             raise StorageError("a conditional put takes 1 byte to 64 MiB", file=name, size=len(data))
-        return self._backend.put_if_absent(self._prefix + name, data, timeout_s)
+        return self._backend.put_if_absent(self._prefix + name, data, timeout_s, put_time or PutTime())
 
     def sync(self, folder: str) -> None:
         """Make all visible files in `folder` durable, also those of other processes; call it before you rely on them.
@@ -157,28 +277,35 @@ class Storage:
         self._backend.sync(self._prefix + folder)
 
     def probe_put_if_absent(self, folder: str) -> None:
-        """Raise StorageError if `put_if_absent` replaces a file that exists: then commits could be lost."""
-        name = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
-        first, second = uuid.uuid4().bytes, uuid.uuid4().bytes
-        try:
-            self.put_if_absent(name, first)
-            standing = (self.put_if_absent(name, second), self.read(name))
-        finally:
-            self.delete([name])
-        if standing != (first, first):
-            raise StorageError(
-                "this storage ignores the condition of a put (If-None-Match: *), so commits could be lost: "
-                "use another, or a newer version of it",
-                url=self.url,
-            )
+        """Raise StorageError if several writers can win a `put_if_absent`: then commits could be lost.
+
+        Several race for one name in `folder` (`put_race`). A bucket that has passed is not asked again by this
+        process. `put_if_absent` does this by itself before the first put to a bucket.
+        """
+        self._backend.probe_put_if_absent(self._prefix + folder, COMMIT_TIMEOUT_S)
 
     def list_folders(self, folder: str = "") -> list[str]:
         """The folders in `folder`, not below them; names are relative to this storage."""
-        prefix, found = self._entries(folder)
-        return [prefix + entry for entry in found if isinstance(entry, str)]
+        prefix, entries = self._entries(folder)
+        return [prefix + entry for entry in entries if isinstance(entry, str)]
+
+    def links(self, folder: str = "") -> list[str]:
+        """The names of the links in `folder`, which no listing has; object storage has none."""
+        if not isinstance(self._backend, LocalFiles):
+            return []
+        return self._backend.links((self._prefix + folder.strip("/")).rstrip("/") or "/")
+
+    def refuse_links(self, folder: str = "") -> None:
+        """Raise StorageError if there is a link in `folder`: callers that delete or copy files must know of it."""
+        for name in sorted(self.links(folder))[:1]:
+            raise StorageError(LINK, file=self._prefix + f"{folder}/{name}".strip("/"))
+
+    def open_file(self, name: str) -> int:
+        """A descriptor of a local file, to read it; the caller closes it. Raises OSError."""
+        return self._local().open(self._prefix + name)
 
     def is_there(self) -> bool:
-        """Whether this folder exists; an object store has no folders, so there each does that can be listed."""
+        """True if this folder exists; an object store has no folders, so there each does that can be listed."""
         return not self.is_local or os.path.isdir(self.local_path(""))
 
     def _entries(self, folder: str) -> tuple[str, Entries]:
@@ -192,14 +319,25 @@ class Storage:
         """
         return self._backend.now_ms(self._prefix + folder)
 
+    def replied_ms(self) -> int:
+        """The store's own time in the newest reply that this process got, without a request; 0 if it is not known.
+
+        It never is after the store's time now. On a disk of this machine it is the time now.
+        """
+        return self._backend.replied_ms()
+
+    def modified_ms(self, name: str) -> int:
+        """The time of the file by the store's own clock, in ms since 1970; MAX_LONG if the store does not say."""
+        return self._backend.modified_ms(self._prefix + name)
+
     def uploads(self) -> list[UnfinishedUpload]:
-        """The multipart uploads below this folder: those under way, and those whose writers died.
+        """The multipart uploads below this folder, under way or of writers that died.
 
         Only S3 keeps them for ever. Google deletes resumable sessions, and Azure uncommitted blocks, after a week. A
         local disk and memory have none. (MinIO lists none, and deletes them after a day.)
         """
-        found = self._backend.uploads(self.url.rstrip("/"))
-        return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in found]
+        uploads = self._backend.uploads(self.url.rstrip("/"))
+        return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in uploads]
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
         """Abort `uploads` and delete their parts; an upload that is gone is no error."""
@@ -210,14 +348,25 @@ class Storage:
     def list(self, folder: str = "") -> list[FileInfo]:
         """The files in `folder`, not below it, in any order; none if the folder does not exist.
 
+        Links are none of them. Raises StorageError if the way from the folder of the first `Storage` leads over one.
         On a local disk these may include temporary files of processes that died during a put.
         """
-        prefix, found = self._entries(folder)
+        prefix, entries = self._entries(folder)
         return [
             FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
-            for entry in found
+            for entry in entries
             if isinstance(entry, FileInfo)
         ]
+
+    def list_after(self, folder: str, name: str = "") -> Iterator[FileInfo]:
+        """The files in `folder`, not below it, that come after `folder`/`name` in the order of names, one by one.
+
+        On S3 in that order, a page of a thousand at a time, and pages of earlier names are not asked for. Elsewhere
+        in any order; otherwise as `list`.
+        """
+        prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
+        for entry in self._backend.files_after((self._prefix + prefix).rstrip("/") or "/", name):
+            yield FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete files; a missing file is no error."""
@@ -243,5 +392,5 @@ class Storage:
 
 def _backend(address: StorageUrl, options: StorageOptions, counters: StorageCounters) -> Backend:
     if address.protocol == "file":
-        return LocalFiles(counters)
-    return ObjectStore(address.protocol, options, counters)
+        return LocalFiles(counters, address.url)
+    return ObjectStore(address.protocol, StorageOptions({**address.settings, **options}), counters)

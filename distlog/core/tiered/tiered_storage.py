@@ -1,21 +1,383 @@
-"""Shows the objects of a topic in a bucket as the files of segments, so that all that reads a topic reads it too.
-
-`<topic>-<partition>/<stem>.log` is put together from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot` are
-parts of one object. The stem is start offset and uuid, as in the objects' names.
-"""
+"""Shows the objects of a topic in a bucket as the files of segments, so that all that reads a topic reads it too."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import itertools
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from distlog.core.errors import ReadOnlyTopicError, SnapshotTooOldError
-from distlog.core.storage.backend import Entries, ObjectWriter, UnfinishedUpload
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.compression import ZSTD, decompress
+from distlog.core.commits import fields
+from distlog.core.commits.fields import LONG, Integer
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import (
+    CorruptMetadataError,
+    CorruptRecordError,
+    ReadOnlyTopicError,
+    SnapshotTooOldError,
+    UnsupportedVersionError,
+)
+from distlog.core.locks import ProcessLock
+from distlog.core.storage.backend import Entries, FileInfo, ObjectWriter, PutTime, UnfinishedUpload
+from distlog.core.storage.parallel import Task
 from distlog.core.storage.storage import Storage
-from distlog.core.tiered.chunk_reader import ChunkedRange, ChunkReader
-from distlog.core.tiered.manifest import MAX_MANIFEST_BYTES, RemotePartition, RemoteSegment
+
+# ---
+# How the log of a remote segment is cut: chunks of one size, each of them compressed by itself, or not at all.
+
+
+#: The most chunks that a segment may have.
+MAX_CHUNKS = 1 << 22
+
+_SIZE = Integer(1, MAX_INT)
+_LOG_BYTES = Integer(0, MAX_INT)
+_MAX_WIDTH = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkIndex:
+    """A log of `log_bytes`, in chunks of `chunk_bytes`, the last one shorter.
+
+    Chunk i is compressed at [ends[i], ends[i + 1]) of the object. Without `ends` the object is the log itself.
+    """
+
+    log_bytes: int
+    chunk_bytes: int
+    ends: npt.NDArray[np.int64] | None
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the object."""
+        return self.log_bytes if self.ends is None else int(self.ends[-1])
+
+    def numbers(self, start: int, end: int) -> range:
+        """The chunks that hold bytes [start, end) of the log."""
+        return range(start // self.chunk_bytes, -(-end // self.chunk_bytes)) if start < end else range(0)
+
+    def start(self, number: int) -> int:
+        """The position at which a chunk begins in the log; it ends where the next one begins."""
+        return min(number * self.chunk_bytes, self.log_bytes)
+
+    @classmethod
+    def parse(cls, value: Any, *, compressed: bool) -> ChunkIndex:
+        """The chunk index of a manifest; ValueError says what is wrong with it."""
+        if not isinstance(value, dict) or value.get("type") not in ("fixed", "variable"):
+            raise ValueError("chunkIndex must be an object of type fixed or variable")
+        log_bytes, chunk_bytes = _LOG_BYTES(value.get("originalFileSize")), _SIZE(value.get("originalChunkSize"))
+        if not compressed:
+            return cls(log_bytes, chunk_bytes, None)
+        count = -(-log_bytes // chunk_bytes)
+        if count > MAX_CHUNKS:
+            raise ValueError(f"chunkIndex has {count} chunks, more than {MAX_CHUNKS}")
+        sizes = _fixed_sizes(value, count) if value["type"] == "fixed" else _variable_sizes(value, count)
+        if (sizes <= 0).any():
+            raise ValueError("chunkIndex has a chunk without bytes")
+        return cls(log_bytes, chunk_bytes, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def _fixed_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
+    sizes = np.full(count, _SIZE(value.get("transformedChunkSize")), np.int64)
+    sizes[-1:] = _SIZE(value.get("finalTransformedChunkSize"))
+    return sizes
+
+
+def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
+    """The sizes in `transformedChunks`: base64 of a zstd frame.
+
+    It has the count (int32); for more than one: a base (int32), the bytes per value (1 byte), and for all but the
+    last what is to be added to the base; then the last size (int32). All is big-endian.
+    """
+    try:
+        frame = base64.b64decode(value.get("transformedChunks", ""), validate=True)
+        data = bytes(decompress(ZSTD, frame, limit=16 + _MAX_WIDTH * count))
+    except (TypeError, binascii.Error, CorruptRecordError) as error:
+        raise ValueError(f"transformedChunks is no base64 of a zstd frame: {error}") from None
+    width = data[8] if count > 1 and len(data) > 8 else 0
+    expected = 4 + (5 + width * (count - 1) if count > 1 else 0) + (4 if count else 0)
+    if len(data) != expected or int.from_bytes(data[:4], "big") != count or width > _MAX_WIDTH:
+        raise ValueError(f"transformedChunks does not hold the sizes of {count} chunks")
+    sizes = np.zeros(count, np.int64)
+    if count > 1:
+        added = np.frombuffer(data, np.uint8, width * (count - 1), 9).reshape(count - 1, width).astype(np.int64)
+        powers = 256 ** np.arange(width - 1, -1, -1, dtype=np.int64)
+        sizes[:-1] = int.from_bytes(data[4:8], "big", signed=True) + added @ powers
+    sizes[-1:] = int.from_bytes(data[-4:], "big", signed=True)
+    return sizes
+
+
+# ---
+# Reads compressed logs chunk by chunk: each chunk is fetched and decompressed once, while it is wanted.
+
+
+#: How many bytes of chunks are kept that a read ended in, since the next one begins there; at least KEPT_CHUNKS.
+KEPT_BYTES = 32 << 20
+KEPT_CHUNKS = 2
+
+#: A chunk: the name of the object, and its number there.
+Key = tuple[str, int]
+Chunks = dict[Key, memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedRange:
+    """Bytes [start, end) of the log that lies in the object `name`."""
+
+    name: str
+    chunks: ChunkIndex
+    start: int
+    end: int
+
+    @property
+    def keys(self) -> list[Key]:
+        """The chunks that hold the bytes."""
+        return [(self.name, number) for number in self.chunks.numbers(self.start, self.end)]
+
+    def cut(self, key: Key, data: memoryview) -> memoryview:
+        """The wanted bytes of a chunk."""
+        begin = self.chunks.start(key[1])
+        return data[max(self.start - begin, 0) : self.end - begin]
+
+
+class ChunkReader:
+    """The compressed logs in `bucket`; safe between threads, which share what they fetch at the same time."""
+
+    def __init__(self, bucket: Storage) -> None:
+        self._bucket, self._lock, self._process = bucket, ProcessLock(), os.getpid()
+        self._begun: dict[Key, Task[Chunks]] = {}
+        self._kept: OrderedDict[Key, memoryview] = OrderedDict()
+
+    def read(self, ranges: Sequence[ChunkedRange]) -> list[memoryview]:
+        """The bytes of each range. The chunks that are not there yet are fetched together.
+
+        Raises CorruptRecordError for a chunk that is not what its manifest says, StorageError, FileNotFoundError.
+        """
+        wanted = {key: each for each in ranges for key in each.keys}
+        chunks, tasks, mine = self._taken(wanted)
+        try:
+            for task in tasks:
+                chunks |= task.wait()
+        finally:
+            self._keep(ranges, chunks, mine)
+        return [_joined([each.cut(key, chunks[key]) for key in each.keys]) for each in ranges]
+
+    def _taken(self, wanted: dict[Key, ChunkedRange]) -> tuple[Chunks, list[Task[Chunks]], list[Key]]:
+        """The chunks that are here, the tasks that get the others, and those that this call has begun."""
+        with self._lock:
+            if self._process != os.getpid():
+                # chunks that the parent's threads fetch do not come here
+                self._process, self._begun = os.getpid(), {}
+            chunks = {key: self._kept[key] for key in wanted if key in self._kept}
+            tasks = {id(task): task for key in wanted if (task := self._begun.get(key))}
+            mine = [key for key in wanted if key not in chunks and key not in self._begun]
+            if mine:
+                task = Task(partial(self._fetched, [(key, wanted[key].chunks) for key in mine]))
+                self._begun |= dict.fromkeys(mine, task)
+                tasks[id(task)] = task
+            return chunks, list(tasks.values()), mine
+
+    def _keep(self, ranges: Iterable[ChunkedRange], chunks: Chunks, mine: Iterable[Key]) -> None:
+        with self._lock:
+            for key in mine:
+                self._begun.pop(key, None)
+            for each in ranges:
+                for key in each.keys[-1:]:
+                    if key in chunks:
+                        self._kept[key] = chunks[key]
+                        self._kept.move_to_end(key)
+            while len(self._kept) > KEPT_CHUNKS and sum(map(len, self._kept.values())) > KEPT_BYTES:
+                self._kept.popitem(last=False)
+
+    def _fetched(self, wanted: Sequence[tuple[Key, ChunkIndex]]) -> Chunks:
+        places = [(name, *_place(chunks, number)) for (name, number), chunks in wanted]
+        stored = self._bucket.read_ranges(places)
+        return {
+            key: _decompressed(data, chunks.start(key[1] + 1) - chunks.start(key[1]), place)
+            for (key, chunks), data, place in zip(wanted, stored, places, strict=True)
+        }
+
+
+def _place(chunks: ChunkIndex, number: int) -> tuple[int, int]:
+    """The bytes of the object that hold a chunk."""
+    assert chunks.ends is not None
+    return int(chunks.ends[number]), int(chunks.ends[number + 1])
+
+
+def _decompressed(data: memoryview, size: int, place: tuple[str, int, int]) -> memoryview:
+    name, position, _ = place
+    try:
+        decompressed = decompress(ZSTD, data, limit=size)
+    except CorruptRecordError as error:
+        text = f"a chunk of a remote segment does not decompress: {error.message}"
+        raise CorruptRecordError(text, file=name, position=position) from None
+    if len(decompressed) != size:
+        text = "a chunk of a remote segment has not the size that its manifest says"
+        raise CorruptRecordError(text, file=name, position=position, size=len(decompressed), expected=size)
+    return decompressed.toreadonly()
+
+
+def _joined(parts: Sequence[memoryview]) -> memoryview:
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+# ---
+# The manifest of a remote segment, `<stem>.rsm-manifest`: the segment's contents, and their places in its objects.
+#
+# A segment is three objects: `.log`, its chunks one after the other; `.indexes`, the files beside the log one after
+# the other; and the manifest, JSON, which is put last. Nothing in it is trusted.
+
+
+#: The most bytes that a manifest may have: the sizes of many chunks make it large.
+MAX_MANIFEST_BYTES = 32 << 20
+SNAPSHOT = ".snapshot"
+#: The names of the indexes in the manifest, by the suffixes of their files.
+_INDEXES = {
+    ".index": "offset",
+    ".timeindex": "timestamp",
+    ".txnindex": "transaction",
+    SNAPSHOT: "producerSnapshot",
+}
+_VERSION = "1"
+_TIMESTAMP = Integer(-1, MAX_LONG)
+_EPOCH = Integer(0, MAX_INT)
+_BYTES = Integer(0, MAX_INT)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteSegment:
+    """One uploaded segment: the offsets `start_offset` (in) to `next_offset` (out), and the places of its files.
+
+    `indexes` has by suffix (start, end) in the object `.indexes`; files of 0 bytes are left out. `event_ms` is when
+    the upload was begun.
+    """
+
+    stem: str
+    partition: int
+    start_offset: int
+    next_offset: int
+    max_timestamp: int
+    event_ms: int
+    leader_epoch: int
+    chunks: ChunkIndex
+    indexes: Mapping[str, tuple[int, int]]
+
+    def index_bytes(self, suffix: str) -> int:
+        """The size of the file beside the log that has this suffix; 0 if there is none."""
+        start, end = self.indexes.get(suffix, (0, 0))
+        return end - start
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePartition:
+    """The partition of a topic whose segments are read; each manifest must name it."""
+
+    topic: str
+    topic_id: str
+    number: int
+
+    def parse(self, data: bytes, stem: str, file: str) -> RemoteSegment:
+        """The segment `stem` (start offset and uuid) that the manifest `data` describes.
+
+        Raises CorruptMetadataError for a manifest that is malformed or another segment's, and UnsupportedVersionError
+        for one of another version or of an encrypted segment.
+        """
+        try:
+            value = fields.parse(data)
+            if not isinstance(value, dict):
+                raise ValueError("it must be an object")
+            _check_readable(value, file)
+            return self._segment(value, stem)
+        except (ValueError, RecursionError) as error:
+            text = f"the manifest of a remote segment is not what Kafka's tiered storage writes: {error}"
+            raise CorruptMetadataError(text, file=file) from None
+
+    def _segment(self, value: dict[str, Any], stem: str) -> RemoteSegment:
+        metadata = _member(value, "remoteLogSegmentMetadata")
+        self._check_identity(metadata, stem)
+        start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
+        if start != int(stem[:20]) or not start <= end < MAX_LONG:
+            raise ValueError(f"it has the offsets {start} to {end}")
+        compressed = value.get("compression")
+        if not isinstance(compressed, bool):
+            raise ValueError("compression must be true or false")
+        return RemoteSegment(
+            stem=stem,
+            partition=self.number,
+            start_offset=start,
+            next_offset=end + 1,
+            max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
+            event_ms=LONG(metadata.get("eventTimestampMs")),
+            leader_epoch=_first_epoch(_member(metadata, "segmentLeaderEpochs")),
+            chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
+            indexes=_places(_member(value, "segmentIndexes")),
+        )
+
+    def _check_identity(self, metadata: dict[str, Any], stem: str) -> None:
+        segment = _member(metadata, "remoteLogSegmentId")
+        owner = _member(segment, "topicIdPartition")
+        place = _member(owner, "topicPartition")
+        identity = (segment.get("id"), owner.get("topicId"), place.get("topic"), place.get("partition"))
+        if identity != (stem[21:], self.topic_id, self.topic, self.number):
+            raise ValueError(f"it is the manifest of another segment: {identity}")
+
+
+def _check_readable(value: dict[str, Any], file: str) -> None:
+    if value.get("version") != _VERSION:
+        text = "a remote segment has a manifest of an unknown version: upgrade"
+        raise UnsupportedVersionError(text, file=file, version=repr(value.get("version"))[:40])
+    if value.get("encryption") is not None:
+        raise UnsupportedVersionError(
+            "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only its "
+            "brokers can read it: let them serve the topic",
+            file=file,
+        )
+
+
+def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
+    member = value.get(name)
+    if not isinstance(member, dict):
+        raise ValueError(f"{name} must be an object")
+    return member
+
+
+def _first_epoch(epochs: dict[str, Any]) -> int:
+    if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
+        raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")
+    return _EPOCH(min(map(int, epochs)))
+
+
+def _places(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    places = {}
+    for suffix, name in _INDEXES.items():
+        place = indexes.get(name)
+        if place is None and suffix == ".txnindex":
+            continue
+        if not isinstance(place, dict):
+            raise ValueError(f"segmentIndexes must have a place for {name}")
+        start, size = _BYTES(place.get("position")), _BYTES(place.get("size"))
+        if size:
+            places[suffix] = start, start + size
+    if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(places.values()))):
+        # the bytes of one would be taken for another, and an index of transactions hides records
+        raise ValueError("segmentIndexes has places that overlap")
+    return places
+
+
+# ---
+# Shows the objects of a topic in a bucket as the files of segments, so that all that reads a topic reads it too.
+#
+# `<topic>-<partition>/<stem>.log` is put together from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
+# are parts of one object. The stem is start offset and uuid, as in the objects' names.
+
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -50,7 +412,7 @@ class TieredFiles:
     def __init__(self, topic: RemoteTopic, url: str) -> None:
         self._topic, self._prefix = topic, f"{url}/"
         self._chunks = ChunkReader(topic.bucket)
-        #: By stem, those whose manifests were read; the manifests of others are read when they are wanted.
+        #: By stem, the segments whose manifests were read; other manifests are read when they are wanted.
         self.segments: dict[str, RemoteSegment] = {}
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
@@ -59,8 +421,8 @@ class TieredFiles:
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         """See `Storage.read_joined`."""
-        found = self.read_ranges(ranges)
-        return found[0] if len(found) == 1 else memoryview(b"".join(found))
+        parts = self.read_ranges(ranges)
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
         """See `Storage.read_ranges`."""
@@ -74,15 +436,15 @@ class TieredFiles:
             else:
                 stored[number] = self._stored(segment, suffix, start, end)
         try:
-            found = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
-            found |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
+            by_place = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
+            by_place |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
         except FileNotFoundError as error:
             if not any(path.endswith(LOG) for path, _, _ in ranges):
                 # without an index the log is read from its start
                 raise
             text = "a remote segment was deleted, as by the broker's retention: refresh the topic and read again"
             raise SnapshotTooOldError(text, file=error.filename or str(error)) from None
-        return [found[number] for number in range(len(ranges))]
+        return [by_place[number] for number in range(len(ranges))]
 
     def size(self, path: str) -> int:
         """See `Storage.size`."""
@@ -100,13 +462,13 @@ class TieredFiles:
         return self._topic.file(segment.partition, segment.stem, suffix)
 
     def _located(self, path: str) -> tuple[RemoteSegment, str]:
-        found = _NAME.fullmatch(path.removeprefix(self._prefix))
-        if found is None:
+        match = _NAME.fullmatch(path.removeprefix(self._prefix))
+        if match is None:
             raise FileNotFoundError(path)
-        segment = self.segments.get(found["stem"]) or self._fetched(int(found["partition"]), found["stem"])
-        if found["suffix"] != LOG and found["suffix"] not in segment.indexes:
+        segment = self.segments.get(match["stem"]) or self._fetched(int(match["partition"]), match["stem"])
+        if match["suffix"] != LOG and match["suffix"] not in segment.indexes:
             raise FileNotFoundError(path)
-        return segment, found["suffix"]
+        return segment, match["suffix"]
 
     def _fetched(self, partition: int, stem: str) -> RemoteSegment:
         manifest = self._topic.bucket.read(self._topic.file(partition, stem, MANIFEST), 0, MAX_MANIFEST_BYTES)
@@ -118,15 +480,31 @@ class TieredFiles:
         """See `Storage.list`: only the bucket is listed."""
         return []
 
+    def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
+        """See `Storage.list_after`: only the bucket is listed."""
+        return iter(())
+
+    def replied_ms(self) -> int:
+        """See `Storage.replied_ms`: there are no commits here."""
+        return 0
+
+    def modified_ms(self, path: str) -> int:
+        """Refuse: what is here has no time of its own."""
+        self._refuse()
+
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """See `Storage.uploads`: those of Kafka are not ours."""
+        """See `Storage.uploads`: uploads of Kafka are not ours."""
         return []
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
         """Refuse to write."""
         self._refuse()
 
-    def put_if_absent(self, path: str, data: bytes, timeout_s: float) -> bytes:
+    def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
+        """Refuse to write."""
+        self._refuse()
+
+    def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
         """Refuse to write."""
         self._refuse()
 

@@ -3,16 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any, NoReturn
 
-from distlog.core.display.listing import Listing
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.transaction_table import NO_TRANSACTIONS
+from distlog.core.config import TopicConfig
+from distlog.core.display import Listing
 from distlog.core.errors import ReadOnlyTopicError
-from distlog.core.maintenance.integrity.verify import VerifyReport
-from distlog.core.tiered.bucket import find_topic
-from distlog.core.tiered.tiered_snapshot import load
-from distlog.core.tiered.tiered_storage import RemoteTopic, TieredStorage
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.maintenance.verify import VerifyReport
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.tiered.remote_log import (
+    find_topic,
+    first_unstable_offsets,
+    list_segments,
+    log_parts,
+    partition_state,
+    read_manifests,
+)
+from distlog.core.tiered.tiered_storage import RemoteSegment, RemoteTopic, TieredStorage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
+
+# ---
+# A snapshot of a topic in a bucket: made from the names of its objects and from their manifests.
+
+
+def load(storage: TieredStorage, version: int = 0) -> Snapshot:
+    """The topic as it is in the bucket now, called `version`; manifests that `storage` has read are not read again.
+
+    Reads the state of the producers at the end of each partition too. Raises CorruptMetadataError, CorruptIndexError,
+    UnsupportedVersionError.
+    """
+    listed, known = list_segments(storage.topic), storage.files.segments
+    there = {segment.stem: known[segment.stem] for segment in listed if segment.stem in known}
+    new = read_manifests(storage.topic, [segment for segment in listed if segment.stem not in known])
+    storage.files.segments = there | {segment.stem: segment for segment in new}
+    return _snapshot(storage, list(storage.files.segments.values()), version)
+
+
+def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: int) -> Snapshot:
+    by_partition = groupby(sorted(uploaded, key=lambda each: each.partition), key=lambda each: each.partition)
+    logs = {number: log_parts(storage.topic, segments) for number, segments in by_partition}
+    unstable = first_unstable_offsets(storage, [parts[-1].segment for parts in logs.values()])
+    reader = SegmentReader(storage, storage.topic.name, IndexCache())
+    states = [PartitionState()] * (max(logs, default=-1) + 1)
+    for (number, parts), offset in zip(logs.items(), unstable, strict=True):
+        states[number] = partition_state(reader, parts, offset)
+    return Snapshot(
+        version=version,
+        commit_id="",
+        topic_id=storage.topic.topic_id,
+        name=storage.topic.name,
+        timestamp_ms=max((segment.event_ms for segment in uploaded), default=0),
+        config=TopicConfig(),
+        partitions=tuple(states),
+        transactions=NO_TRANSACTIONS,
+        pins={},
+    )
+
+
+# ---
+# A topic in Kafka's tiered storage as users hold it: it is read like any other, and cannot be changed.
+
 
 READ_ONLY = "Kafka's tiered storage is only read here, and its brokers alone add to it: refresh() sees what is new"
 
@@ -32,7 +86,7 @@ def open_tiered(
 class TieredTopic(Topic):
     """A topic in a bucket, as it was when it was opened; `refresh` sees what was uploaded since.
 
-    It reads as every `Topic`. What would change it raises ReadOnlyTopicError, and so do `follow`, `history`, `groups`
+    It reads as every `Topic`. All changes raise ReadOnlyTopicError, and so do `follow`, `history`, `groups`
     and `verify`: a bucket has no commits.
     """
 

@@ -1,1 +1,1 @@
-"""Topics: what users hold; appends, transactions and writers."""
+"""Topics, which users hold; appends, transactions and writers."""

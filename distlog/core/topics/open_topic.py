@@ -1,23 +1,41 @@
-"""Creates a topic, or opens one that exists."""
+"""Creates a topic, opens one that exists, changes it as a whole, or makes it of a Kafka broker's files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from distlog.core import paths
-from distlog.core.commits.format.actions import MAX_PARTITIONS
+from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError, TopicExistsError, TopicNotFoundError
-from distlog.core.following.group_positions import forget_dropped
+from distlog.core.display import Shown, counted
+from distlog.core.errors import (
+    DistlogError,
+    InvalidConfigError,
+    InvalidTopicError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from distlog.core.integers import whole_number
+from distlog.core.kafka_directory.adopt import AdoptedTopic, Replicas, adopt_topic, by_topic
+from distlog.core.kafka_directory.log_dir import LeftStates, LogDir, joined_states, read_log_dir
+from distlog.core.kafka_directory.partition_folder import PartitionName, without_broker
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
-from distlog.core.whole_number import whole_number
+
+# ---
+# Creates a topic, or opens one that exists.
+
 
 StorageOptions = Mapping[str, Any]
 #: How many topics are opened at the same time.
@@ -42,7 +60,6 @@ def create(
     log = topic_log(storage)
     snapshot = log.create(partitions, TopicConfig.parse(config or {}))
     handle = TopicHandle.of(storage, snapshot.name, log)
-    forget_dropped(handle, snapshot)
     return Topic(handle, snapshot)
 
 
@@ -77,7 +94,7 @@ def open_or_create(
     """Open the topic at `url`, or create it if there is none; also if another process creates it meanwhile.
 
     `config` is for a new topic. Raises InvalidConfigError if the topic has another number of partitions than
-    `partitions`, and what `create` and `open` raise.
+    `partitions`, and as `create` and `open` do.
     """
     try:
         topic = open(url, storage_options=storage_options)
@@ -89,24 +106,241 @@ def open_or_create(
         raise InvalidConfigError(
             "the topic exists with another number of partitions: do not give one, or give this",
             partitions=topic.partitions,
-            asked=partitions,
+            requested=partitions,
         )
     return topic
 
 
 def topics(root: str, storage_options: StorageOptions | None = None) -> list[Topic]:
-    """The topics right below the folder `root`, opened, by name; those that were dropped are left out."""
+    """The topics right below the folder `root`, opened, by name; dropped topics are left out."""
 
     def opened(storage: Storage) -> Topic | None:
         with suppress(TopicNotFoundError):
             return open(storage.url, storage_options=storage_options)
         return None
 
-    found = in_order((partial(opened, storage) for storage in find_topics(Storage(root, storage_options))), _OPENED)
-    return [topic for topic in found if topic is not None]
+    opens = (partial(opened, storage) for storage in find_topics(Storage(root, storage_options)))
+    return [topic for topic in in_order(opens, _OPENED) if topic is not None]
 
 
 def find_topics(root: Storage) -> list[Storage]:
-    """The folders right below `root` that hold commits, by name: its topics, and those that were dropped."""
+    """The folders right below `root` that hold commits, by name: its topics, and dropped ones."""
     names = (name for name in root.list_folders() if name != paths.COMMITS_DIR)
     return [root.child(name) for name in sorted(names) if f"{name}/{paths.COMMITS_DIR}" in root.list_folders(name)]
+
+
+# ---
+# Makes topics of a Kafka broker's files: `distlog.adopt`.
+
+
+_ROW = "log_start_offset", "log_end_offset", "segments", "bytes"
+_COLUMNS = (("topic", pa.string()), *((name, pa.int64()) for name in ("partition", *_ROW)))
+#: The settings of a broker's topics are not in its log directory: nothing is deleted without them.
+_KEEP_ALL = {"retention.ms": "-1"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AdoptReport(Shown):
+    """The adopted topics, or the ones that `dry_run` would adopt, and the parts that were cut, left out or made anew.
+
+    `topics` are the topics that were made, or that an earlier adoption of the same made, by name. `left_out`
+    names the folders that were not taken, and the reasons.
+    """
+
+    adopted: tuple[AdoptedTopic, ...]
+    topics: Mapping[str, Topic]
+    left_out: Mapping[str, str]
+    dry_run: bool = False
+
+    @property
+    def topic(self) -> Topic:
+        """The topic, if it is one. Raises the error for which it was not adopted."""
+        if len(self.adopted) != 1:
+            raise InvalidTopicError("there are several topics: take them from `topics`", topics=len(self.adopted))
+        if error := self.adopted[0].error:
+            raise error
+        if self.dry_run and not self.topics:
+            raise InvalidTopicError("a dry run makes no topic", topic=self.adopted[0].name)
+        return self.topics[self.adopted[0].name]
+
+    @property
+    def ok(self) -> bool:
+        """True if every topic was adopted."""
+        return all(each.error is None for each in self.adopted)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The parts that were cut, left out or made anew, and the reasons of topics not adopted: a line each."""
+        folders = [f"{folder}: {reason}; it was left out" for folder, reason in self.left_out.items()]
+        topics = [f"{each.name}: {note}" for each in self.adopted for note in each.notes]
+        there = [f"{each.name}: was adopted before" for each in self.adopted if each.was_there]
+        errors = [f"{each.name}: not adopted: {each.error}" for each in self.adopted if each.error]
+        return (*folders, *topics, *there, *errors)
+
+    def __str__(self) -> str:
+        adopted = [each for each in self.adopted if not each.error and (each.partitions or not each.was_there)]
+        verb = "would adopt" if self.dry_run else "adopted"
+        size = sum(partition.log_bytes for each in adopted for partition in each.partitions)
+        failed = f"; {counted(len(self.adopted) - sum(not each.error for each in self.adopted), 'topic')} failed"
+        head = f"{verb} {counted(len(adopted), 'topic')}, {counted(size, 'byte')}{'' if self.ok else failed}"
+        return "\n".join([head, *self.notes])
+
+    def to_table(self) -> pa.Table:
+        """A row per partition of each topic, as the topic has it now, or would have it."""
+        return pa.Table.from_pylist(self._rows(), pa.schema(_COLUMNS))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every topic with its address, and the rows of the table."""
+        topics = [
+            {"topic": each.name, "url": each.url, "error": str(each.error) if each.error else None}
+            for each in self.adopted
+        ]
+        return {
+            "ok": self.ok,
+            "dry_run": self.dry_run,
+            "topics": topics,
+            "partitions": self._rows(),
+            "notes": list(self.notes),
+        }
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {"topic": each.name, "partition": partition, **row}
+            for each in self.adopted
+            for partition, row in sorted(_rows_of(each, dry_run=self.dry_run).items())
+        ]
+
+
+def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int]]:
+    """The topic's part of each partition; in a dry run with the part that it would get."""
+    rows = {
+        number: {
+            "log_start_offset": state.log_start_offset,
+            "log_end_offset": state.log_end_offset,
+            "segments": len(state.segments),
+            "bytes": sum(segment.log_bytes for segment in state.segments),
+        }
+        for number, state in enumerate(adopted.states)
+    }
+    for partition in adopted.partitions if dry_run else ():
+        before = rows.get(partition.name.partition, dict.fromkeys(_ROW, 0))
+        rows[partition.name.partition] = {
+            "log_start_offset": before["log_start_offset"]
+            if before["log_end_offset"]
+            else partition.log_start_offset,
+            "log_end_offset": partition.log_end_offset,
+            "segments": before["segments"] + len(partition.segments),
+            "bytes": before["bytes"] + partition.log_bytes,
+        }
+    return rows
+
+
+def adopt(
+    directory: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    url: str | None = None,
+    *,
+    topics: Iterable[str] | None = None,
+    config: Mapping[str, object] | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> AdoptReport:
+    """Make topics of stopped brokers' log directories, or of partitions' folders in them.
+
+    Without `url` it is done in place: each topic's folder is made in the log directory, and the broker's files get
+    second names in it; nothing is copied, and the broker's folders stay as they are. With `url` the files are copied:
+    the topic of partitions' folders to `url`, topics of log directories to folders of their names in `url`. Both may
+    be on object storage, with the same `storage_options`; there files are copied in place, too.
+
+    Several directories, the disks of a broker or the brokers of a cluster, need a `url`; each topic is made of all of
+    them. Of replicas the most complete one is taken: the one of the latest leader epoch, and then the longest.
+
+    `topics` names the topics to adopt; default all. The settings of a broker's topics are not in its log directory:
+    they are `config`, and without `retention.ms` nothing is deleted. A torn end is cut, as a broker would cut it, or
+    its topic is not adopted; the report says so. Each topic is made by one commit. Call it again after a crash: it
+    goes on. Topics that it has made get new partitions, and the records behind their own. A topic that has got other
+    records since is left as it is, with an error in the report.
+
+    Raises InvalidTopicError for a directory that is no broker's, StorageError where a broker may be running,
+    InvalidConfigError; for a partition's folder also the error for which it cannot be adopted.
+    """
+    settings = TopicConfig.parse({**_KEEP_ALL, **(config or {})})
+    log_dirs, is_folder = _read(directory, storage_options)
+    if len(log_dirs) > 1 and url is None:
+        text = "several directories cannot be adopted in place: give the address where the topics will be"
+        raise InvalidTopicError(text, directories=len(log_dirs))
+    states = joined_states([log_dir.left_states for log_dir in log_dirs])
+    chosen = by_topic(log_dirs, _chosen(log_dirs, topics))
+    if is_folder and len(chosen) > 1:
+        raise InvalidTopicError("these are folders of several topics: give the log directories", topics=len(chosen))
+    root = Storage(url, storage_options) if url else log_dirs[0].storage
+    made = dict[str, Topic]()
+    with ExitStack() as stack:
+        for storage in {log_dir.storage.url: log_dir.storage for log_dir in log_dirs}.values():
+            stack.enter_context(without_broker(storage))
+        adopted = []
+        for name, replicas in chosen.items():
+            target = root if url and is_folder else root.child(name)
+            work = partial(_adopt, replicas, target, settings, states, in_place=not url, dry_run=dry_run, made=made)
+            adopted.append(work() if is_folder else _or_error(work, name, target))
+    return AdoptReport(tuple(adopted), made, {} if is_folder else _left_out(log_dirs), dry_run)
+
+
+def _read(
+    directory: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None
+) -> tuple[list[LogDir], bool]:
+    """The log directories, each once, and whether they were given as folders of partitions."""
+    directories = [directory] if isinstance(directory, str | os.PathLike) else list(directory)
+    log_dirs = [read_log_dir(each, options) for each in directories]
+    kinds = {only is not None for _, only in log_dirs}
+    if len(kinds) != 1:
+        text = "give log directories, or folders of partitions, and not both" if kinds else "there is no directory"
+        raise InvalidTopicError(text)
+    return list({(log_dir.storage.url, only): log_dir for log_dir, only in log_dirs}.values()), kinds.pop()
+
+
+def _left_out(log_dirs: Sequence[LogDir]) -> dict[str, str]:
+    """The folders that were not taken, and the reasons; with their paths if there are several log directories."""
+    return {
+        folder if len(log_dirs) == 1 else f"{log_dir.storage.url}/{folder}": reason
+        for log_dir in log_dirs
+        for folder, reason in log_dir.left_out.items()
+    }
+
+
+def _chosen(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[PartitionName]:
+    names = [name for log_dir in log_dirs for name in log_dir.partitions]
+    if topics is None:
+        return names
+    chosen = set(topics)
+    missing = chosen - {name.topic for name in names}
+    if missing:
+        raise InvalidTopicError("the log directory has no partition of this topic", topic=min(missing))
+    return [name for name in names if name.topic in chosen]
+
+
+def _adopt(
+    replicas: Replicas,
+    target: Storage,
+    settings: TopicConfig,
+    states: LeftStates,
+    *,
+    in_place: bool,
+    dry_run: bool,
+    made: dict[str, Topic],
+) -> AdoptedTopic:
+    adopted, log, snapshot = adopt_topic(
+        replicas, target, topic_log, settings, states, in_place=in_place, dry_run=dry_run
+    )
+    if snapshot is not None:
+        topic = made[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
+        adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))
+    return adopted
+
+
+def _or_error(work: Any, name: str, target: Storage) -> AdoptedTopic:
+    """The result of `work`; an error of one topic does not keep the others from being adopted."""
+    try:
+        adopted: AdoptedTopic = work()
+    except DistlogError as error:
+        return dataclasses.replace(AdoptedTopic(name, target.url), error=error)
+    return adopted

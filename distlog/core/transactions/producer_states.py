@@ -1,30 +1,174 @@
-"""What a partition's log says of each producer: Kafka's `ProducerStateManager` (KIP-98, KIP-360).
-
-A producer numbers its records from 0 on, in each partition. So a log can tell a batch that it has already from the
-next one, and from one before which others are missing. It keeps the last five batches of each producer.
-"""
+"""The state of each producer of a partition's log: Kafka's `ProducerStateManager` (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, increment_sequence
-from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
-from distlog.core.times import NO_TIMESTAMP
-from distlog.core.transactions.open_transactions import control_type, coordinator_epoch
-from distlog.core.transactions.producer_snapshot import ENTRY, write_producer_snapshot
-from distlog.core.transactions.producer_state import (
+from distlog.core.commits.producer_table import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    DATA,
+    EXPIRATION_MS,
     KEPT_BATCHES,
     NONE,
+    TRANSACTIONAL_DATA,
     KnownBatch,
+    ProducerBatch,
     ProducerState,
-    entry_of,
-    state_of,
 )
+from distlog.core.errors import CorruptIndexError, InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
+from distlog.core.times import NO_TIMESTAMP
+from distlog.core.transactions.open_transactions import control_type, coordinator_epoch
+
+# ---
+# The facts that the batches of a log, and the entries of a snapshot in Kafka's format, hold about producers.
+
+
+_MARKERS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
+
+
+def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Iterator[ProducerBatch]:
+    """The facts about producers in batches (BATCH rows) of `data`; `shift` is added to their offsets."""
+    for row in rows[rows["producer_id"] >= 0]:
+        sequence, delta, coordinator = int(row["base_sequence"]), int(row["last_offset_delta"]), NONE
+        if row["attributes"] & CONTROL:
+            kind, sequence = _MARKERS.get(control_type(data, row), NONE), NONE
+            if kind == NONE:
+                continue
+            coordinator = coordinator_epoch(data, row)
+        else:
+            # a batch that compaction emptied was of a transaction that is decided; its marker may be gone
+            kind = TRANSACTIONAL_DATA if row["attributes"] & TRANSACTIONAL and row["record_count"] else DATA
+            # the coordinator of consumer groups does not number its records
+            sequence = NONE if sequence < 0 else int(increment_sequence(sequence, delta))
+        yield ProducerBatch(
+            int(row["producer_id"]),
+            int(row["producer_epoch"]),
+            sequence,
+            int(row["base_offset"]) + delta + shift,
+            delta,
+            int(row["max_timestamp"]),
+            kind,
+            coordinator,
+        )
+
+
+def state_of(entry: Any) -> ProducerState:
+    """The state that an entry of a producer snapshot (an ENTRY row) holds."""
+    state = ProducerState(
+        int(entry["producer_epoch"]),
+        last_timestamp=int(entry["last_timestamp"]),
+        coordinator_epoch=int(entry["coordinator_epoch"]),
+        transaction_first_offset=int(entry["transaction_first_offset"]),
+    )
+    if entry["last_offset"] >= 0:
+        batch = ("last_sequence", "last_offset", "offset_delta", "last_timestamp")
+        state = replace(state, batches=(KnownBatch(*(int(entry[name]) for name in batch)),))
+    return state
+
+
+def batches_of(entry: Any) -> Iterator[ProducerBatch]:
+    """Batches that lead to the state in a snapshot's entry (an ENTRY row)."""
+    producer, epoch, time = (int(entry[name]) for name in ("producer_id", "producer_epoch", "last_timestamp"))
+    last, first = int(entry["last_offset"]), int(entry["transaction_first_offset"])
+    begin = max(last, first, 0) if last < 0 else last - int(entry["offset_delta"])
+    if last < 0 or entry["coordinator_epoch"] != NONE:
+        yield ProducerBatch(producer, epoch, NONE, begin, 0, time, COMMIT_MARKER, int(entry["coordinator_epoch"]))
+    if first != NONE and (last < 0 or first < begin):
+        # there is no batch: the entry has no number
+        yield ProducerBatch(producer, epoch, NONE, first, 0, time, TRANSACTIONAL_DATA, NONE)
+    if last >= 0:
+        kind = DATA if first == NONE else TRANSACTIONAL_DATA
+        delta = int(entry["offset_delta"])
+        yield ProducerBatch(producer, epoch, int(entry["last_sequence"]), last, delta, time, kind, NONE)
+
+
+def entry_of(producer: int, state: ProducerState) -> tuple[int, ...]:
+    """The entry that a producer snapshot has of the producer."""
+    last = state.batches[-1] if state.batches else KnownBatch(NONE, NONE, 0, NO_TIMESTAMP)
+    return (
+        producer,
+        state.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.offset_delta,
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.transaction_first_offset,
+    )
+
+
+# ---
+# The producer snapshot, `<offset>.snapshot`: the state of each producer before that offset.
+#
+#     position | type | field
+#     0        | i16  | version, 1
+#     2        | u32  | CRC-32C of all that follows
+#     6        | i32  | number of entries, 46 bytes each
+#     entry 0  | i64  | producer id
+#     entry 8  | i16  | epoch
+#     entry 10 | i32  | sequence number of its last record, -1: none
+#     entry 14 | i64  | offset of its last record, -1: none
+#     entry 22 | i32  | offset delta of its last batch
+#     entry 26 | i64  | timestamp of its last batch
+#     entry 34 | i32  | epoch of the coordinator that ended its last transaction, -1: none
+#     entry 38 | i64  | first offset of its open transaction, -1: none
+#
+# Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches per producer; only the
+# last one is in this file.
+
+
+ENTRY = np.dtype(
+    [
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("last_sequence", ">i4"),
+        ("last_offset", ">i8"),
+        ("offset_delta", ">i4"),
+        ("last_timestamp", ">i8"),
+        ("coordinator_epoch", ">i4"),
+        ("transaction_first_offset", ">i8"),
+    ]
+)
+_VERSION = 1
+_HEADER = struct.Struct(">hIi")
+_CRC_START = 6
+
+
+def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.void]:
+    """The entries (ENTRY rows) of the snapshot `data`.
+
+    Raises CorruptIndexError if the snapshot has another version, is cut off, or does not match its checksum. Kafka
+    then takes the snapshot before it.
+    """
+    if len(data) < _HEADER.size:
+        raise CorruptIndexError("a producer snapshot is cut off: delete it", file=file or None)
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != _VERSION or crc != crc32c(data[_CRC_START:]) or count * ENTRY.itemsize != len(data) - _HEADER.size:
+        raise CorruptIndexError("a producer snapshot is corrupt: delete it", file=file or None, version=version)
+    return np.frombuffer(data, ENTRY, offset=_HEADER.size)
+
+
+def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
+    """The bytes of the file that holds `entries`, ENTRY rows."""
+    body = struct.pack(">i", len(entries)) + entries.astype(ENTRY).tobytes()
+    return struct.pack(">hI", _VERSION, crc32c(body)) + body
+
+
+# ---
+# The state of each producer of a partition's log: Kafka's `ProducerStateManager` (KIP-98, KIP-360).
+#
+# A producer numbers its records from 0 on, in each partition. So a log can tell a batch that it has already from
+# the next one, and from one behind missing batches. It keeps the last five batches of each producer.
+
 
 #: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
 EXPIRATION_CHECK_MS = 600_000
@@ -39,9 +183,9 @@ def any_first(row: Any) -> None:
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
-    A log that was cleaned, or cut at its beginning, does not tell of all producers. So a walk may begin with a
-    snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins without one behind
-    batches that count.
+    A log that was cleaned, or cut at its beginning, does not have batches of all producers. So a walk may begin with
+    a snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins without one
+    behind batches that count.
     """
 
     def __init__(
@@ -63,8 +207,13 @@ class ProducerStates:
         return len(self._states)
 
     def get(self, producer_id: int) -> ProducerState | None:
-        """What is known of a producer; it changes with `see`."""
+        """The state of a producer; it changes with `see`."""
         return self._states.get(producer_id)
+
+    def know(self, producer_id: int, state: ProducerState | None) -> None:
+        """Take the state of a producer from elsewhere, unless it is known here."""
+        if state is not None:
+            self._states.setdefault(producer_id, state)
 
     @property
     def opened(self) -> Mapping[int, int]:
@@ -72,25 +221,25 @@ class ProducerStates:
         return self._opened
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether a transaction of the producer in this epoch, or one before, is open.
+        """True if a transaction of the producer in this epoch, or one before, is open.
 
         An end marker that also fences its producer is of the next epoch.
         """
         return producer_id in self._opened and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
-        """The content of the producer snapshot at the end of what was seen."""
+        """The content of the producer snapshot behind the last batch seen."""
         return write_producer_snapshot(self.entries())
 
     def entries(self) -> npt.NDArray[np.void]:
-        """What such a snapshot has of each producer (ENTRY rows), by producer id."""
+        """The entries of such a snapshot (ENTRY rows), by producer id."""
         return np.array([entry_of(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
-    def expire(self, now_ms: int, producers: Iterable[int] | None = None) -> None:
-        """Forget who was silent for EXPIRATION_MS at `now_ms`, unless its transaction is open; or only of these."""
+    def expire(self, now_ms: int, producers: Iterable[int] | None = None, *, after_ms: int = EXPIRATION_MS) -> None:
+        """Forget producers silent for `after_ms` at `now_ms`, unless their transaction is open; or only of these."""
         for producer in list(self._states if producers is None else producers):
             state = self._states.get(producer)
-            if state is not None and state.has_expired(now_ms):
+            if state is not None and state.has_expired(now_ms, after_ms):
                 del self._states[producer]
 
     def see(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
@@ -99,28 +248,24 @@ class ProducerStates:
         `heard_ms` is the time now, if the batches have just been appended.
         """
         of_producers = (rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)
-        for row in _telling(rows[of_producers]):
-            producer = int(row["producer_id"])
-            if not self._is_whole and row["attributes"] & CONTROL and producer not in self._states:
-                # it does not tell how far its producer has counted
+        for batch in producer_batches(data, _sufficient_rows(rows[of_producers]), shift):
+            producer = batch.producer_id
+            if not self._is_whole and batch.is_marker and producer not in self._states:
+                # a marker has no sequence number of its producer
                 continue
-            state = self._states.setdefault(producer, ProducerState())
-            state.heard_ms = max(state.heard_ms, heard_ms)
-            if not row["attributes"] & CONTROL:
-                state.add(row, int(row["base_offset"]) + int(row["last_offset_delta"]) + shift)
-            elif control_type(data, row) in (ABORT, COMMIT):
-                state.end_transaction(row, coordinator_epoch(data, row))
+            state = self._states.get(producer, ProducerState()).after(batch, heard_ms)
+            self._states[producer] = state
             if state.transaction_first_offset != NONE:
                 self._opened[producer] = state.transaction_first_offset
             else:
                 self._opened.pop(producer, None)
 
     def recall(self, earlier: ProducerStates) -> None:
-        """Take from `earlier`, which says more of a part of the log before, the batches that are not known here."""
+        """Take from `earlier`, the states behind an earlier part of the log, the batches that are not known here."""
         for producer, state in self._states.items():
             before = earlier.get(producer)
             if before is not None:
-                state.recall(before)
+                self._states[producer] = state.with_earlier(before)
 
     def check(self, rows: npt.NDArray[Any], first: FirstBatch = any_first) -> KnownBatch | None:
         """Check batches that are to be appended together (BATCH rows, offsets from 0 on); of end markers, the epoch.
@@ -137,12 +282,12 @@ class ProducerStates:
         scratch: dict[int, ProducerState] = {}
         for row in rows[rows["producer_id"] >= 0]:
             producer = int(row["producer_id"])
-            if producer not in scratch:
-                scratch[producer] = self._states.get(producer, ProducerState()).copy()
-            _check_epoch(scratch[producer], row)
+            state = scratch.get(producer) or self._states.get(producer) or ProducerState()
+            _check_epoch(state, row)
             if not row["attributes"] & CONTROL:
-                _check_next(scratch[producer], row, first)
-                scratch[producer].add(row, int(row["base_offset"]) + int(row["last_offset_delta"]))
+                _check_next(state, row, first)
+                (batch,) = producer_batches(None, row.reshape(1))
+                scratch[producer] = state.after(batch)
         return None
 
 
@@ -179,7 +324,7 @@ def _check_next(state: ProducerState, row: Any, first: FirstBatch) -> None:
         )
 
 
-def _telling(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The rows without batches of data, outside of transactions, behind which KEPT_BATCHES of the producer follow."""
     if len(rows) <= KEPT_BATCHES:
         return rows
@@ -187,10 +332,10 @@ def _telling(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     order = data[np.argsort(rows["producer_id"][data], kind="stable")]
     producers = rows["producer_id"][order]
     following = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
-    kept = rows["attributes"] & (CONTROL | TRANSACTIONAL) != 0
-    kept[order[following < KEPT_BATCHES]] = True
-    found: npt.NDArray[Any] = rows[kept]
-    return found
+    is_needed = rows["attributes"] & (CONTROL | TRANSACTIONAL) != 0
+    is_needed[order[following < KEPT_BATCHES]] = True
+    sufficient: npt.NDArray[Any] = rows[is_needed]
+    return sufficient
 
 
 def _sequences(row: Any) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""What each API does, a module each: a function from a request to the fields of its response."""
+"""The functions of the APIs, from a request to the fields of its response: a module for each group of APIs."""

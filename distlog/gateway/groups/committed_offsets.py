@@ -1,20 +1,77 @@
-"""How far groups have come: Kafka's OffsetCommit, OffsetFetch and OffsetDelete, and the expiry of positions."""
+"""The committed positions of groups: Kafka's OffsetCommit, OffsetFetch and OffsetDelete, and their expiry."""
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from kio.schema.errors import ErrorCode
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position
+from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError
+from distlog.core.groups.group_log import GroupLog
+from distlog.core.storage.storage import Storage
+from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError, Stored, check_commit
+from distlog.gateway.groups.offsets_format import EndedTransaction, TopicPartition, read_topics
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.registry import Group, GroupRegistry
+from distlog.gateway.protocol.messages import ErrorCode
 
-from distlog.core.consumer_offsets.positions_format import OffsetKey, Position
-from distlog.gateway.groups.ended_positions import EndedPositions
-from distlog.gateway.groups.group import Group
-from distlog.gateway.groups.members.classic_group import GroupPhase, Stored
-from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.members.membership import check_commit
-from distlog.gateway.groups.offsets.positions import TopicPartition, read_topics
-from distlog.gateway.groups.registry import GroupRegistry
+# ---
+# Positions of transactions count when these have ended, so the outcomes are read before the positions are used.
+#
+# The coordinator of a transaction may be another gateway, and puts end markers into the partition of the group. So
+# the group's coordinator reads the new markers there.
+
+
+class EndMarkers(Protocol):
+    """The part of the store of groups that EndedPositions needs."""
+
+    def partition_of(self, group: str) -> int:
+        """The partition that has a group."""
+        ...
+
+    def ended(self, partition: int) -> Iterable[EndedTransaction]:
+        """The transactions that have ended in a partition since the last call. Raises DistlogError."""
+        ...
+
+
+class EndedPositions:
+    """Shows or forgets the positions of transactions when these have ended; for many threads."""
+
+    def __init__(self, groups: GroupRegistry, markers: EndMarkers) -> None:
+        self._groups, self._markers = groups, markers
+        self._locks = defaultdict[int, threading.Lock](threading.Lock)
+
+    def learn(self, group: str) -> None:
+        """Apply the transactions that ended before this call, for all groups of the partition.
+
+        Raises GroupRefusedError if the storage fails, or while the partition is loaded; a later call reads them.
+        """
+        number = self._markers.partition_of(group)
+        with self._locks[number]:
+            try:
+                for ended in self._markers.ended(number):
+                    # groups that are not loaded yet would never learn of it
+                    self._groups.check(group)
+                    self._end(number, ended)
+            except DistlogError as error:
+                raise GroupRefusedError(ErrorCode.coordinator_not_available) from error
+
+    def _end(self, number: int, ended: EndedTransaction) -> None:
+        for name in self._groups.names_with_pending():
+            if self._markers.partition_of(name) == number:
+                with suppress(GroupRefusedError), self._groups.opened(name) as group:
+                    group.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
+
+
+# ---
+# The committed positions of groups: Kafka's OffsetCommit, OffsetFetch and OffsetDelete, and their expiry.
+
 
 #: Kafka's `offset.metadata.max.bytes`.
 MAX_METADATA_BYTES = 4096
@@ -24,7 +81,7 @@ GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
 
 
 class CommittedOffsets:
-    """The positions of the groups in a registry. A position is seen when it is durable, not before."""
+    """The positions of the groups in a registry. A position is visible when it is durable, not before."""
 
     def __init__(self, groups: GroupRegistry, ended: EndedPositions, *, retention_ms: int) -> None:
         self._groups, self._ended, self._retention_ms = groups, ended, retention_ms
@@ -39,9 +96,9 @@ class CommittedOffsets:
         instance_id: str | None = None,
         generation: int = -1,
     ) -> None:
-        """Keep positions, all or none; `done` learns when they are durable, or why not.
+        """Keep positions, all or none; `done` is called when they are durable, or with the error.
 
-        While a group has no members anybody may commit, without a generation (-1); that makes a group, too.
+        While a group has no members any client may commit, without a generation (-1); that creates a group, too.
         """
         try:
             _check_metadata(positions)
@@ -65,24 +122,24 @@ class CommittedOffsets:
     ) -> None:
         """Keep positions that count when the producer's transaction is committed; `append` puts them into the log.
 
-        Raises GroupRefusedError, and what `append` raises.
+        Raises GroupRefusedError, and the errors of `append`.
         """
         _check_metadata(positions)
-        # of one producer, a transaction that ended before must not be taken for this one
+        # an earlier transaction of the same producer must not be taken for this one
         self._ended.learn(group)
         missing = ErrorCode.illegal_generation
         with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
             if generation >= 0 or member_id or instance_id is not None:
-                opened.membership.renew(opened.membership.checked(member_id, instance_id, generation))
+                opened.membership.renew(opened.membership.member_of(member_id, instance_id, generation))
             if opened.positions.is_storing(positions):
-                # which of both comes first in the log decides, and nobody knows that yet
+                # the order of both in the log decides, and is not known yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
-            begun = opened.positions.begin_joining(positions)
-        # members live by the group's lock, and an append may take long
+            first_end = opened.positions.begin_joining(positions)
+        # heartbeats need the group's lock, and an append may take long
         try:
             append(opened.positions.keys(positions))
             with opened.lock:
-                opened.positions.joined(producer_id, positions, begun)
+                opened.positions.joined(producer_id, positions, first_end)
         finally:
             with opened.lock:
                 opened.positions.end_joining(positions)
@@ -90,9 +147,9 @@ class CommittedOffsets:
     def fetch(
         self, group: str, wanted: Iterable[TopicPartition] | None, *, stable: bool = False
     ) -> dict[TopicPartition, Position | ErrorCode | None]:
-        """The positions in the partitions that are wanted, or all that there are; a group may be unknown.
+        """The positions in the `wanted` partitions, or all; a group may be unknown.
 
-        Only `stable` ones: where a transaction decides, the code that tells the client to ask again (KIP-447).
+        With `stable`, a position that an open transaction may replace is a code: the client asks again (KIP-447).
         """
         try:
             if self._groups.has_pending(group):
@@ -110,16 +167,10 @@ class CommittedOffsets:
                 raise
         return dict.fromkeys(wanted or ())
 
-    def storing(self, group: str, places: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """The places whose positions are on their way: they may be durable already, and `fetch` has the old ones."""
-        with suppress(GroupRefusedError), self._groups.opened(group) as opened:
-            return frozenset(place for place in places if opened.positions.is_storing([place]))
-        return frozenset()
-
     def delete(
-        self, group: str, places: Iterable[TopicPartition], told: dict[TopicPartition, ErrorCode], done: Stored
+        self, group: str, places: Iterable[TopicPartition], results: dict[TopicPartition, ErrorCode], done: Stored
     ) -> None:
-        """Forget positions in topics that no member reads; `told` gets what each partition is told, before `done`.
+        """Forget positions in topics that no member reads; `results` gets each partition's code, before `done`.
 
         Raises GroupRefusedError if there is no such group, or it has members whose topics are not known.
         """
@@ -128,21 +179,21 @@ class CommittedOffsets:
             if topics is None:
                 raise GroupRefusedError(ErrorCode.non_empty_group)
             for place in places:
-                told[place] = ErrorCode.group_subscribed_to_topic if place[0] in topics else ErrorCode.none
-            self._store(opened, {place: None for place, code in told.items() if code is ErrorCode.none}, done)
+                results[place] = ErrorCode.group_subscribed_to_topic if place[0] in topics else ErrorCode.none
+            self._store(opened, {place: None for place, code in results.items() if code is ErrorCode.none}, done)
 
     def topics(self) -> set[str]:
-        """The topics that groups have positions in."""
-        found = set[str]()
+        """The topics in which groups have positions."""
+        topics = set[str]()
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                found |= {topic for topic, _ in group.positions}
-        return found
+                topics |= {topic for topic, _ in group.positions}
+        return topics
 
     def forget_topic(self, topic: str, failed: Callable[[], object] = lambda: None) -> None:
-        """Forget all positions in a topic that was dropped: in one of the same name they would skip records.
+        """Forget all positions in a dropped topic: in a new one of the same name they would skip records.
 
-        `failed` is called, now or later, for positions that stay: then ask again, as `DroppedTopics` does.
+        `failed` is called, now or later, if positions stay: then call it again, as `DroppedTopics` does.
         """
 
         def stored(code: ErrorCode) -> None:
@@ -150,21 +201,21 @@ class CommittedOffsets:
                 failed()
 
         for name in self._groups.names():
-            # others answer for a group that this gateway refuses
+            # another gateway coordinates a group that this one refuses
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
                 places = [place for place in {*group.positions, *group.positions.pending} if place[0] == topic]
                 self._store(group, dict.fromkeys(places), stored)
 
     def expire(self) -> None:
-        """Forget the positions that nobody has needed for the retention time, and groups that have nothing left."""
+        """Forget positions that were not used for the retention time, and groups that have nothing left."""
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
                 self._expire(group)
 
     def _expire(self, group: Group) -> None:
         membership = group.membership
-        found = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
-        expired = [place for place in found if place not in group.positions.pending]
+        places = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
+        expired = [place for place in places if place not in group.positions.pending]
         if expired:
             self._store(group, dict.fromkeys(expired), lambda code: None)
         is_unused = not group.positions and not membership.promised
@@ -180,7 +231,7 @@ class CommittedOffsets:
             done(code)
 
         if group.positions.is_joining(changes):
-            # which of both comes first in the log decides, and nobody knows that yet
+            # the order of both in the log decides, and is not known yet
             done(ErrorCode.coordinator_load_in_progress)
         elif changes:
             group.positions.begin_storing(changes)
@@ -192,3 +243,59 @@ class CommittedOffsets:
 def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
     if any(len(each.metadata.encode("utf-8", "replace")) > MAX_METADATA_BYTES for each in positions.values()):
         raise GroupRefusedError(ErrorCode.offset_metadata_too_large)
+
+
+# ---
+# Commits positions of a group of Kafka's clients while no gateway runs, by the rules of a gateway.
+
+
+def commit_positions(topic: Storage, group: str, positions: Mapping[int, int]) -> None:
+    """Commit a group's positions in `topic`, by partition, all or none; they are durable when this returns.
+
+    This process leads the group's partition of `__consumer_offsets` meanwhile. So a gateway that starts now loads
+    these positions, or nothing was committed. Raises InvalidConfigError if a gateway runs, or the group has members;
+    DistlogError.
+    """
+    if topic.sibling(OFFSETS_TOPIC) is None:
+        raise InvalidConfigError("the topic is in no folder that a gateway could serve", url=topic.url)
+    root, _, name = topic.url.rpartition("/")
+    lease = GroupLog(Storage(root, topic.options), ROOT_ID, GATEWAYS_GROUP)
+
+    def may_lead() -> None:
+        if lease.load().members:
+            raise InvalidConfigError(
+                "a gateway runs, or was killed: commit the positions through it (start one if none runs), by "
+                "kafka-consumer-groups --reset-offsets --from-file",
+                group=group,
+                root=root,
+            )
+
+    may_lead()
+    store = OffsetsTopic(root, linger_ms=0, storage_options=topic.options)
+    try:
+        store.open()
+        number = store.partition_of(group)
+        store.begin([number], may_lead)
+        groups = GroupRegistry(store, GroupSettings())
+        groups.load(store.load([number]))
+        codes = queue.SimpleQueue[ErrorCode]()
+        now_ms = groups.wall_clock()
+        changes = {(name, each): Position(offset, commit_ms=now_ms) for each, offset in positions.items()}
+        CommittedOffsets(groups, EndedPositions(groups, store), retention_ms=0).commit(group, changes, codes.put)
+        store.settle()
+        _check(codes.get(), group)
+    finally:
+        store.close()
+
+
+def _check(code: ErrorCode, group: str) -> None:
+    if code is ErrorCode.unknown_member_id:
+        raise InvalidConfigError(
+            "the group has members: stop them first; members from before the gateway stopped count until a gateway "
+            "has run again without them",
+            group=group,
+        )
+    if code is ErrorCode.invalid_group_id:
+        raise InvalidConfigError("no group of Kafka's clients can have this name", group=group)
+    if code is not ErrorCode.none:
+        raise CommitStateUnknownError(f"the positions may not be committed ({code.name}): retry", group=group)

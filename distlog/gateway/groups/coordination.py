@@ -1,8 +1,8 @@
-"""Which groups, or transactions, this gateway answers for: its lease holds their partitions, and it has loaded them.
+"""The groups, or transactions, that a gateway coordinates: its lease holds their partitions, which it has loaded.
 
-A partition is loaded behind the beginning of a new epoch, so nothing of it is stored behind the load by others. When
-the lease does not hold it any more, or did not for a while, what it holds is forgotten, and members that wait are
-sent to look for the coordinator. It is given up when all that was on its way is stored.
+A partition is loaded after a new epoch has begun, so no other gateway stores anything in it behind the load. When the
+lease does not hold the partition any more, or did not for a while, its contents are forgotten, and waiting members
+look for the new coordinator. The partition is given up when all that was on its way is stored.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Generic, Protocol, TypeVar
 
-from kio.schema.errors import ErrorCode
-
-from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.core.errors import LockHeldError
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.protocol.messages import ErrorCode
 
 _UNLOADING = -1
 Loaded_co = TypeVar("Loaded_co", covariant=True)
@@ -22,21 +22,26 @@ Loaded = TypeVar("Loaded")
 
 
 class Lease(Protocol):
-    """What is asked of a gateway's lease."""
+    """The part of a gateway's lease that Coordination needs."""
 
     @property
-    def held(self) -> frozenset[int]:
-        """The partitions that it answers for now."""
+    def held_partitions(self) -> frozenset[int]:
+        """The partitions that the gateway coordinates now."""
         ...
 
     @property
     def term(self) -> int:
-        """Grows when what it knew of its partitions may be old."""
+        """A number that grows when older knowledge of the partitions may be outdated."""
         ...
 
 
-class LedStore(Protocol[Loaded_co]):
+class LeaderStore(Protocol[Loaded_co]):
     """Partitions that one gateway at a time writes to; see OffsetsTopic and TransactionLog."""
+
+    @property
+    def partitions(self) -> int:
+        """Their number; the lease may share more, since all stores have its partitions."""
+        ...
 
     def partition_of(self, key: str, /) -> int:
         """The partition that has a group, or a transactional id."""
@@ -47,11 +52,11 @@ class LedStore(Protocol[Loaded_co]):
         ...
 
     def end(self, partitions: Collection[int]) -> None:
-        """Lead them no more."""
+        """Stop leading them."""
         ...
 
     def lost(self) -> Collection[int]:
-        """After a failure, those that must be begun anew."""
+        """After a failure, the partitions to begin anew."""
         ...
 
     def settle(self) -> None:
@@ -59,26 +64,26 @@ class LedStore(Protocol[Loaded_co]):
         ...
 
     def load(self, partitions: Collection[int]) -> Iterable[Loaded_co]:
-        """What they hold."""
+        """Their stored contents."""
         ...
 
 
 class Registry(Protocol[Loaded_contra]):
-    """Those that this gateway answers for; see GroupRegistry and TransactionCoordinator."""
+    """The groups or transactions that this gateway coordinates; see GroupRegistry and TransactionCoordinator."""
 
-    def load(self, found: Iterable[Loaded_contra], /) -> None:
-        """Learn what is stored."""
+    def load(self, stored: Iterable[Loaded_contra], /) -> None:
+        """Take the stored contents."""
         ...
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget what has these names."""
+        """Forget the groups or transactions of these names."""
         ...
 
 
 class Coordination(Generic[Loaded]):
-    """Loads and unloads what is in `store` as the `lease` says. One thread calls `step`, any thread the rest."""
+    """Loads and unloads partitions of `store` as the `lease` has them. Only one thread calls `step`."""
 
-    def __init__(self, lease: Lease, store: LedStore[Loaded]) -> None:
+    def __init__(self, lease: Lease, store: LeaderStore[Loaded]) -> None:
         self._lease, self._store = lease, store
         self._loaded: dict[int, int] = {}
 
@@ -89,20 +94,25 @@ class Coordination(Generic[Loaded]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether groups are missing that this gateway will answer for soon."""
-        return bool(self._lease.held - self._loaded.keys())
+        """True if partitions that the lease holds are not loaded yet."""
+        return bool(self._held - self._loaded.keys())
+
+    @property
+    def _held(self) -> frozenset[int]:
+        """The partitions of this store that the lease holds now."""
+        return frozenset(number for number in self._lease.held_partitions if number < self._store.partitions)
 
     def check(self, key: str) -> None:
-        """Raise GroupRefusedError unless this gateway answers for the group, or transactional id, now."""
+        """Raise GroupRefusedError unless this gateway coordinates the group, or transactional id, now."""
         number, lease = self._store.partition_of(key), self._lease
-        if number not in lease.held:
+        if number not in lease.held_partitions:
             raise GroupRefusedError(ErrorCode.not_coordinator)
         if self._loaded.get(number) != lease.term:
             raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
 
     def step(self, registry: Registry[Loaded]) -> None:
-        """Unload what is not held any more, and load what is new. Raises DistlogError; then step again later."""
-        held, term = self._lease.held, self._lease.term
+        """Unload lost partitions, and load new ones. Raises DistlogError; then step again later."""
+        held, term = self._held, self._lease.term
         lost = self._store.lost() if self._loaded else ()
         old = {number for number, of in self._loaded.items() if number not in held or of != term or number in lost}
         if old:
@@ -113,7 +123,7 @@ class Coordination(Generic[Loaded]):
 
     def _unload(self, partitions: set[int], registry: Registry[Loaded]) -> None:
         kept = {number: term for number, term in self._loaded.items() if number not in partitions}
-        # they count as held until nothing of them is on its way
+        # they count as loaded until nothing of them is on its way
         self._loaded = {**kept, **dict.fromkeys(partitions, _UNLOADING)}
         registry.unload(lambda key: self._store.partition_of(key) in partitions)
         self._store.settle()
@@ -121,8 +131,24 @@ class Coordination(Generic[Loaded]):
         self._loaded = kept
 
     def _load(self, partitions: frozenset[int], term: int, registry: Registry[Loaded]) -> None:
+        try:
+            self._load_together(partitions, term, registry)
+        except LockHeldError:
+            if len(partitions) == 1:
+                raise
+            # a stopped process holds the lock of one of them, which must not keep the others waiting
+            errors = list[LockHeldError]()
+            for number in sorted(partitions):
+                try:
+                    self._load_together(frozenset({number}), term, registry)
+                except LockHeldError as error:  # noqa: PERF203 - the others are loaded
+                    errors.append(error)
+            if errors:
+                raise errors[0] from None
+
+    def _load_together(self, partitions: frozenset[int], term: int, registry: Registry[Loaded]) -> None:
         def may_lead() -> None:
-            if self._lease.term != term or not partitions <= self._lease.held:
+            if self._lease.term != term or not partitions <= self._lease.held_partitions:
                 raise GroupRefusedError(ErrorCode.not_coordinator)
 
         self._store.begin(partitions, may_lead)

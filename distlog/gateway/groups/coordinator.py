@@ -1,26 +1,46 @@
-"""What a gateway does for the members of groups, in Kafka's words; answers may come later, from any thread."""
+"""The coordinator of a gateway's groups, in Kafka's words, and the service that starts and stops it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from distlog.gateway.groups.members.exchanges import (
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import DistlogError, TopicNotFoundError
+from distlog.gateway.cluster import GatewayLease
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import (
     AnswerJoin,
     AnswerSync,
+    GroupPhase,
     GroupRefusedError,
     Join,
     JoinReply,
-    Sync,
+    MemberRecord,
+    Stored,
     SyncReply,
+    SyncRequest,
+    heartbeat,
+    join,
+    leave,
+    sync,
 )
-from distlog.gateway.groups.members.join import join
-from distlog.gateway.groups.members.membership import heartbeat, leave
-from distlog.gateway.groups.members.sync import sync
-from distlog.gateway.groups.registry import MAX_TEXT_BYTES, GroupRegistry
+from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedPositions
+from distlog.gateway.groups.coordination import Coordination
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
+from distlog.gateway.protocol.messages import ErrorCode
 
-#: What the gateway adds to a name, so that it is an id: a hyphen and a UUID.
+# ---
+# The requests of members of groups, in Kafka's words; answers may come later, from any thread.
+
+
+#: The size of the suffix that makes a name an id: a hyphen and a UUID.
 _OWN_ID_BYTES = 37
 
 
@@ -31,16 +51,16 @@ class GroupCoordinator:
         self._groups = groups
 
     def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
-        """Answer when the generation begins, or at once with an error; a group that is not there is made."""
+        """Answer when the generation begins, or at once with an error; a missing group is created."""
         try:
             _check_texts(request)
-            # whoever has an id has it from a group that is there
+            # a member with an id has it from an existing group
             with self._groups.opened(group, make=not request.member_id) as opened:
                 join(opened.membership, request, answer)
         except GroupRefusedError as refused:
             answer(JoinReply(error=refused.code, member_id=request.member_id))
 
-    def sync(self, group: str, request: Sync, answer: AnswerSync) -> None:
+    def sync(self, group: str, request: SyncRequest, answer: AnswerSync) -> None:
         """Answer with the member's assignment when there is one, or at once with an error."""
         try:
             with self._groups.opened(group) as opened:
@@ -49,7 +69,7 @@ class GroupCoordinator:
             answer(SyncReply(error=refused.code))
 
     def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member lives; the answer tells whether it should join again."""
+        """Renew a member's session; the answer tells whether it should join again."""
         try:
             with self._groups.opened(group) as opened:
                 return heartbeat(opened.membership, member_id, instance_id, generation)
@@ -57,7 +77,7 @@ class GroupCoordinator:
             return refused.code
 
     def leave(self, group: str, member_id: str, instance_id: str | None = None) -> ErrorCode:
-        """A member goes."""
+        """Remove a member."""
         try:
             with self._groups.opened(group) as opened:
                 return leave(opened.membership, member_id, instance_id)
@@ -75,3 +95,271 @@ def _check_texts(request: Join) -> None:
 
 def _longest(texts: Iterable[str]) -> int:
     return max(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
+
+# ---
+# The administration of groups: Kafka's ListGroups, DescribeGroups and DeleteGroups.
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as it is now; subscriptions and assignments are shown only while it is stable, as in Kafka."""
+
+    group: str
+    phase: GroupPhase
+    protocol_type: str
+    protocol: str
+    members: tuple[MemberRecord, ...]
+    error: ErrorCode = ErrorCode.none
+
+
+class GroupAdmin:
+    """The administration of the groups in a registry."""
+
+    def __init__(self, groups: GroupRegistry) -> None:
+        self._groups = groups
+
+    def list(self) -> Iterator[GroupDescription]:
+        """All groups, by name."""
+        for name in self._groups.names():
+            description = self.describe(name)
+            if description.phase is not GroupPhase.DEAD:
+                yield description
+
+    def describe(self, group: str) -> GroupDescription:
+        """A group; a missing one is dead. It has an `error` if it is another gateway's, or not loaded yet."""
+        try:
+            with self._groups.opened(group, missing=ErrorCode.none) as opened:
+                return _description(opened)
+        except GroupRefusedError as refused:
+            code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
+            return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
+
+    def delete(self, group: str, done: Stored) -> None:
+        """Delete a group that has no members, with its positions; `done` is called when that is durable, or fails."""
+        try:
+            with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
+                if opened.membership.phase is not GroupPhase.EMPTY:
+                    raise GroupRefusedError(ErrorCode.non_empty_group)
+                if opened.positions.is_joining():
+                    # the positions would come behind their deletion
+                    raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+                self._groups.forget(opened, done)
+        except GroupRefusedError as refused:
+            done(refused.code)
+
+
+def _description(group: Group) -> GroupDescription:
+    membership = group.membership
+    protocol = membership.protocol if membership.phase is GroupPhase.STABLE else None
+    return GroupDescription(
+        membership.id,
+        membership.phase,
+        membership.members.protocol_type or "",
+        protocol or "",
+        tuple(member.record(protocol) for member in membership.members),
+    )
+
+
+# ---
+# Positions in dropped topics are forgotten: in a new topic of the same name they would skip records.
+
+
+_log = logging.getLogger("distlog.gateway")
+
+
+class DroppedTopics:
+    """Checks the topics in which groups have positions; `find_id` gives a topic's id, or raises TopicNotFoundError.
+
+    Only a topic that an earlier look has seen counts as dropped: a restored topic may come later than its groups.
+    """
+
+    def __init__(self, offsets: CommittedOffsets, find_id: Callable[[str], str]) -> None:
+        self._offsets, self._find_id = offsets, find_id
+        self._ids: dict[str, str] = {}
+        #: Topics of which not all positions could be forgotten.
+        self._unfinished = set[str]()
+
+    def look(self) -> None:
+        """Look once; failures are looked at again the next time."""
+        topics = self._offsets.topics()
+        self._unfinished.intersection_update(topics)
+        before, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
+        for name in sorted(topics):
+            try:
+                topic_id = self._find_id(name)
+            except TopicNotFoundError:
+                topic_id = ""
+            except DistlogError as error:
+                _log.debug("cannot look whether %s was dropped: %s", name, error)
+                continue
+            if name in self._unfinished or (name in before and before[name] != topic_id):
+                self._unfinished.discard(name)
+                self._offsets.forget_topic(name, partial(self._unfinished.add, name))
+            if topic_id:
+                self._ids[name] = topic_id
+            else:
+                self._ids.pop(name, None)
+
+
+# ---
+# The groups of a gateway as one service for its APIs, started and stopped with it.
+
+
+#: How often positions are checked for expiry, in s: Kafka's `offsets.retention.check.interval.ms`.
+_EXPIRY_S = 600.0
+#: The pause after an error, and between the loader's checks for partitions that other gateways lead by now.
+_PAUSE_S = 1.0
+
+
+class GroupServices:
+    """Members, positions and descriptions of the groups that the `lease` gives to this gateway, kept in `store`.
+
+    One thread runs their timers, one keeps the lease, one loads and unloads them. `retention_ms` is how long the
+    positions of a group without members are kept (`offsets.retention.minutes`).
+    """
+
+    def __init__(
+        self, store: OffsetsTopic, lease: GatewayLease, settings: GroupSettings, *, retention_ms: int
+    ) -> None:
+        self._store, self._lease, self._is_over = store, lease, threading.Event()
+        self._wake, self._changed, self._unloaded = threading.Event(), threading.Event(), threading.Event()
+        self.coordination = Coordination(lease, store)
+        self._sharing: list[tuple[Coordination[Any], threading.Event]] = [(self.coordination, self._changed)]
+        self._counts: list[Callable[[], int]] = [store.open]
+        self._registry = GroupRegistry(
+            store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
+        )
+        self.members = GroupCoordinator(self._registry)
+        ended = EndedPositions(self._registry, store)
+        self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
+        self.admin = GroupAdmin(self._registry)
+        self._failed_tasks = set[str]()
+        self._threads = [
+            threading.Thread(target=self._run_timers, name="group-timer", daemon=True),
+            threading.Thread(target=self._keep_lease, name="gateway-lease", daemon=True),
+            threading.Thread(target=self._load, name="group-loader", daemon=True),
+        ]
+
+    def fence(self, partition: int) -> Callable[[Snapshot], None]:
+        """A fence that refuses appends to a partition of `__consumer_offsets` when this gateway leads it no more."""
+        return self._store.fence(partition)
+
+    def share(
+        self, coordination: Coordination[Any], changed: threading.Event, partitions: Callable[[], int]
+    ) -> threading.Event:
+        """Coordinate another store by the same lease: `changed` is set when the lease has changed.
+
+        `partitions` gives its number of partitions, and may raise DistlogError. Returns the event to set after an
+        unload.
+        """
+        self._sharing.append((coordination, changed))
+        self._counts.append(partitions)
+        return self._unloaded
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of `__consumer_offsets`."""
+        return self._store.partitions
+
+    def start(self) -> None:
+        """Join the root's gateways, and load stored groups; failures are logged, and tried again."""
+        if self._has_done("is no gateway of the root yet", self._sync):
+            self._has_done("does not coordinate groups yet", self._step)
+        for thread in self._threads:
+            thread.start()
+
+    def partition_of(self, key: str) -> int:
+        """The partition of `__consumer_offsets` that has a group."""
+        return self._store.partition_of(key)
+
+    def hurry(self) -> None:
+        """Tell waiting members to look for another coordinator."""
+        self._registry.end()
+
+    def stop(self) -> None:
+        """Stop, with all changes on the device; other gateways may coordinate the groups at once."""
+        self._is_over.set()
+        for event in (self._wake, self._changed, self._unloaded):
+            event.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        self._store.close()
+        self._has_done("did not release its lease; other gateways wait until it ends", self._lease.leave)
+
+    def _run_timers(self) -> None:
+        expires_at = time.monotonic() + _EXPIRY_S
+        while _goes_on(self._wake, self._is_over):
+            pause_s = self._guarded(self._registry.expire)
+            if time.monotonic() >= expires_at:
+                self._guarded(self.offsets.expire)
+                expires_at = time.monotonic() + _EXPIRY_S
+            due_s = min(self._registry.due_s, expires_at - time.monotonic())
+            self._wake.wait(max(pause_s, due_s))
+
+    def _guarded(self, work: Callable[[], None]) -> float:
+        """Do `work`; returns the pause after it in s. A fault in one group must not stop the timers of all."""
+        try:
+            work()
+        except Exception:
+            _log.exception("the timers of some groups failed")
+            return _PAUSE_S
+        return 0.0
+
+    def _keep_lease(self) -> None:
+        while _goes_on(self._unloaded, self._is_over):
+            due_s = self._lease.due_s(self._loaded)
+            if due_s > 0:
+                self._unloaded.wait(due_s)
+            elif not self._has_done("could not renew its lease", self._sync):
+                self._is_over.wait(_PAUSE_S)
+
+    def _sync(self) -> None:
+        # the topics of a broker may have different numbers of partitions
+        if self._lease.sync(max(count() for count in self._counts), self._loaded):
+            for _, changed in self._sharing:
+                changed.set()
+
+    @property
+    def _loaded(self) -> set[int]:
+        """The partitions that must not be given up yet."""
+        return set[int]().union(*(coordination.loaded for coordination, _ in self._sharing))
+
+    def _load(self) -> None:
+        while not self._is_over.is_set():
+            self._changed.wait(_PAUSE_S)
+            self._changed.clear()
+            self._has_done("could not load groups", self._step)
+
+    def _step(self) -> None:
+        before = self.coordination.loaded
+        try:
+            self.coordination.step(self._registry)
+        finally:
+            if before - self.coordination.loaded:
+                self._unloaded.set()
+
+    def _has_done(self, task: str, work: Callable[[], None]) -> bool:
+        """Do `work`; False if it failed. A task that fails again and again is logged once."""
+        try:
+            work()
+        except GroupRefusedError:
+            # the lease has changed meanwhile
+            return False
+        except Exception as error:
+            if task not in self._failed_tasks:
+                _log.error("the gateway %s: %s", task, error, exc_info=not isinstance(error, DistlogError))
+            self._failed_tasks.add(task)
+            return False
+        self._failed_tasks.discard(task)
+        return True
+
+
+def _goes_on(wake: threading.Event, is_over: threading.Event) -> bool:
+    """Make `wake` ready for another wait; false when the loop is over.
+
+    In this order: `stop` sets `is_over` first, so a wake-up that is cleared here was seen as the end.
+    """
+    wake.clear()
+    return not is_over.is_set()

@@ -1,4 +1,4 @@
-"""The groups of a gateway: each behind its lock, stored when it must survive, and woken in time."""
+"""The groups of a gateway: each behind its lock, with a timer, and stored when it must survive."""
 
 from __future__ import annotations
 
@@ -8,20 +8,41 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from math import inf
 
-from kio.schema.errors import ErrorCode
+from distlog.core.consumer_offsets import OffsetKey, Position
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import (
+    ClassicGroup,
+    ClassicMember,
+    GroupPhase,
+    GroupRecord,
+    GroupRefusedError,
+    Stored,
+)
+from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, GroupStore, PendingPosition, Positions
+from distlog.gateway.protocol.messages import ErrorCode
 
-from distlog.core.consumer_offsets.positions_format import OffsetKey, Position
-from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.group import Group
-from distlog.gateway.groups.members.classic_group import ClassicGroup, GroupPhase, Stored
-from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.members.group_record import GroupRecord
-from distlog.gateway.groups.members.members import Member
-from distlog.gateway.groups.offsets.group_store import GroupChange, GroupStore, PendingPosition
-from distlog.gateway.groups.offsets.offsets_format import GroupKey
-from distlog.gateway.groups.offsets.positions import Positions
+# ---
+# A group of a gateway: its members, its positions, and the lock of both.
+
+
+@dataclass(slots=True)
+class Group:
+    """A group with its positions. `is_gone`: it was forgotten, and a thread that waited for its lock looks anew."""
+
+    membership: ClassicGroup
+    positions: Positions
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    is_gone: bool = False
+    #: The earliest deadline of the group in the timer's queue.
+    wakes_at: float = inf
+
+
+# ---
+# The groups of a gateway: each behind its lock, with a timer, and stored when it must survive.
+
 
 #: The longest text that a record of `__consumer_offsets` holds, in bytes.
 MAX_TEXT_BYTES = 32_767
@@ -30,7 +51,7 @@ MAX_TEXT_BYTES = 32_767
 class GroupRegistry:
     """The groups by name. `clock` gives ms that never go back; `wall_clock` ms since 1970. For several threads.
 
-    `check` raises GroupRefusedError for the name of a group that is not, or not yet, this gateway's to answer for.
+    `check` raises GroupRefusedError for a group that this gateway does not coordinate, or not yet.
     """
 
     def __init__(
@@ -52,8 +73,8 @@ class GroupRegistry:
         self._is_over = False
 
     def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
-        """Learn what is stored of groups, before the first call. Members go on: their sessions begin now."""
-        standing: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
+        """Load the stored groups, before the first call. Members go on: their sessions begin now."""
+        values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
         pending = list[PendingPosition]()
         for change in changes:
             if isinstance(change, PendingPosition):
@@ -61,11 +82,11 @@ class GroupRegistry:
                 continue
             key, value = change
             if value is None:
-                standing.pop(key, None)
+                values.pop(key, None)
             else:
-                standing[key] = value
-        for key, value in standing.items():
-            # Kafka has a group without a name, which nobody can ask for here
+                values[key] = value
+        for key, value in values.items():
+            # Kafka has a group without a name, which no client can ask for here
             with suppress(GroupRefusedError), self._opened(key.group, make=True) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.positions.apply({(key.topic, key.partition): value})
@@ -76,7 +97,7 @@ class GroupRegistry:
                 group.positions.wait_for(each.producer_id, {(each.key.topic, each.key.partition): each.position})
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
-        """Forget the groups of these names, which `check` refuses by now: another gateway answers for them."""
+        """Forget the groups of these names, which `check` refuses by now: another gateway coordinates them."""
         with self._lock:
             groups = [group for name, group in self._groups.items() if is_of(name)]
         for group in groups:
@@ -90,12 +111,12 @@ class GroupRegistry:
     def opened(
         self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
     ) -> Iterator[Group]:
-        """The group, behind its lock; if it is not there it is made, or GroupRefusedError says what is `missing`."""
+        """The group, with its lock held; a missing one is made, or GroupRefusedError has the code `missing`."""
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
         self.check(name)
         with self._opened(name, make, missing) as group:
-            # it may have been made behind the back of `unload`
+            # it may have been made while `unload` was running
             self.check(name)
             yield group
 
@@ -104,7 +125,7 @@ class GroupRegistry:
         while True:
             if self._is_over:
                 raise GroupRefusedError(ErrorCode.not_coordinator)
-            group = self._found(name, make, missing)
+            group = self._find(name, make, missing)
             with group.lock:
                 if group.is_gone or self._is_over:
                     continue
@@ -115,21 +136,21 @@ class GroupRegistry:
                 return
 
     def names(self) -> list[str]:
-        """The groups that there are."""
+        """The names of all groups."""
         with self._lock:
             return sorted(self._groups)
 
     def has_pending(self, name: str) -> bool:
-        """Whether positions of the group depend on how transactions end."""
+        """True if positions of the group depend on the end of transactions."""
         with self._lock:
             return name in self._groups and self._groups[name].positions.has_pending
 
     def names_with_pending(self) -> list[str]:
-        """The groups of which that holds."""
+        """The groups with such positions."""
         with self._lock:
             return [name for name, group in self._groups.items() if group.positions.has_pending]
 
-    def _found(self, name: str, make: bool, missing: ErrorCode = ErrorCode.none) -> Group:
+    def _find(self, name: str, make: bool, missing: ErrorCode = ErrorCode.none) -> Group:
         with self._lock:
             if name in self._groups:
                 return self._groups[name]
@@ -146,7 +167,7 @@ class GroupRegistry:
             return self._groups.setdefault(name, Group(membership, Positions(name)))
 
     def forget(self, group: Group, done: Stored) -> None:
-        """Delete a group that has no members, and its positions; the caller has its lock."""
+        """Delete a group that has no members, and its positions; the caller holds its lock."""
         membership = group.membership
         places = {*group.positions, *group.positions.pending}
         positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(places))]
@@ -157,7 +178,7 @@ class GroupRegistry:
         self.store.store(membership.id, changes, done)
 
     def _save(self, record: GroupRecord, done: Stored) -> None:
-        group = self._found(record.group, make=False)
+        group = self._find(record.group, make=False)
 
         def locked(code: ErrorCode) -> None:
             with group.lock:
@@ -170,17 +191,17 @@ class GroupRegistry:
 
     @property
     def next_deadline(self) -> float:
-        """When `expire` has something to do, by the clock; `inf` if never."""
+        """The time of the next `expire`, by the clock; `inf` if there is none."""
         with self._lock:
             return self._queue[0][0] if self._queue else inf
 
     @property
     def due_s(self) -> float:
-        """The seconds until `expire` has something to do."""
+        """The seconds until the next `expire`."""
         return max(0.0, (self.next_deadline - self.clock()) / 1000)
 
     def end(self) -> None:
-        """Answer whoever waits, and whoever comes: another gateway coordinates from now on."""
+        """Send all members away, now and later: another gateway coordinates from now on."""
         self._is_over = True
         with self._lock:
             groups = list(self._groups.values())
@@ -189,9 +210,9 @@ class GroupRegistry:
                 _send_away(group.membership)
 
     def expire(self) -> None:
-        """Let each group do what is due by now."""
+        """Call `expire` of each group that has reached its deadline."""
         while (name := self._due()) is not None:
-            # a group that was deleted meanwhile has nothing to do
+            # a group that was deleted meanwhile has no deadline
             with suppress(GroupRefusedError), self.opened(name) as group:
                 group.wakes_at = inf
                 group.membership.expire()
@@ -203,7 +224,7 @@ class GroupRegistry:
         return None
 
     def _queue_up(self, name: str, group: Group) -> None:
-        """Have the timer look at a group at its next deadline; a later one is looked up when this one has come."""
+        """Queue a group's next deadline for the timer, unless the queue has an earlier one of it."""
         deadline = group.membership.next_deadline
         if deadline >= group.wakes_at:
             return
@@ -223,7 +244,7 @@ def _send_away(group: ClassicGroup) -> None:
 def _restore(group: ClassicGroup, record: GroupRecord) -> None:
     group.generation, group.protocol, group.since_ms = record.generation, record.protocol, record.since_ms
     for stored in record.members:
-        member = Member(
+        member = ClassicMember(
             id=stored.id,
             instance_id=stored.instance_id,
             client_id=stored.client_id,

@@ -1,1 +1,1 @@
-"""Who may connect: TLS, and SASL with the users of a file."""
+"""The authentication of clients: TLS, and SASL with the users of a file."""

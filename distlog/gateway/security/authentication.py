@@ -1,27 +1,136 @@
-"""SASL as Kafka's clients speak it: one exchange for each connection, by the users of a file."""
+"""SASL as Kafka's clients speak it: PLAIN (RFC 4616) and SCRAM (RFC 5802), by the users of a file."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
+import re
 import threading
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from distlog.core.log_manager.metrics import Metric, Value
-from distlog.gateway.security.credentials import (
-    MECHANISMS,
-    PLAIN,
-    AuthenticationFailedError,
-    Proved,
-    ScramExchange,
-    check_plain,
-    new_nonce,
+from distlog.core.errors import DistlogError
+from distlog.core.log_manager.log_manager import Metric, Value
+from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSecret, Users, UsersFile, secret_of
+
+# ---
+# The checks of SASL's PLAIN (RFC 4616) and SCRAM (RFC 5802), on messages, without any network.
+
+
+PLAIN = "PLAIN"
+MECHANISMS = (PLAIN, *HASHES)
+#: The mechanism whose secret checks PLAIN: the cheaper one of a user's two.
+_PLAIN_BY = "SCRAM-SHA-256"
+_NONCE_BYTES = 24
+_MAX_TOKEN_BYTES = 8 << 10
+_FIRST = re.compile(
+    r"(?P<gs2>[ny],(?:a=(?P<as>[^,]*))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)"
 )
-from distlog.gateway.security.users import Users
-from distlog.gateway.security.users_file import UsersFile
+_LAST = re.compile(r"(?P<without>c=(?P<gs2>[^,]*),r=(?P<nonce>[^,]*)(?:,[^,]*)*),p=(?P<proof>[A-Za-z0-9+/=]+)")
+_NAME = re.compile(r"(?:[^=]|=2C|=3D)+")
+
+
+def new_nonce() -> str:
+    """Random text, of characters that a SCRAM message may have."""
+    return b64encode(os.urandom(_NONCE_BYTES)).decode()
+
+
+class AuthenticationFailedError(DistlogError):
+    """A client failed to authenticate. Its response does not say why."""
+
+
+class AuthenticatedUser(NamedTuple):
+    """A user, and the secret that authenticated it."""
+
+    name: str
+    secret: ScramSecret
+
+
+def check_plain(token: bytes, users: Users) -> AuthenticatedUser:
+    """The user of a PLAIN message. Raises AuthenticationFailedError, as late for unknown users as for others."""
+    parts = _text(token).split("\0")
+    if len(parts) != 3:
+        raise AuthenticationFailedError("a malformed PLAIN message")
+    acts_as, name, password = parts
+    secret, exists = users.secret(_known_name(name, acts_as), _PLAIN_BY)
+    given = secret_of(_PLAIN_BY, password, secret.salt, secret.iterations)
+    if not hmac.compare_digest(given.stored_key, secret.stored_key) or not exists or not password:
+        raise AuthenticationFailedError("no such user, or another password")
+    return AuthenticatedUser(name, secret)
+
+
+class ScramExchange:
+    """The server's side of one SCRAM exchange: `first`, then `last`. Kafka's clients have no channel binding."""
+
+    def __init__(self, mechanism: str, users: Users, nonce: Callable[[], str]) -> None:
+        self._mechanism, self._users, self._new_nonce = mechanism, users, nonce
+
+    def first(self, token: bytes) -> bytes:
+        """The answer to a client's first message. Raises AuthenticationFailedError."""
+        match = _FIRST.fullmatch(_text(token))
+        if match is None or not _NAME.fullmatch(match["name"]):
+            raise AuthenticationFailedError("a malformed SCRAM message")
+        self._name = _known_name(_unescaped(match["name"]), _unescaped(match["as"] or ""))
+        self._secret, self._exists = self._users.secret(self._name, self._mechanism)
+        self._gs2, self._nonce = match["gs2"], match["nonce"] + self._new_nonce()
+        answer = f"r={self._nonce},s={b64encode(self._secret.salt).decode()},i={self._secret.iterations}"
+        self._messages = f"{match['bare']},{answer}"
+        return answer.encode()
+
+    def last(self, token: bytes) -> tuple[bytes, AuthenticatedUser]:
+        """The answer to a client's last message, a proof of the server; the user. Raises as `first`."""
+        match = _LAST.fullmatch(_text(token))
+        if match is None or match["nonce"] != self._nonce or _decoded(match["gs2"]) != self._gs2.encode():
+            raise AuthenticationFailedError("a malformed SCRAM message")
+        algorithm, message = HASHES[self._mechanism], f"{self._messages},{match['without']}".encode()
+        signature = hmac.digest(self._secret.stored_key, message, algorithm)
+        proof = _decoded(match["proof"])
+        if len(proof) != len(signature):
+            raise AuthenticationFailedError("a malformed SCRAM message")
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored = hashlib.new(algorithm, client_key).digest()
+        if not hmac.compare_digest(stored, self._secret.stored_key) or not self._exists:
+            raise AuthenticationFailedError("no such user, or another password")
+        verifier = b64encode(hmac.digest(self._secret.server_key, message, algorithm))
+        return b"v=" + verifier, AuthenticatedUser(self._name, self._secret)
+
+
+def _text(token: bytes) -> str:
+    if len(token) > _MAX_TOKEN_BYTES:
+        raise AuthenticationFailedError("a SASL message is too long")
+    try:
+        return bytes(token).decode()
+    except UnicodeDecodeError:
+        raise AuthenticationFailedError("a SASL message is no UTF-8") from None
+
+
+def _known_name(name: str, acts_as: str) -> str:
+    """The name, if it is valid, and the client does not want to act as another user."""
+    if not name or len(name.encode()) > MAX_NAME_BYTES or acts_as not in ("", name):
+        raise AuthenticationFailedError("no such user, or another password")
+    return name
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise AuthenticationFailedError("a malformed SCRAM message") from None
+
+
+# ---
+# SASL as Kafka's clients speak it: one exchange for each connection, by the users of a file.
 
 
 class Authentication:
-    """What all connections of a gateway share; for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
+    """A gateway's SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
 
     def __init__(
         self,
@@ -47,33 +156,33 @@ class Authentication:
 
 
 class SaslExchange:
-    """Who is at the other end of one connection; its requests come one after the other."""
+    """The SASL exchange of one connection, whose requests come one after the other."""
 
     def __init__(self, authentication: Authentication) -> None:
         self._all = authentication
         self._mechanism = ""
         self._scram: ScramExchange | None = None
-        self._proved: Proved | None = None
+        self._user: AuthenticatedUser | None = None
         #: Whether the next frame is a bare token, without Kafka's head: the client began with SaslHandshake 0.
         self.takes_tokens = False
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """What a client may choose from."""
+        """The mechanisms that a client may choose from."""
         return self._all.mechanisms
 
     @property
     def expects_handshake(self) -> bool:
-        """Whether the client has not chosen a mechanism yet."""
+        """True if the client has not chosen a mechanism yet."""
         return not self._mechanism
 
     @property
     def mechanism(self) -> str:
-        """What the client chose."""
+        """The client's mechanism; empty before it has chosen one."""
         return self._mechanism
 
     def choose(self, mechanism: str, *, by_tokens: bool) -> bool:
-        """Begin by a mechanism; False if the gateway does not have it."""
+        """Begin with a mechanism; False if the gateway does not have it."""
         if mechanism not in self._all.mechanisms:
             self._all.note("other", "failed")
             return False
@@ -81,28 +190,28 @@ class SaslExchange:
         return True
 
     def step(self, token: bytes) -> tuple[bytes, str | None]:
-        """The answer to a client's token, and the user's name if it is proved now.
+        """The answer to a client's token, and the user's name if it is authenticated now.
 
-        Raises AuthenticationFailedError; then the connection is of no use any more.
+        Raises AuthenticationFailedError; then the connection must end.
         """
         try:
-            answer, self._proved = self._step(token)
+            answer, self._user = self._step(token)
         except AuthenticationFailedError:
             self._all.note(self._mechanism, "failed")
             raise
-        if self._proved is None:
+        if self._user is None:
             return answer, None
         self.takes_tokens = False
         self._all.note(self._mechanism, "ok")
-        return answer, self._proved.name
+        return answer, self._user.name
 
     def is_revoked(self, users: Users) -> bool:
-        """Whether the user was proved, and was deleted since, or has another password."""
-        if self._proved is None:
+        """True if the authenticated user was deleted since, or has another password."""
+        if self._user is None:
             return False
-        return self._proved.secret not in users.secrets.get(self._proved.name, {}).values()
+        return self._user.secret not in users.secrets.get(self._user.name, {}).values()
 
-    def _step(self, token: bytes) -> tuple[bytes, Proved | None]:
+    def _step(self, token: bytes) -> tuple[bytes, AuthenticatedUser | None]:
         if self._mechanism == PLAIN:
             return b"", check_plain(token, self._all.users.current())
         if self._scram is None:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from distlog.core.errors import InvalidConfigError
 
-#: What `ssl.client.auth` may be, and what it means.
+#: The values of `ssl.client.auth`, and their meanings.
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _MAX_PASSWORD_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The paths of PEM files: the certificate with those between it and its root, its key, and whom clients' have.
+    """The paths of PEM files: the certificate chain, its key, and the authorities of clients' certificates.
 
     `key_password_file` has the key's password in its first line, which is never kept.
     """
@@ -26,14 +26,14 @@ class TlsFiles:
     key_password_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """TLS 1.2 or newer, as a server. Raises InvalidConfigError, which tells a file and no password."""
+        """TLS 1.2 or newer, as a server. Raises InvalidConfigError, which names a file and no password."""
         self._check()
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        # a client could have us work for nothing by it
-        made.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # renegotiation would let clients cause expensive work
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         try:
-            made.load_cert_chain(self.certificate, self.key, password=self._password)
+            context.load_cert_chain(self.certificate, self.key, password=self._password)
         except (OSError, ValueError) as error:
             raise InvalidConfigError(
                 f"cannot use the certificate and its key: {_reason(error)}",
@@ -42,20 +42,20 @@ class TlsFiles:
             ) from None
         if self.ca is not None:
             try:
-                made.load_verify_locations(self.ca)
+                context.load_verify_locations(self.ca)
             except OSError as error:
                 raise InvalidConfigError(
                     f"cannot use the certificates of clients' authorities: {_reason(error)}", cafile=self.ca
                 ) from None
-        made.verify_mode = CLIENT_AUTH[self.client_auth]
-        return made
+        context.verify_mode = CLIENT_AUTH[self.client_auth]
+        return context
 
     def _check(self) -> None:
         if self.client_auth not in CLIENT_AUTH:
             raise InvalidConfigError(f"ssl.client.auth is one of {', '.join(CLIENT_AUTH)}", found=self.client_auth)
         if (self.ca is None) == (self.client_auth != "none"):
             raise InvalidConfigError(
-                "clients' certificates are checked by a file of authorities: give both, or neither",
+                "clients' certificates need a file of authorities: give both settings, or neither",
                 cafile=self.ca,
                 client_auth=self.client_auth,
             )

@@ -1,56 +1,216 @@
-"""Reads and writes the file of users. Whoever can write to it can log in as anybody; who can read it can guess."""
+"""The users of a gateway, and their file: JSON without passwords."""
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
+import hmac
+import json
 import logging
 import os
 import stat
 import threading
-from collections.abc import Callable
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from distlog.core.errors import DistlogError, InvalidConfigError, StorageError
-from distlog.gateway.security.users import Users, parse_users
+from distlog.core.storage.durable_files import sync_folder
+from distlog.core.storage.locks_and_pages import flocked
+
+# ---
+# The secret that a server keeps for SCRAM (RFC 5802 and 7677): enough to check a password, not to log in with it.
+#
+# As in Kafka and its clients, a name and a password are their UTF-8 bytes, without SASLprep.
+
+
+#: The hash function of each mechanism.
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+#: The iterations of a new secret: the most that Kafka allows for its own. Clients demand a minimum.
+ITERATIONS = 16_384
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
+SALT_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ScramSecret:
+    """One user's secret for one mechanism. It never shows its keys."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+def secret_of(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramSecret:
+    """The secret of a password; it takes some ms, on purpose."""
+    name = HASHES[mechanism]
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", name)
+    return ScramSecret(
+        salt, iterations, hashlib.new(name, client_key).digest(), hmac.digest(salted, b"Server Key", name)
+    )
+
+
+def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, ScramSecret]:
+    """Secrets of a password for all mechanisms, with salts from `random`."""
+    return {mechanism: secret_of(mechanism, password, random(SALT_BYTES), ITERATIONS) for mechanism in HASHES}
+
+
+# ---
+# The users of a gateway, and their file: JSON without passwords.
+#
+# {"format": 1,
+#  "decoy": "<base64>",
+#  "users": {"alice": {"SCRAM-SHA-256": {"salt": "<base64>", "iterations": 16384,
+#                                        "stored_key": "<base64>", "server_key": "<base64>"},
+#                      "SCRAM-SHA-512": ...}}}
+
+
+_FORMAT = 1
+_DECOY_BYTES = 32
+MAX_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """All users by name, each with a secret for every mechanism.
+
+    `decoy` is a key from which names without a user get salts of their own, always the same, so that they cannot be
+    told from users.
+    """
+
+    decoy: bytes = field(repr=False)
+    secrets: Mapping[str, Mapping[str, ScramSecret]] = field(repr=False)
+
+    def secret(self, name: str, mechanism: str) -> tuple[ScramSecret, bool]:
+        """The secret of a user, and True; for another name a secret that no password fits, and False."""
+        secrets = self.secrets.get(name)
+        if secrets is not None:
+            return secrets[mechanism], True
+        algorithm = HASHES[mechanism]
+        salt = hmac.digest(self.decoy, f"{mechanism} {name}".encode(errors="surrogateescape"), "sha256")
+        key = bytes(hashlib.new(algorithm).digest_size)
+        return ScramSecret(salt, ITERATIONS, key, key), False
+
+    def with_user(self, name: str, secrets: Mapping[str, ScramSecret]) -> Users:
+        """The users with this one, instead of the one with that name. Raises InvalidConfigError."""
+        return replace(self, secrets={**self.secrets, check_name(name): secrets})
+
+    def without_user(self, name: str) -> Users:
+        """The users without this one. Raises InvalidConfigError if there is none with that name."""
+        if name not in self.secrets:
+            raise InvalidConfigError("there is no such user", user=name)
+        return replace(self, secrets={each: kept for each, kept in self.secrets.items() if each != name})
+
+    def to_json(self) -> str:
+        """The file's text."""
+        users = {
+            name: {mechanism: _written(secret) for mechanism, secret in sorted(secrets.items())}
+            for name, secrets in sorted(self.secrets.items())
+        }
+        document = {"format": _FORMAT, "decoy": b64encode(self.decoy).decode(), "users": users}
+        return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def parse_users(text: str) -> Users:
+    """The users that `to_json` wrote. Raises InvalidConfigError, which does not quote the file."""
+    try:
+        document = json.loads(text)
+        if document["format"] != _FORMAT:
+            raise InvalidConfigError("the file of users has a format that only a newer distlog may know")
+        decoy = b64decode(document["decoy"], validate=True)
+        users = {check_name(name): _secrets(name, each) for name, each in document["users"].items()}
+        if len(decoy) != _DECOY_BYTES:
+            raise ValueError("the decoy has another length")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, InvalidConfigError):
+            raise
+        raise InvalidConfigError("this is no file of users: make one with `distlog users`") from None
+    return Users(decoy, users)
+
+
+def check_name(name: str) -> str:
+    """The name of a user. Raises InvalidConfigError for one that no client could send, or no log could show."""
+    if not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
+        raise InvalidConfigError(f"a user's name has 1 to {MAX_NAME_BYTES} bytes, all printable", user=ascii(name))
+    return name
+
+
+def _written(secret: ScramSecret) -> dict[str, Any]:
+    keys = {"salt": secret.salt, "stored_key": secret.stored_key, "server_key": secret.server_key}
+    return {"iterations": secret.iterations, **{name: b64encode(key).decode() for name, key in keys.items()}}
+
+
+def _secrets(name: str, fields: Any) -> dict[str, ScramSecret]:
+    try:
+        return {mechanism: _secret(mechanism, fields[mechanism]) for mechanism in HASHES}
+    except (ValueError, KeyError, TypeError):
+        raise InvalidConfigError("a user has no whole secret: set the password again", user=name) from None
+
+
+def _secret(mechanism: str, fields: Any) -> ScramSecret:
+    salt, stored, server = (b64decode(fields[key], validate=True) for key in ("salt", "stored_key", "server_key"))
+    size, iterations = hashlib.new(HASHES[mechanism]).digest_size, fields["iterations"]
+    if type(iterations) is not int or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise ValueError("iterations")
+    if len(stored) != size or len(server) != size or not salt:
+        raise ValueError("keys")
+    return ScramSecret(salt, iterations, stored, server)
+
+
+# ---
+# Reads and writes the file of users. Write access to it allows logins as any user; read access allows guessing.
+
 
 _log = logging.getLogger("distlog.gateway")
 _PRIVATE = 0o600
-#: A group may read it, as where a file is mounted for a process; nobody else may do anything.
+#: A group may read it, as where a file is mounted for a process; other users have no access.
 _OTHERS = 0o037
-_DECOY_BYTES = 32
 #: No file of users is larger: a million of them are about half of it.
 _MAX_BYTES = 1 << 30
+#: How long to wait for another process that changes the users; that takes milliseconds.
+_WAIT_S = 10.0
 
 _Stamp = tuple[int, ...]
 
 
 def read_users(path: str) -> Users:
-    """The users in the file. Raises InvalidConfigError, also if others than its owner may use it; StorageError."""
+    """The users in the file. Raises InvalidConfigError, also if others than its owner have access; StorageError."""
     return _read(path)[0]
 
 
-def write_users(path: str, change: Callable[[Users], Users], random: Callable[[int], bytes] = os.urandom) -> None:
-    """Change the users in the file, which is made if there is none, all at once, for its owner alone.
+def write_users(
+    path: str,
+    change: Callable[[Users], Users],
+    random: Callable[[int], bytes] = os.urandom,
+    *,
+    timeout_s: float = _WAIT_S,
+) -> None:
+    """Change the users in the file, atomically; a missing one is created, for its owner only.
 
-    Raises InvalidConfigError, StorageError; then the file is as it was. Two who do this at once wait for each other.
+    Raises InvalidConfigError, StorageError; then the file is as it was. Processes that do this at once wait for each
+    other, by the lock of a file beside it, `timeout_s` at most: then LockHeldError names the holder.
     """
-    try:
-        folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
+    target = os.path.realpath(path)
+    with flocked(f"{target}.lock", timeout_s) as lock:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            # the lock file is for the owner of the file of users, too
+            with suppress(PermissionError):
+                os.fchmod(lock, _PRIVATE)
+            _as_before(target, lock, _PRIVATE)
             users = read_users(path) if os.path.lexists(path) else Users(random(_DECOY_BYTES), {})
-            _replace(os.path.realpath(path), change(users).to_json().encode())
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        if isinstance(error, DistlogError):
-            raise
-        raise StorageError(f"cannot write the file of users: {error.strerror or error}", path=path) from None
+            _replace(target, change(users).to_json().encode())
+            sync_folder(os.path.dirname(target))
+        except OSError as error:
+            if isinstance(error, DistlogError):
+                raise
+            raise StorageError(f"cannot write the file of users: {error.strerror or error}", path=path) from None
 
 
 class UsersFile:
-    """The users of a file as they are now, for many threads. What cannot be read leaves them as they were."""
+    """The users of a file as they are now, for many threads. If the file cannot be read they stay as they were."""
 
     def __init__(self, path: str) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -83,12 +243,12 @@ def _read(path: str) -> tuple[Users, _Stamp]:
             facts = os.fstat(file.fileno())
             if facts.st_mode & _OTHERS:
                 raise InvalidConfigError(
-                    "others than its owner may use the file of users: chmod 600, or 640",
+                    "other users than its owner have access to the file of users: chmod 600, or 640",
                     path=path,
                     mode=oct(stat.S_IMODE(facts.st_mode)),
                 )
             if 0 not in (os.geteuid(), facts.st_uid) and facts.st_uid != os.geteuid():
-                raise InvalidConfigError("the file of users is somebody else's: chown it", path=path)
+                raise InvalidConfigError("the file of users belongs to another user: chown it", path=path)
             text = file.read(_MAX_BYTES).decode()
     except OSError as error:
         raise StorageError(f"cannot read the file of users: {error.strerror or error}", path=path) from None
@@ -111,12 +271,12 @@ def _stamp_of(path: str) -> _Stamp:
 def _replace(path: str, data: bytes) -> None:
     new = f"{path}.new"
     with suppress(FileNotFoundError):
-        # of one who was killed
+        # a killed process may have left it
         os.unlink(new)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:
         with open(descriptor, "wb") as file:
-            _as_before(path, descriptor)
+            _as_before(path, descriptor, 0o777 & ~_OTHERS)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -127,10 +287,10 @@ def _replace(path: str, data: bytes) -> None:
         raise
 
 
-def _as_before(path: str, descriptor: int) -> None:
-    """Give the new file the owner and mode of the old one, so that a gateway of another user still reads it."""
-    # where that is not allowed, the file is its owner's alone: its group is another one
+def _as_before(path: str, descriptor: int, mode: int) -> None:
+    """Give a file the owner of the file at `path`, and its mode within `mode`, for a gateway of another user."""
+    # without permission for that, the file stays its owner's: its group is another one
     with suppress(FileNotFoundError, PermissionError):
         facts = os.stat(path)
         os.fchown(descriptor, facts.st_uid, facts.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(facts.st_mode) & ~_OTHERS)
+        os.fchmod(descriptor, stat.S_IMODE(facts.st_mode) & mode)

@@ -1,29 +1,410 @@
-"""One client's connection. It has one request under way at a time, as in Kafka, so responses keep their order."""
+"""Connections: limited, cut into frames, and served one request at a time (Kafka's Acceptor, Processor)."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, TimeoutError
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from distlog.gateway.protocol.invalid_request import InvalidRequestError
-from distlog.gateway.protocol.request_frame import read_head
-from distlog.gateway.protocol.response_frame import Piece
-from distlog.gateway.security.users import Users
-from distlog.gateway.server.frames import Frames
-from distlog.gateway.server.patience import Patience
-from distlog.gateway.server.processor import Processor
-from distlog.gateway.server.request import TOKEN_HEAD, ClientSession, Request, SaslToken, TokenRequest
-from distlog.gateway.server.request_memory import MemoryShare
+import numpy as np
+
+from distlog.core.errors import StorageError
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.protocol.frames import RequestHead, ResponsePiece, read_client_id, read_head
+from distlog.gateway.protocol.messages import InvalidRequestError
+from distlog.gateway.security.authentication import Authentication, SaslExchange
+from distlog.gateway.security.users_file import Users
+from distlog.gateway.server.fairness import Share, Shares, owner_of
+from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.server.request import TOKEN_HEAD, ClientSession, Request, SaslToken, TokenRequest, parsed_size
+
+# ---
+# One deadline for the stop of a gateway, so that no part of it takes longer.
+
+
+class ShutdownDeadline:
+    """The moment `timeout_s` from now."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end_s = time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that are left; 0 if none."""
+        return max(self._end_s - time.monotonic(), 0)
+
+    def result_of(self, work: Future[bool]) -> bool:
+        """The result of `work`; False if it is not done in time. Raises its errors."""
+        try:
+            return work.result(self.left_s)
+        except TimeoutError:
+            return False
+
+    def has_done(self, work: Callable[[], None]) -> bool:
+        """Do `work` in another thread; False if it is not done in time, and goes on. Raises its errors."""
+        done: Future[bool] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(True)
+
+        threading.Thread(target=run, name="gateway-close", daemon=True).start()
+        return self.result_of(done)
+
+
+# ---
+# Received bytes are cut into frames: a length, and as many bytes, as Kafka's protocol has them.
+#
+# Received bytes go into a buffer that all connections share; only a frame that is larger than that, or incomplete,
+# has memory of its own. So an idle connection has none, and a length without its bytes costs no memory either:
+# unwritten pages of a large frame are only an address, and memory is requested as the frame comes.
+
+
+_LENGTH = 4
+#: The first request for memory; later ones double the frame's.
+_STEP = 64 << 10
+
+
+class FrameReader:
+    """The frames of one connection. `largest` bounds their length; it may be changed between frames."""
+
+    def __init__(self, shared: memoryview, largest: int) -> None:
+        self._shared, self.largest = shared, largest
+        self._rest = b""
+        self._frame: memoryview | None = None
+        self._filled = self._granted = 0
+
+    @property
+    def wanted(self) -> int:
+        """The bytes of memory that the present frame needs now; 0 if it needs none."""
+        if self._frame is None or self._filled < self._granted:
+            return 0
+        return min(max(2 * self._filled, _STEP), len(self._frame)) - self._granted
+
+    @property
+    def missing(self) -> int:
+        """The missing bytes of the present frame."""
+        return 0 if self._frame is None else len(self._frame) - self._filled
+
+    @property
+    def is_begun(self) -> bool:
+        """True if a part of a frame is there, and the rest is missing."""
+        return self._frame is not None or bool(self._rest)
+
+    @property
+    def unframed(self) -> int:
+        """The received bytes that belong to no frame yet."""
+        return len(self._rest)
+
+    def room(self) -> memoryview:
+        """The buffer for the next received bytes."""
+        return self._shared if self._frame is None else self._frame[self._filled : self._granted]
+
+    def grant(self, size: int) -> None:
+        """Take memory for so many bytes more."""
+        self._granted += size
+
+    def received(self, count: int) -> None:
+        """Take `count` bytes that were received into the buffer."""
+        if self._frame is None:
+            self._rest += bytes(self._shared[:count])
+        else:
+            self._filled += count
+
+    def begin(self) -> int:
+        """Begin the next frame if its length is there; returns the length, or 0 if no frame was begun.
+
+        Raises InvalidRequestError for a length that cannot be.
+        """
+        if self._frame is not None or len(self._rest) < _LENGTH:
+            return 0
+        length = int.from_bytes(self._rest[:_LENGTH], "big", signed=True)
+        if not 0 < length <= self.largest:
+            raise InvalidRequestError("a request has an impossible length", length=length, largest=self.largest)
+        part, self._rest = self._rest[_LENGTH : _LENGTH + length], self._rest[_LENGTH + length :]
+        self._filled, self._granted = len(part), 0
+        if self._filled == length:
+            self._frame = memoryview(part)
+        else:
+            self._frame = np.empty(length, np.uint8).data
+            self._frame[: self._filled] = part
+        return length
+
+    def next(self) -> memoryview | None:
+        """The frame that was begun, without its length, if all of it is there."""
+        if self._frame is None or self._filled < len(self._frame):
+            return None
+        frame, self._frame, self._filled = self._frame.toreadonly(), None, 0
+        return frame
+
+
+# ---
+# The timeouts of a client that does not go on.
+
+
+#: A large request or response has a second more for each of these bytes.
+BYTES_PER_S = 1 << 20
+
+
+class ConnectionTimeouts:
+    """The times of one connection, by the event loop's clock, which gives seconds."""
+
+    def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
+        self._clock_s, self._config = clock_s, config
+        self._created_s = self._touched_s = clock_s()
+        self._due_s: float | None = None
+
+    def touched(self) -> None:
+        """The client has sent or taken something."""
+        self._touched_s = self._clock_s()
+
+    def begins(self, size: int) -> None:
+        """It is the client's turn: to send the rest of a request of so many bytes, or to take such a response."""
+        if size or self._due_s is None:
+            self._due_s = self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
+
+    def ends(self) -> None:
+        """It is not the client's turn any more."""
+        self._due_s = None
+        self.touched()
+
+    def expiry(self, *, is_idle: bool, is_known: bool) -> str | None:
+        """The reason to end the connection now; None if there is none."""
+        now_s, config = self._clock_s(), self._config
+        silent_ms = 1000 * (now_s - self._touched_s)
+        if self._due_s is not None and (now_s > self._due_s or silent_ms > config.request_timeout_ms):
+            return "the client stopped, or is too slow, in the middle of a request or a response"
+        waits = is_idle or self._due_s is not None
+        if waits and not is_known and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
+            return "the client did not authenticate in time"
+        if is_idle and silent_ms > config.connections_max_idle_ms:
+            return "the client was idle for connections.max.idle.ms"
+        return None
+
+
+# ---
+# Opens the sockets at which a gateway listens.
+
+
+_BACKLOG = 512
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError."""
+    sockets: list[socket.socket] = []
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, *_, address in dict.fromkeys(addresses):
+            number = sockets[0].getsockname()[1] if sockets else port
+            sockets.append(_listening_socket(family, (address[0], number, *address[2:])))
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
+    return sockets
+
+
+def _listening_socket(family: int, address: tuple[object, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            with suppress(OSError):
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+# ---
+# The memory of all requests that are received or handled (Kafka's queued.max.request.bytes).
+#
+# Used by the network's thread alone.
+
+
+#: So much of a request is always taken, so that large ones that do not arrive do not block the others.
+_ALWAYS_TAKEN = 64 << 10
+
+
+class RequestMemory:
+    """`limit` bytes for requests and responses, of which one user or address has three quarters at the most.
+
+    A request keeps its memory while it waits for memory for the rest. When all holders of memory wait, one of them
+    goes on beyond the limit, or none ever would. A response is there already: later requests wait for its memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._most, self.used = limit, limit * 3 // 4, 0
+        # by owner, but for the part that is always taken; and the holders that do not wait, which will give back
+        self._used_by, self._going_on = Counter[str](), Counter[str]()
+        self._waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
+
+    def take(self, share: MemoryShare, size: int, go_on: Callable[[], None]) -> bool:
+        """Take so many bytes more for a request; False if it must wait: then `go_on` is called when it has them."""
+        if self._is_small(share, size) or self._has(share, size):
+            self.give(share, size)
+            return True
+        self._waiting[share] = size, go_on
+        self._count(share, -1)
+        return False
+
+    def give_back(self, share: MemoryShare) -> None:
+        """Give back all of a share, and let other requests go on."""
+        if self._waiting.pop(share, None) is None:
+            self._count(share, -1)
+        self._resize(share, 0)
+        while (first := self._next()) is not None:
+            size, go_on = self._waiting.pop(first)
+            self._count(first, 1)
+            self.give(first, size)
+            go_on()
+
+    def give(self, share: MemoryShare, size: int) -> None:
+        """Count bytes that are there, whether they fit or not."""
+        if not size:
+            return
+        is_new = not share.size
+        self._resize(share, share.size + size)
+        if is_new:
+            self._count(share, 1)
+
+    def _next(self) -> MemoryShare | None:
+        """The waiting request that may go on; of several, the one whose owner has the least."""
+        able = [share for share, (size, _) in self._waiting.items() if self._has(share, size)]
+        return min(able, key=lambda each: self._used_by[each.owner], default=None)
+
+    def _is_small(self, share: MemoryShare, size: int) -> bool:
+        return share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
+
+    def _has(self, share: MemoryShare, size: int) -> bool:
+        itself = share.size > 0 and share not in self._waiting
+        if self._used_by[share.owner] + size > self._most and self._going_on[share.owner] > itself:
+            return False
+        return self.used + size <= self._limit or self._going_on.total() <= itself
+
+    def _resize(self, share: MemoryShare, size: int) -> None:
+        self.used += size - share.size
+        self._used_by[share.owner] += max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0)
+        if not self._used_by[share.owner]:
+            del self._used_by[share.owner]
+        share.size = size
+
+    def _count(self, share: MemoryShare, change: int) -> None:
+        """Note that a holder begins, or ceases, to go on."""
+        if share.size:
+            self._going_on[share.owner] += change
+            if not self._going_on[share.owner]:
+                del self._going_on[share.owner]
+
+
+class MemoryShare:
+    """The memory of one connection's request, or of its response; `owner` is the user or address that has it."""
+
+    def __init__(self, memory: RequestMemory, owner: str) -> None:
+        self._memory, self.owner, self.size = memory, owner, 0
+
+    def take(self, size: int, go_on: Callable[[], None]) -> bool:
+        """See `RequestMemory.take`."""
+        return self._memory.take(self, size, go_on)
+
+    def give(self, size: int) -> None:
+        """See `RequestMemory.give`."""
+        self._memory.give(self, size)
+
+    def give_back(self) -> None:
+        """Give back all."""
+        self._memory.give_back(self)
+
+
+# ---
+# The shared state of a gateway's connections, all in the thread of one event loop: Kafka's Processor.
+
+
+#: The principal of all clients where none has to authenticate.
+ANONYMOUS = "ANONYMOUS"
+#: The bytes received in one step, except of a larger request.
+_SHARED_BYTES = 64 << 10
+
+
+class Processor:
+    """The event loop `loop`, its connections, and `offer`, which gets their requests.
+
+    `supports` tells whether a request's body can be read: False for a version that is answered without it, and an
+    InvalidRequestError for a request that this client may not send now. With `authentication`, clients must
+    authenticate.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        shares: Shares,
+        quotas: Quotas,
+        offer: Callable[[Request], None],
+        supports: Callable[[RequestHead, ClientSession], bool],
+        clock: Callable[[], int],
+        authentication: Authentication | None,
+    ) -> None:
+        self.config, self.loop, self.offer, self.supports, self.clock = config, loop, offer, supports, clock
+        self.authentication, self.shares, self.quotas = authentication, shares, quotas
+        self.memory = RequestMemory(config.queued_max_request_bytes)
+        self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))
+        self.connections = set[Any]()
+        self.is_open = False
+        self._sessions, self._of = set[ClientSession](), Counter[str]()
+        #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
+        self.accepted = self.refused = self.tls_failed = self.hung_up = 0
+
+    def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
+        """Take a new connection, unless there are too many, in all or from its host: then None."""
+        host, config = address[0], self.config
+        if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
+            self.refused += 1
+            return None
+        self.accepted += 1
+        sasl = SaslExchange(self.authentication) if self.authentication else None
+        session = ClientSession(address, local, None if sasl else ANONYMOUS, sasl)
+        self._sessions.add(session)
+        self._of[host] += 1
+        return session
+
+    def left(self, session: ClientSession) -> None:
+        """Forget a connection that has ended."""
+        if session in self._sessions:
+            self._sessions.remove(session)
+            self._of[session.address[0]] -= 1
+            if not self._of[session.address[0]]:
+                del self._of[session.address[0]]
+
+
+# ---
+# One client's connection. It has one request under way at a time, as in Kafka, so responses keep their order.
+
 
 _log = logging.getLogger("distlog.gateway")
-#: What may wait for a client before the rest of a response waits.
+#: The most unsent bytes before the rest of a response waits.
 _WRITE_BUFFER_BYTES = 64 << 10
 _WRITTEN_BYTES = 256 << 10
-#: What a client may send while its last request is under way.
-_HELD_BYTES = 64 << 10
+#: The most bytes that a client may send while its last request is under way.
+_UNFRAMED_BYTES = 64 << 10
 #: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
 _GOODBYE_S = 3.0
 
@@ -34,13 +415,13 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, processor: Processor, session: ClientSession) -> None:
         self._processor, self.session = processor, session
         self._request: Request | None = None
-        self._memory = MemoryShare(processor.memory)
+        self._memory = MemoryShare(processor.memory, self._owner)
         self._transport: Any = None
-        self._pieces: list[Piece] = []
+        self._pieces: list[ResponsePiece] = []
         self._is_paused = self._is_stopping = False
-        self._is_lost, self._reads = False, True
-        self._frames = Frames(processor.shared_buffer, self._largest())
-        self._patience = Patience(processor.loop.time, processor.config)
+        self._is_lost, self._reads, self._is_throttled = False, True, False
+        self._frames = FrameReader(processor.shared_buffer, self._largest())
+        self._timeouts = ConnectionTimeouts(processor.loop.time, processor.config)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; asyncio calls it."""
@@ -51,9 +432,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def look(self, users: Users | None) -> None:
-        """End the connection of a client that takes too long, or of a user who is not one of `users` any more."""
+        """End the connection of a client that takes too long, or whose user is not one of `users` any more."""
         is_known = self.session.principal is not None
-        why = self._patience.verdict(is_idle=self._is_idle, is_known=is_known)
+        why = self._timeouts.expiry(is_idle=self._is_idle, is_known=is_known)
         if why is not None:
             self.hang_up(why)
         elif users is not None and self.session.sasl is not None and self.session.sasl.is_revoked(users):
@@ -61,52 +442,59 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_made(self) -> bool:
-        """Whether it was begun, after TLS's handshake; only then will it end by itself."""
+        """True if it was begun, after TLS's handshake; only then will it end by itself."""
         return self._transport is not None
 
     @property
     def _is_idle(self) -> bool:
-        """Whether nothing is under way: a client that is silent now owes nothing, and is owed nothing."""
+        """True if nothing is under way: a client that is silent now owes nothing, and is owed nothing."""
         return self._request is None and not self._frames.is_begun
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where asyncio puts what it receives."""
+        """The buffer for received bytes; asyncio calls it."""
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was received; asyncio calls it."""
-        self._patience.touched()
+        """Take received bytes; asyncio calls it."""
+        self._timeouts.touched()
         self._guarded(partial(self._received, nbytes))
 
     def _received(self, count: int) -> None:
         self._frames.received(count)
-        if self._request is None:
+        if self._request is None and not self._is_throttled:
             self._next()
-        elif self._frames.held >= _HELD_BYTES:
+        elif self._frames.unframed >= _UNFRAMED_BYTES:
             # until then it is read on, to learn of a client that goes away while it waits
             self._read_on(False)
 
     def _next(self) -> None:
-        """Handle the next frame if it is all there; the one behind it waits until it is answered."""
+        """Handle the next frame if it is complete; a later one waits until it is answered."""
         size = self._frames.begin()
         if self._frames.is_begun:
-            self._patience.begins(size)
+            self._timeouts.begins(size)
         if wanted := self._frames.wanted:
             if not self._memory.take(wanted, partial(self._has_memory, wanted)):
-                self._patience.ends()
+                self._timeouts.ends()
                 self._read_on(False)
                 return
             self._frames.grant(wanted)
         frame = self._frames.next()
         if frame is not None:
-            self._patience.ends()
-            self._request = self._made(frame)
+            self._timeouts.ends()
+            self._request = self._new_request(frame)
+            # objects are larger than bytes
+            if self._memory.take(parsed_size(self._request), self._offer):
+                self._offer()
+
+    def _offer(self) -> None:
+        """Have the request handled, now that there is memory for it."""
+        if self._request is not None:
             self._processor.offer(self._request)
 
     def _has_memory(self, size: int) -> None:
         """Go on with a frame that has waited for memory."""
         self._frames.grant(size)
-        self._patience.begins(self._frames.missing)
+        self._timeouts.begins(self._frames.missing)
         self._read_on(True)
         self._guarded(self._next)
 
@@ -115,56 +503,83 @@ class Connection(asyncio.BufferedProtocol):
             self._reads = whether
             (self._transport.resume_reading if whether else self._transport.pause_reading)()
 
-    def _made(self, frame: memoryview) -> Request:
+    def _new_request(self, frame: memoryview) -> Request:
         loop, session = self._processor.loop, self.session
         answers: Any = {
             "session": session,
+            "quotas": self._processor.quotas,
             "received_ms": self._processor.clock(),
             "send": lambda pieces: _call(loop, partial(self._send, pieces)),
             "send_last": lambda pieces, after_s: _call(loop, partial(self._send_last, pieces, after_s)),
             "hang_up": lambda why: _call(loop, partial(self._failed, why)),
         }
         if session.sasl is not None and session.sasl.takes_tokens:
-            return TokenRequest(TOKEN_HEAD, None, body=SaslToken(bytes(frame)), **answers)
+            share = self._share("")
+            return TokenRequest(TOKEN_HEAD, None, share=share, body=SaslToken(bytes(frame)), **answers)
         head = read_head(frame)
-        return Request(head, frame if self._processor.supports(head, session) else None, **answers)
+        body = frame if self._processor.supports(head, session) else None
+        client_id = "" if body is None else read_client_id(body)
+        return Request(head, body, share=self._share(client_id), client_id=client_id, **answers)
 
-    def _send(self, pieces: Sequence[Piece]) -> None:
+    def _share(self, client_id: str) -> Share:
+        return self._processor.shares.share(self._owner, client_id)
+
+    @property
+    def _owner(self) -> str:
+        session = self.session
+        return owner_of(None if session.principal == ANONYMOUS else session.principal, session.address[0])
+
+    def _send(self, pieces: Sequence[ResponsePiece]) -> None:
         """Send a response; then it is the next request's turn."""
         self._frames.largest = self._largest()
         self._memory.give_back()
         if self._is_lost:
             self._end_request()
             return
-        self._pieces = list(pieces)
-        self._patience.begins(sum(map(len, pieces)))
+        self._pieces, size = list(pieces), sum(map(len, pieces))
+        if self._request is not None and not self._request.on_sent:
+            # the records of a fetch have their own memory
+            self._memory.give(size)
+        self._timeouts.begins(size)
         if self._is_stopping:
             self._hurry()
         self._write()
 
-    def _send_last(self, pieces: Sequence[Piece], after_s: float) -> None:
+    def _send_last(self, pieces: Sequence[ResponsePiece], after_s: float) -> None:
         """Send a response after some time, and close the connection then."""
         self._is_stopping = True
         self._processor.loop.call_later(0 if not self._processor.is_open else after_s, self._send, pieces)
 
     def _write(self) -> None:
         while self._pieces and not self._is_paused:
-            # what the client does not take at once is copied: no more than a part of a large piece
+            # bytes that the client does not take at once are copied: no more than a part of a large piece
             first = memoryview(self._pieces.pop(0))
             if len(first) > _WRITTEN_BYTES:
                 self._pieces.insert(0, first[_WRITTEN_BYTES:])
             self._transport.write(first[:_WRITTEN_BYTES])
         if not self._pieces and not self._is_paused and not self._is_lost:
+            throttled_s = self._request.throttled_s if self._request is not None else 0
             self._end_request()
+            self._timeouts.ends()
+            if throttled_s and not self._is_stopping:
+                # a client that has used its quota is read no further
+                self._read_on(False)
+                self._is_throttled = True
+                self._processor.loop.call_later(throttled_s, self._end_throttle)
+            else:
+                self._go_on()
+
+    def _end_throttle(self) -> None:
+        self._is_throttled = False
+        if not self._is_lost:
             self._go_on()
 
     def _go_on(self) -> None:
-        self._patience.ends()
         if self._is_stopping:
             self._close()
             return
         self._read_on(True)
-        # what came while the last request was under way
+        # a request may have come while the last one was under way
         self._guarded(self._next)
 
     def pause_writing(self) -> None:
@@ -174,7 +589,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client has taken all that it was sent; asyncio calls it."""
         self._is_paused = False
-        self._patience.touched()
+        self._timeouts.touched()
         if self._request is not None:
             self._write()
 
@@ -199,14 +614,14 @@ class Connection(asyncio.BufferedProtocol):
             self._hurry()
 
     def hang_up(self, why: str) -> None:
-        """End the connection at once; whatever it costs costs nobody else."""
+        """End the connection at once, without a wait for its client."""
         if not self._is_lost:
             _log.info("closing the connection of %s:%d: %s", *self.session.address, why)
             self._processor.hung_up += 1
             self._transport.abort()
 
     def _close(self) -> None:
-        # of asyncio's TLS, a second close would leave nothing that can be aborted
+        # with asyncio's TLS, a connection that is closed twice cannot be aborted
         if not self._transport.is_closing():
             self._transport.close()
         self._hurry()
@@ -222,6 +637,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_request(self) -> None:
         request, self._request, self._pieces = self._request, None, []
+        self._memory.give_back()
+        # since it has authenticated, a client may be known by its name
+        self._memory.owner = self._owner
         for each in request.on_sent if request else ():
             each()
 
@@ -241,3 +659,115 @@ def _call(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
     """Have the event loop do it; nothing if the loop has ended."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(work)
+
+
+# ---
+# Listens, and keeps the connections within their limits: Kafka's Acceptor.
+
+
+_LOOK_S = 1.0
+#: The pause in accepting when the system has no more sockets.
+_NO_SOCKETS_S = 0.5
+_NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """One listener, with TLS if there is a context for it; its connections are the `processor`'s."""
+
+    def __init__(self, processor: Processor, tls: ssl.SSLContext | None) -> None:
+        self._processor, self._loop, self._tls = processor, processor.loop, tls
+        self._sockets: list[socket.socket] = []
+        self._tasks = set[asyncio.Task[None]]()
+        self.port = 0
+
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to accept connections; `port` 0 takes a free one. Raises StorageError if it is taken."""
+        self._sockets = listening_sockets(host, port)
+        self._processor.is_open = True
+        self.port = self._sockets[0].getsockname()[1]
+        for each in self._sockets:
+            self._begin(self._accept(each))
+        self._loop.call_later(_LOOK_S, self._look)
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Accept no more, answer the requests under way, and close all connections; whether all ended."""
+        self._processor.is_open = False
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in self._sockets:
+            each.close()
+        connections = self._processor.connections
+        for connection in list(connections):
+            connection.stop()
+        end = self._loop.time() + timeout_s
+        while connections and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+        finished = not connections
+        for connection in list(connections):
+            connection.hang_up("the gateway is stopping")
+        return finished
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                client, address = await self._loop.sock_accept(listening)
+            except OSError as error:
+                _log.warning("cannot accept a connection: %s", error.strerror or error)
+                # a client that is gone already must not delay the others
+                await asyncio.sleep(_NO_SOCKETS_S if error.errno in _NO_SOCKETS else 0)
+                continue
+            self._take(client, address)
+            # a flood of new connections must not keep this thread from the existing ones
+            await asyncio.sleep(0)
+
+    def _take(self, client: socket.socket, address: Any) -> None:
+        try:
+            session = self._processor.joined(_address(address), _address(client.getsockname()))
+        except OSError:
+            session = None
+        if session is None:
+            client.close()
+        else:
+            self._begin(self._connect(client, session))
+
+    async def _connect(self, client: socket.socket, session: ClientSession) -> None:
+        """Do TLS's handshake, if there is a context; then asyncio serves the connection."""
+        timeout = {} if self._tls is None else {"ssl_handshake_timeout": self._handshake_s}
+        connection = Connection(self._processor, session)
+        try:
+            await self._loop.connect_accepted_socket(lambda: connection, client, ssl=self._tls, **timeout)
+        except OSError as error:
+            self._processor.tls_failed += 1
+            _log.info("no TLS with %s:%d: %s", *session.address, _reason(error))
+        finally:
+            if not connection.is_made:
+                self._processor.left(session)
+                client.close()
+
+    @property
+    def _handshake_s(self) -> float:
+        return self._processor.config.authentication_timeout_ms / 1000
+
+    def _begin(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _look(self) -> None:
+        """Check all connections, now and then."""
+        if not self._processor.is_open:
+            return
+        self._loop.call_later(_LOOK_S, self._look)
+        authentication = self._processor.authentication
+        users = authentication.users.current() if authentication else None
+        for connection in list(self._processor.connections):
+            connection.look(users)
+
+
+def _address(name: Any) -> tuple[str, int]:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
+
+
+def _reason(error: OSError) -> str:
+    return getattr(error, "reason", None) or str(error) or type(error).__name__

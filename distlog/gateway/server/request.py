@@ -1,22 +1,32 @@
-"""One request of a client, from its connection to its response."""
+"""Requests, and the threads that handle them (Kafka's RequestChannel, KafkaRequestHandlerPool)."""
 
 from __future__ import annotations
 
 import logging
+import queue
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, NamedTuple
 
-from distlog.gateway.protocol.request_frame import RequestHead, read_request
-from distlog.gateway.protocol.response_frame import Fields, Piece, write_response
+from distlog.gateway.protocol.frames import Fields, RequestHead, ResponsePiece, read_request, write_response
+from distlog.gateway.protocol.messages import MAX_ITEMS
 from distlog.gateway.security.authentication import SaslExchange
+from distlog.gateway.server.fairness import FairQueue, Share, Shares
+from distlog.gateway.server.quotas import REQUEST_PERCENTAGE, Quotas
+
+# ---
+# One request of a client, from its connection to its response.
+
 
 _log = logging.getLogger("distlog.gateway")
 
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """Who is at the other end of a connection. `address` is where it is, `local` where it connected to.
+    """The client of a connection: its `address`, and the `local` address that it connected to.
 
     `principal` is the user's name once it has authenticated; None while it must do that first, by `sasl`.
     """
@@ -31,7 +41,8 @@ class ClientSession:
 class Request:
     """A request; a handler answers it once, at once or later, from any thread.
 
-    `frame` is what came, None for a version that is answered without it. `body` is kio's object, when it was `read`.
+    `frame` has the received bytes, None for a version that is answered without them. `body` has the fields, after
+    `read`: see `messages`.
     `send` takes the response's pieces, none for no response. `send_last` does that after some seconds, and then ends
     the connection; `hang_up` ends it at once.
     """
@@ -39,24 +50,37 @@ class Request:
     head: RequestHead
     frame: memoryview | None
     session: ClientSession
+    share: Share
+    quotas: Quotas
     received_ms: int
-    send: Callable[[Sequence[Piece]], None]
-    send_last: Callable[[Sequence[Piece], float], None]
+    send: Callable[[Sequence[ResponsePiece]], None]
+    send_last: Callable[[Sequence[ResponsePiece], float], None]
     hang_up: Callable[[str], None]
     client_id: str = ""
     body: Any = None
     #: Called when the client has taken the response, or is gone.
     on_sent: list[Callable[[], None]] = field(default_factory=list)
 
-    #: Whether the client is gone, so that nobody needs a response.
+    #: Whether the client is gone, so that no response is needed.
     is_gone: bool = False
-    #: What the handler keeps of a request that it has put off.
+    #: How long its client's next request is not read, by the client's quotas.
+    throttled_s: float = 0
+    #: The handler's state of a request that it has put off.
     delayed: Any = None
 
     @property
     def api_version(self) -> int:
         """The version of the API that the client speaks."""
         return self.head.api_version
+
+    @property
+    def user(self) -> str:
+        """The user's name, as quotas have it."""
+        return self.session.principal or ""
+
+    def counts(self, name: str, amount: float) -> None:
+        """Count bytes, or the time of a handler, against a quota of the client."""
+        self.quotas.note(self.user, self.client_id, name, amount)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field of the body with this name, or `default` if this version of the API does not have it."""
@@ -65,37 +89,53 @@ class Request:
     def read(self) -> None:
         """Read the frame, if that was not done yet. Raises InvalidRequestError.
 
-        That is for a handler to do: the thread of all connections must not wait for a large request.
+        A handler does this: the thread of all connections must not wait for a large request.
         """
         if self.frame is not None:
             (self.client_id, self.body), self.frame = read_request(self.frame, self.head), None
 
     def respond(self, fields: Fields) -> None:
         """Send the response with these fields; one that cannot be written ends the connection, and raises nothing."""
-        pieces = self._written(fields)
+        self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
+        if self.throttled_s and "throttle_time" in fields:
+            fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
+        pieces = self._pieces_of(fields)
         if pieces is not None:
             self.send(pieces)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
         """Send the response with these fields after some seconds, then end the connection."""
-        pieces = self._written(fields)
+        pieces = self._pieces_of(fields)
         if pieces is not None:
             self.send_last(pieces, after_s)
 
-    def _written(self, fields: Fields) -> Sequence[Piece] | None:
-        # a version that is not known is answered in the first one
+    def _pieces_of(self, fields: Fields) -> Sequence[ResponsePiece] | None:
+        # an unknown version is answered in version 0
         version = self.head.api_version if self.body is not None else 0
         try:
             return write_response(self.head.api_key, version, self.head.correlation_id, fields)
         except Exception:
-            # whoever answers has others to answer, too
+            # the caller has other requests to answer, too
             _log.exception("a response cannot be written (api_key=%d version=%d)", self.head.api_key, version)
             self.hang_up("the response cannot be written")
             return None
 
     def respond_nothing(self) -> None:
         """End the request without a response, as for acks=0."""
+        self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         self.send(())
+
+
+#: The fields of a request as objects: so many times the bytes, up to this for the most items that a request may have.
+_OBJECTS, _MOST_OBJECT_BYTES = 16, 256 * MAX_ITEMS
+_PRODUCE = 0
+
+
+def parsed_size(request: Request) -> int:
+    """The bytes that a received request will have as objects, about; records take the place of their frame."""
+    if request.frame is None or request.head.api_key == _PRODUCE:
+        return 0
+    return min(_OBJECTS * len(request.frame), _MOST_OBJECT_BYTES)
 
 
 class SaslToken(NamedTuple):
@@ -104,14 +144,137 @@ class SaslToken(NamedTuple):
     auth_bytes: bytes
 
 
-#: Who sends a bare token has no correlation id.
+#: A bare token has no correlation id.
 TOKEN_HEAD = RequestHead(api_key=36, api_version=0, correlation_id=0)
 
 
 class TokenRequest(Request):
     """A SASL token that came without Kafka's head, as after SaslHandshake 0; its response is a token, too."""
 
-    def _written(self, fields: Fields) -> Sequence[Piece] | None:
+    def _pieces_of(self, fields: Fields) -> Sequence[ResponsePiece] | None:
         token: bytes = fields["auth_bytes"]
-        # there is no place for an error: the connection just ends
+        # there is no place for an error: the connection ends without one
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
+
+
+# ---
+# The queue between the network's thread and the threads that handle requests: Kafka's RequestChannel.
+#
+# Clients are served in turn, and not in the order in which their requests come. It needs no bound of its own: a
+# connection has one request under way, and reads no further meanwhile.
+
+
+#: How often clients are looked at that have used their part of the time.
+_PAUSE_S = 0.005
+
+
+class RequestChannel:
+    """The requests that wait for one of `handlers` threads; for many threads."""
+
+    def __init__(self, shares: Shares, handlers: int) -> None:
+        self._shares, self._handlers = shares, handlers
+        self._queue = FairQueue[Request](shares, handlers)
+        # each has a thread look for a request that may be handled now, or end
+        self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._is_watched = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def offer(self, request: Request) -> None:
+        """Queue a request, also one that was put off."""
+        with self._shares.lock:
+            self._queue.put(request.share, request)
+        self._have_looked(1)
+
+    def receive(self) -> Request | None:
+        """The next request; waits for one. None tells a handler to end."""
+        waits_for_time = False
+        while True:
+            try:
+                goes_on = self._looks.get(timeout=_PAUSE_S if waits_for_time else None)
+            except queue.Empty:
+                goes_on = True
+            with self._shares.lock:
+                request = self._queue.next(limited=goes_on)
+                # one thread looks again after a pause, for all of them
+                if waits_for_time:
+                    self._is_watched, waits_for_time = False, False
+                if request is None and goes_on and len(self._queue) and not self._is_watched:
+                    self._is_watched = waits_for_time = True
+                is_left_alone = request is not None and len(self._queue) and not self._is_watched
+            if not goes_on and request is not None:
+                self._looks.put(False)
+            elif is_left_alone:
+                self._have_looked(1)
+            if request is not None or not goes_on:
+                return request
+
+    def done(self, request: Request, used_s: float) -> None:
+        """A request that was received was handled, or put off, and took so much time."""
+        with self._shares.lock:
+            self._queue.end(request.share, used_s)
+            waiting = len(self._queue)
+        # two, so that more threads work again when the other clients have ended
+        self._have_looked(min(waiting, 2))
+
+    def end(self) -> None:
+        """Tell all handlers to end, after the queued requests."""
+        for _ in range(self._handlers):
+            self._looks.put(False)
+
+    def _have_looked(self, times: int) -> None:
+        for _ in range(times):
+            if self._looks.qsize() < self._handlers:
+                self._looks.put(True)
+
+
+# ---
+# The threads that take requests from the channel and handle them: Kafka's KafkaRequestHandlerPool.
+
+
+#: What the network's thread takes for a request and its response.
+_NETWORK_S = 0.0006
+#: How many times its time of the CPU a request may count, since its thread waited for its turn.
+_MOST_WAITING = 3
+
+
+class KafkaRequestHandlerPool:
+    """`size` threads with a `name`, each of which calls `handle` with one request after the other."""
+
+    def __init__(self, shares: Shares, handle: Callable[[Request], None], size: int, name: str) -> None:
+        self.channel, self._handle = RequestChannel(shares, size), handle
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(size)
+        ]
+
+    def start(self) -> None:
+        """Begin the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the threads after the queued requests; False if some still run after `timeout_s`."""
+        self.channel.end()
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        while (request := self.channel.receive()) is not None:
+            begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
+            self._handle_one(request)
+            cpu_s = time.thread_time() - begun_cpu_s
+            # a thread that waits for storage uses nothing; one that computes waits for the others that do
+            used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - begun_s)
+            self.channel.done(request, used_s + _NETWORK_S)
+            request.counts(REQUEST_PERCENTAGE, time.monotonic() - begun_s)
+
+    def _handle_one(self, request: Request) -> None:
+        try:
+            self._handle(request)
+        except Exception:
+            # handlers answer with their own errors; after any other the connection ends
+            _log.exception("a request failed (api_key=%d)", request.head.api_key)
+            request.hang_up("the request failed")

@@ -1,37 +1,233 @@
-"""The topics of the root, by name: Kafka's MetadataCache. A topic is opened when it is first asked for."""
+"""The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import Any, Generic, TypeVar
 
 from distlog.core import paths
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.creation import check_partition_count
-from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.commit_log import CommitLog, check_partition_count
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
-from distlog.core.errors import InvalidPartitionsError, InvalidTopicError, TopicExistsError, TopicNotFoundError
-from distlog.core.following.group_positions import forget_dropped
+from distlog.core.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.errors import (
+    DistlogError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from distlog.core.log.flush import Appended, AppendInfo
+from distlog.core.log.log_validator import BatchRun
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+from distlog.core.transaction_state import TRANSACTIONS_TOPIC
+from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.topics.failed_batches import FailedBatches
-from distlog.gateway.topics.hosted_topic import HostedTopic
-from distlog.gateway.topics.open_logs import OpenLogs
-from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
-from distlog.gateway.topics.shared_loads import SharedLoads
+from distlog.gateway.gathered_appends import Fence, GatheredAppends
+from distlog.gateway.protocol.frames import error_code
+from distlog.gateway.refreshing_topic import RefreshingTopic
+from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
+
+# ---
+# A topic that several threads want at the same time is loaded once, for all of them.
+
+
+T = TypeVar("T")
+
+
+class SharedLoads(Generic[T]):
+    """The loads that are under way, by name; for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: dict[str, Future[T]] = {}
+
+    def get(self, name: str, load: Callable[[], T]) -> T:
+        """The result of `load`, called here or in the thread that loads the same name now. Raises its errors.
+
+        A load that began before this call may have failed for a reason that is gone by now, so its error is not
+        raised: then all waiting threads share another load.
+        """
+        result, is_own = self._join(name)
+        if not is_own:
+            try:
+                return result.result()
+            except DistlogError:
+                result, is_own = self._join(name)
+        return self._run(name, result, load) if is_own else result.result()
+
+    def _join(self, name: str) -> tuple[Future[T], bool]:
+        """The load under way, or a new one that is the caller's to run."""
+        with self._lock:
+            result = self._under_way.get(name)
+            if result is not None:
+                return result, False
+            result = self._under_way[name] = Future()
+            return result, True
+
+    def _run(self, name: str, result: Future[T], load: Callable[[], T]) -> T:
+        try:
+            loaded = load()
+        except BaseException as error:
+            self._end(name)
+            result.set_exception(error)
+            raise
+        self._end(name)
+        result.set_result(loaded)
+        return loaded
+
+    def _end(self, name: str) -> None:
+        # before the result is set: a later call must not get an old one
+        with self._lock:
+            del self._under_way[name]
+
+
+# ---
+# A topic that the gateway serves, and its partitions.
+
+
+class HostedTopic(RefreshingTopic):
+    """The topic in the folder `name`; safe between threads. `logs` keeps the files of its partitions open.
+
+    On an object store, appends are gathered for `linger_ms`, or until they are `linger_bytes`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topic: Topic,
+        logs: OpenPartitionLogs,
+        linger_ms: int,
+        linger_bytes: int,
+        failed: FailedBatches,
+    ) -> None:
+        super().__init__(name, topic)
+        self._failed = failed
+        self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
+        self._logs, self._partitions_lock = logs, threading.Lock()
+        self._partitions: dict[int, Partition] = {}
+
+    def partition(self, number: int) -> Partition:
+        """The partition with this number. Raises TopicNotFoundError."""
+        partition = self._partitions.get(number)
+        if partition is None:
+            if not 0 <= number < len(self.snapshot.partitions):
+                raise TopicNotFoundError("the topic has no such partition", topic=self.name, partition=number)
+            with self._partitions_lock:
+                new = Partition(self, number, self._logs, self._first(number))
+                partition = self._partitions.setdefault(number, new)
+        return partition
+
+    def _first(self, number: int) -> FirstBatch:
+        return partial(self._failed.check, self.name, number)
+
+    def append(
+        self, number: int, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None
+    ) -> Future[AppendInfo]:
+        """Append a producer's batch: at once, in place, on a local disk, else with the next commit.
+
+        `fence` refuses snapshots at which the transaction of the batch is not open; without it, a batch of a
+        transaction is refused. In place, the caller flushes the batch, if that is due, as it always is for one of a
+        transaction. The future has the error of an append that failed, or was refused; LockHeldError after a wait of
+        `timeout_s` for the partition's lock. Raises TopicNotFoundError.
+        """
+        partition = self.partition(number)
+        if not self.is_local:
+            return self._gathered.append(number, records, fence)
+
+        def append() -> AppendInfo:
+            info = partition.append(records, fence, timeout_s=timeout_s)
+            return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
+
+        return _result_of(append)
+
+    def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
+        """Append a batch of the gateway itself, unless `fence` refuses; on the device, if it `is_durable`.
+
+        Raises the errors of appends, and of `fence`.
+        """
+        partition = self.partition(number)
+        if not self.is_local:
+            return self._gathered.append_runs({number: run}, fence)[number].result().appended
+        appended = partition.append_run(run, fence)
+        if is_durable:
+            partition.sync(appended)
+        return appended
+
+    def append_run_later(self, number: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
+        """On an object store, append a batch of the gateway itself with the next commit; see `append_run`."""
+        return self._gathered.append_runs({number: run}, fence, at_once=False)[number]
+
+    def end_transaction(
+        self, markers: Mapping[int, BatchRun], fence: Fence, *, timeout_s: float | None = None
+    ) -> dict[int, Future[Any]]:
+        """Write and sync end markers of a producer's transaction in these partitions, unless `fence` refuses.
+
+        In place, there is none if nothing of the producer is open. In a commit there always is: so a batch that was
+        checked before it, and comes later, meets a conflict, and is checked again. There all are one commit. Each
+        future has the error of its partition, as of `append_run`; in place LockHeldError if a lock was not free in
+        `timeout_s`, and then the call may be repeated. Raises StorageError.
+        """
+        if not self.is_local:
+            return dict(self._gathered.append_runs(markers, fence))
+
+        def end(number: int) -> Future[None]:
+            return _result_of(lambda: self._end_in_place(number, markers[number], fence, timeout_s))
+
+        return dict(zip(markers, in_parallel(end, markers), strict=True))
+
+    def _end_in_place(self, number: int, marker: BatchRun, fence: Fence, timeout_s: float | None) -> None:
+        partition = self.partition(number)
+        appended = partition.end_transaction(marker, fence, timeout_s=timeout_s)
+        # a marker that is there already may not be on the device: then all is flushed
+        partition.sync(appended, timeout_s=timeout_s)
+
+    def hurry(self) -> None:
+        """Let no append wait for others: the gateway is stopping."""
+        self._gathered.hurry()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Sync everything that was appended, and close the files; wait for each lock for `timeout_s`."""
+        self._gathered.close()
+        with self._partitions_lock:
+            partitions = list(self._partitions.values())
+        for partition in partitions:
+            # a topic that was dropped has nothing to close
+            with suppress(DistlogError):
+                partition.close(timeout_s)
+
+
+def _result_of(work: Callable[[], T]) -> Future[T]:
+    """The result of the work, which is done now."""
+    result: Future[T] = Future()
+    try:
+        result.set_result(work())
+    except Exception as error:
+        result.set_exception(error)
+    return result
+
+
+# ---
+# The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use.
+
+
+#: The topic with the quotas of clients.
+QUOTAS_TOPIC = "__client_quotas"
 
 
 class MetadataCache:
-    """The topics below `root`, for many threads. `defaults` are settings for what a topic does not set itself.
+    """The topics below `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
-    What another process changes is seen within `metadata_max_age_ms`, and a new topic when it is asked for.
+    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once.
     """
 
     def __init__(
@@ -39,16 +235,17 @@ class MetadataCache:
     ) -> None:
         self.root, self.defaults, self._clock = root, defaults, clock
         self._max_age_ms, self._linger = config.metadata_max_age_ms, (config.linger_ms, config.linger_bytes)
+        self._producer_expiration_ms = config.producer_id_expiration_ms
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._loads = SharedLoads[HostedTopic]()
-        self._logs = OpenLogs()
-        #: Batches of producers that failed in this gateway, and will come again.
+        self._logs = OpenPartitionLogs()
+        #: Failed batches of producers, which their clients will send again.
         self.failed = FailedBatches()
 
     @property
     def loaded(self) -> dict[str, HostedTopic]:
-        """The topics that were asked for so far, by name."""
+        """The topics that were used so far, by name."""
         with self._lock:
             return dict(self._topics)
 
@@ -73,10 +270,20 @@ class MetadataCache:
         return self.fresh_topic(name)
 
     def all_topics(self) -> dict[str, HostedTopic]:
-        """All topics that there are now, by name. Raises StorageError."""
+        """All topics that can be opened now, by name. Raises StorageError."""
+        return {name: each for name, each in self.topics_or_errors().items() if isinstance(each, HostedTopic)}
+
+    def topics_or_errors(self) -> dict[str, HostedTopic | Exception]:
+        """All topics now, by name; or the error of one that cannot be opened, which is logged.
+
+        Raises StorageError.
+        """
         names = sorted(name for name in self.root.list_folders() if _may_be_topic(name))
-        found = in_parallel(partial(_or_none, self.fresh_topic), names)
-        return {name: each for name, each in zip(names, found, strict=True) if each is not None}
+        topics = dict(zip(names, in_parallel(partial(_or_error, self.fresh_topic), names), strict=True))
+        for name, each in topics.items():
+            if isinstance(each, Exception) and not isinstance(each, TopicNotFoundError):
+                error_code(each, f"topic {name}")
+        return {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
@@ -85,7 +292,7 @@ class MetadataCache:
         return self._create(name, partitions, config)
 
     def own_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """A topic of the gateways themselves, made if it is not there. Raises StorageError.
+        """A topic of the gateways themselves, created if it is missing. Raises StorageError.
 
         Raises InvalidPartitionsError if it has another number of partitions.
         """
@@ -93,68 +300,70 @@ class MetadataCache:
             hosted = self.fresh_topic(name)
         except TopicNotFoundError:
             with suppress(TopicExistsError):
-                # another gateway may be faster
+                # another gateway may create it first
                 self._create(name, partitions, config)
             hosted = self.fresh_topic(name)
         if hosted.topic.partitions != partitions:
-            raise InvalidPartitionsError("the topic has another number of partitions than that of groups", topic=name)
+            raise InvalidPartitionsError("another number of partitions than before: restart the gateway", topic=name)
         return hosted
 
     def _create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
         log = self._log(storage)
         snapshot = log.create(partitions, config)
-        forget_dropped(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)
         with self._lock:
             dropped = self._topics.pop(name, None)
         if dropped is not None:
-            # another process has ended it
-            dropped.close()
+            # another process has dropped it
+            dropped.close(SHORT_WAIT_S)
         return self._keep(name, storage, log, snapshot)
 
     def check_new(self, name: str, partitions: int) -> None:
-        """Raise what `create` would raise; nothing is changed."""
+        """Raise the errors that `create` would raise; nothing is changed."""
         check_partition_count(partitions)
         check_not_own(name)
         with suppress(TopicNotFoundError):
             raise TopicExistsError("the topic exists already", url=self.fresh_topic(name).topic.url)
 
     def drop(self, name: str) -> HostedTopic:
-        """End a topic; returns it as it was. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
+        """Drop a topic; returns it as it was. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
         hosted = self.clients_topic(name)
         hosted.topic.drop()
         self.forget(hosted)
         return hosted
 
     def forget(self, hosted: HostedTopic) -> None:
-        """Let go of a topic that was dropped."""
+        """Close a topic that was dropped."""
         with self._lock:
             if self._topics.get(hosted.name) is hosted:
                 del self._topics[hosted.name]
-        hosted.close()
+        hosted.close(SHORT_WAIT_S)
 
     def hurry(self) -> None:
-        """Let no append wait for others: the gateway ends."""
+        """Let no append wait for others: the gateway is stopping."""
         for hosted in self.loaded.values():
             hosted.hurry()
 
     def flush_due(self) -> None:
-        """Flush what `flush.ms` asks for, while nobody appends. An error is told to who appends next."""
+        """Flush logs whose `flush.ms` has passed without an append. The next append raises an error of it."""
         self._logs.flush_due()
 
     def close(self) -> None:
-        """Close all topics; each is as after a clean shutdown."""
+        """Close all topics, each with a clean shutdown."""
         for hosted in self.loaded.values():
             hosted.close()
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        return self._loads.get(name, lambda: self._loaded_now(name, storage))
+        if self.root.is_local_disk and not os.path.isdir(self.root.local_path(name)):
+            # a look takes a hundredth of an attempt, and a request may have thousands of names
+            raise TopicNotFoundError("there is no topic here", url=storage.url)
+        return self._loads.get(name, lambda: self._load(name, storage))
 
-    def _loaded_now(self, name: str, storage: Storage) -> HostedTopic:
+    def _load(self, name: str, storage: Storage) -> HostedTopic:
         hosted = self._topics.get(name)
         if hosted is not None:
-            # it came between the caller's look and this load
+            # another load ended between the caller's look and this one
             return hosted
         log = self._log(storage)
         return self._keep(name, storage, log, log.load())
@@ -163,22 +372,25 @@ class MetadataCache:
         return topic_log(storage, self._clock, engine="gateway", defaults=self.defaults)
 
     def _keep(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
-        topic = Topic(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)
+        handle = TopicHandle.of(
+            storage, snapshot.name, log, self._clock, producer_expiration_ms=self._producer_expiration_ms
+        )
+        topic = Topic(handle, snapshot)
         with self._lock:
-            # another thread may have been faster
+            # another thread may have added it first
             hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
             return self._topics.setdefault(name, hosted)
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
-    """The settings of topics that Kafka's broker settings stand for. Raises InvalidConfigError."""
+    """The defaults of topics in Kafka's broker settings. Raises InvalidConfigError."""
     return BrokerConfig.parse(settings).topic_defaults
 
 
 def check_not_own(name: str) -> None:
-    """Raise InvalidTopicError for the topics of groups and transactions: these would not know what clients do."""
-    if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-        raise InvalidTopicError("the gateway alone writes and changes this topic", topic=name)
+    """Raise InvalidTopicError for the topics of the gateways: a change by others would not be seen."""
+    if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC):
+        raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 
 
 def _may_be_topic(name: str) -> bool:
@@ -188,8 +400,9 @@ def _may_be_topic(name: str) -> bool:
         return False
 
 
-def _or_none(find: Callable[[str], HostedTopic], name: str) -> HostedTopic | None:
+def _or_error(find: Callable[[str], HostedTopic], name: str) -> HostedTopic | Exception:
+    # a topic that cannot be opened must not hide the others
     try:
         return find(name)
-    except TopicNotFoundError:
-        return None
+    except Exception as error:
+        return error

@@ -3,34 +3,308 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
-from contextlib import AbstractContextManager
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
-from distlog.core.errors import OffsetOutOfRangeError, SnapshotTooOldError
+from distlog.core.batches.record_batch import check_crcs, read_headers
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import (
+    DistlogError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    SnapshotTooOldError,
+    StorageError,
+)
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.log.partition.appended import Appended, AppendInfo
-from distlog.core.log.partition.batch_runs import BatchRun
-from distlog.core.log.partition.partition_log import PartitionLog
-from distlog.core.log.tails import with_tail
+from distlog.core.kafka_directory.partition_folder import read_epochs
+from distlog.core.log.flush import Appended, AppendInfo
+from distlog.core.log.live_snapshot import with_tail
+from distlog.core.log.log_validator import BatchRun
+from distlog.core.log.partition_log import PartitionLog, most_open_logs
 from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
 from distlog.core.reading.stable_offset import last_stable_offset
-from distlog.core.storage.local.shared_page import WatchedPage
+from distlog.core.storage.locks_and_pages import WatchedPage
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.committed_batches import producer_entries
 from distlog.core.transactions.producer_states import FirstBatch
-from distlog.gateway.commits.commit_log_producers import CommitLogProducers
-from distlog.gateway.commits.gathered_batch import Fence
-from distlog.gateway.fresh_topic import FreshTopic
-from distlog.gateway.topics.open_logs import OpenLogs
+from distlog.gateway.gathered_appends import Fence
+from distlog.gateway.refreshing_topic import RefreshingTopic
+
+# ---
+# The batches of idempotent producers that failed last, so that a later batch is not taken for the first one.
+#
+# A log takes any batch as the first one of an unknown producer. A client has up to five batches of a partition under
+# way. If the first one fails, and the second were taken, the client would believe that the first one is there, too,
+# and report it as delivered: it would be lost. So the second must fail as well, until the first one comes
+# again. Kafka has the lowest sequence number in its `VerificationStateEntry` for that.
+
+
+#: How many producers in partitions are remembered: the ones that failed last.
+REMEMBERED = 10_000
+#: A batch's producer id, its epoch and its first sequence number, and where they are.
+_PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
+
+
+class FailedBatches:
+    """The lowest sequence numbers that failed, by topic, partition and producer; for many threads."""
+
+    def __init__(self, limit: int = REMEMBERED) -> None:
+        self._limit, self._lock = limit, threading.Lock()
+        self._lowest: OrderedDict[tuple[str, int, int], tuple[int, int]] = OrderedDict()
+
+    def failed(self, topic: str, partition: int, records: bytes) -> None:
+        """Note a batch that failed, and that its client will send again."""
+        if len(records) < _PRODUCER_AT + _PRODUCER.size:
+            return
+        producer, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+        if producer < 0 or sequence < 0:
+            return
+        place = topic, partition, producer
+        with self._lock:
+            known_epoch, lowest = self._lowest.get(place, (epoch, sequence))
+            self._lowest[place] = epoch, min(lowest, sequence) if known_epoch == epoch else sequence
+            self._lowest.move_to_end(place)
+            if len(self._lowest) > self._limit:
+                self._lowest.popitem(last=False)
+
+    def appended(self, topic: str, partition: int, records: bytes) -> None:
+        """Note a batch that was appended: the log knows its producer by now."""
+        if self._lowest:
+            producer, _, _ = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+            with self._lock:
+                self._lowest.pop((topic, partition, producer), None)
+
+    def check(self, topic: str, partition: int, row: Any) -> None:
+        """Raise OutOfOrderSequenceError for a batch (a BATCH row) behind one that failed.
+
+        For batches of unknown producers: the log itself knows the next sequence number of the others.
+        """
+        epoch, lowest = self._lowest.get((topic, partition, int(row["producer_id"])), (-1, -1))
+        if epoch == row["producer_epoch"] and row["base_sequence"] > lowest:
+            raise OutOfOrderSequenceError(
+                "the producer's batch before this one failed: send that one again first",
+                producer_id=int(row["producer_id"]),
+                producer_epoch=epoch,
+                sequence=int(row["base_sequence"]),
+                expected=lowest,
+            )
+
+
+# ---
+# The open files of partitions that are appended to, of which there must not be too many.
+
+
+#: How long work that may also be done later waits for a lock: other work must not wait behind it.
+SHORT_WAIT_S = 0.05
+#: How long the gateway's own appends, as end markers, wait for a lock. Then the client retries, or the marker is
+#: written a little later; so work on other partitions does not wait for a lock that a stopped process holds.
+OWN_WAIT_S = 1.0
+
+
+class _NotOpenError(Exception):
+    """The log was closed meanwhile, so there is nothing to flush."""
+
+
+def _not_open() -> PartitionLog:
+    raise _NotOpenError
+
+
+def _has_closed(log: PartitionLog) -> bool:
+    try:
+        # the flush policy may have left records unflushed
+        log.close(flushed=False, timeout_s=0)
+    except StorageError as error:
+        # users of another log must not get this one's error
+        if not isinstance(error.__cause__, FileNotFoundError):
+            return False
+        # the topic's folder is gone, so no unflushed records need to be noted
+        log.close()
+    return True
+
+
+class OpenPartitionLogs:
+    """Logs by partition, for many threads: the ones in use, and the most recently used others.
+
+    As many as the process may have open, or `limit`.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit, self._lock = limit, threading.Lock()
+        self._logs: OrderedDict[Hashable, PartitionLog] = OrderedDict()
+        self._users = Counter[Hashable]()
+        # logs to close after their last use, and logs whose close had to wait for a lock
+        self._ending, self._late = set[Hashable](), list[PartitionLog]()
+
+    @contextmanager
+    def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> Iterator[PartitionLog]:
+        """The partition's log, which stays open meanwhile."""
+        with self._lock:
+            log = self._logs.get(partition)
+            if log is None:
+                log = self._logs[partition] = open_log()
+            self._logs.move_to_end(partition)
+            self._users[partition] += 1
+        try:
+            yield log
+        finally:
+            self._close_all(self._release(partition))
+
+    def _close_all(self, logs: list[PartitionLog]) -> None:
+        """Close unused logs; the ones whose flush lock is not free are closed later."""
+        for log in logs:
+            if not _has_closed(log):
+                with self._lock:
+                    self._late.append(log)
+
+    def flush_due(self) -> None:
+        """Flush logs by the flush policies of their topics, and close the ones that had to wait."""
+        with self._lock:
+            partitions, late, self._late = list(self._logs), self._late, []
+        self._close_all(late)
+        for partition in partitions:
+            # a thread that waits for such records gets the error from the log itself
+            with suppress(DistlogError, _NotOpenError), self.use(partition, _not_open) as log:
+                log.flush_if_due(timeout_s=SHORT_WAIT_S)
+
+    def close(self, partition: Hashable, timeout_s: float | None = None) -> None:
+        """Close the partition's log, after a checkpoint, if it is open: now, or after its last use.
+
+        Raises LockHeldError after `timeout_s`; it is closed all the same, without the checkpoint.
+        """
+        with self._lock:
+            if partition in self._users:
+                self._ending.add(partition)
+                return
+            log = self._logs.pop(partition, None)
+        if log is not None:
+            try:
+                log.checkpoint(timeout_s=timeout_s)
+            finally:
+                log.close()
+
+    def _release(self, partition: Hashable) -> list[PartitionLog]:
+        with self._lock:
+            self._users[partition] -= 1
+            if self._users[partition]:
+                return []
+            del self._users[partition]
+            excess = max(len(self._logs) - (self._limit or most_open_logs(self)), 0)
+            if not excess and partition not in self._ending:
+                return []
+            unused = [each for each in self._logs if each not in self._users]
+            to_close = set(unused[:excess]) | (self._ending & {partition})
+            self._ending -= to_close
+            return [self._logs.pop(each) for each in unused if each in to_close]
+
+
+# ---
+# The new batches of a partition, from an offset on.
+
+
+#: The bytes of one read.
+READ_BYTES = 1 << 20
+
+
+class TailBatches(NamedTuple):
+    """Whole batches, with their checksums compared, and their headers (BATCH rows) at the offsets of the log."""
+
+    data: bytes
+    rows: npt.NDArray[Any]
+
+
+class PartitionTail:
+    """The batches behind `offset`; for one thread at a time. `read` fetches from an offset on, None at the end."""
+
+    def __init__(self, read: Callable[[int], FetchedBatches | None], offset: int = 0) -> None:
+        self._read, self.offset = read, offset
+
+    def batches(self) -> Iterator[TailBatches]:
+        """The batches since the last call; `offset` moves on when the caller takes the next ones.
+
+        Raises CorruptRecordError, and the errors of `read`.
+        """
+        while (batches := self._read(self.offset)) is not None and len(batches):
+            data = bytes(batches)
+            rows = read_headers(data)
+            check_crcs(memoryview(data), rows)
+            yield TailBatches(data, rows)
+            self.offset = batches.next_offset
+
+
+# ---
+# The leader epochs of a log that a broker left: the epoch of an offset, and the end of each epoch (KIP-320).
+#
+# A gateway gives its own batches none: records behind the adopted log are of no epoch, and the latest one goes on.
+
+
+#: Stands for no epoch, or no offset.
+NONE = -1
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch up to a requested one, and the offset behind its last record."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochs:
+    """Epochs with the offsets where they begin, ascending, as a `leader-epoch-checkpoint` has them."""
+
+    entries: Sequence[tuple[int, int]] = ()
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch; NONE without any."""
+        return self.entries[-1][0] if self.entries else NONE
+
+    def at(self, state: PartitionState, offset: int) -> int:
+        """The epoch of the batch at an offset; NONE for a batch that no broker wrote."""
+        row = state.segments.find(offset)
+        if row >= len(state.segments) or state.segments[row].leader_epoch < 0:
+            return NONE
+        place = bisect_right([start for _, start in self.entries], offset)
+        return self.entries[place - 1][0] if place else NONE
+
+    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """The end of an epoch that a consumer has met: the start of the next one, or the log end.
+
+        A log without epochs has shown none to consumers, and was never cut: the end is the log end.
+        """
+        if not self.entries or epoch == self.latest:
+            return EpochEnd(epoch, log_end_offset)
+        place = bisect_right([each for each, _ in self.entries], epoch)
+        if epoch < 0 or place == len(self.entries):
+            return EpochEnd(NONE, NONE)
+        return EpochEnd(self.entries[place - 1][0] if place else epoch, self.entries[place][1])
+
+
+def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
+    """The leader epochs that the adoption kept for a partition. Raises StorageError, CorruptMetadataError."""
+    name = f"{paths.partition_dir(topic, partition)}/{paths.LEADER_EPOCHS}"
+    with suppress(FileNotFoundError):
+        return LeaderEpochs(tuple(read_epochs(storage.read(name), file=name)))
+    return LeaderEpochs()
+
+
+# ---
+# One partition as the gateway serves it: Kafka's Partition, which is the leader of its log.
 
 
 class LogOffsets(NamedTuple):
-    """The bounds of a log that a client is told."""
+    """The bounds of a log, as clients see them."""
 
     log_start_offset: int
     last_stable_offset: int
@@ -45,7 +319,7 @@ class VisibleEnd(NamedTuple):
 
 
 class FetchedData(NamedTuple):
-    """Batches, the log's bounds, the aborted transactions among the batches, and up to where it was looked."""
+    """Batches, the log's bounds, the aborted transactions among the batches, and the end of the look."""
 
     batches: FetchedBatches | None
     offsets: LogOffsets
@@ -56,41 +330,45 @@ class FetchedData(NamedTuple):
 class Partition:
     """Partition `number` of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
 
-    def __init__(self, fresh: FreshTopic, number: int, logs: OpenLogs, first: FirstBatch) -> None:
+    def __init__(self, fresh: RefreshingTopic, number: int, logs: OpenPartitionLogs, first: FirstBatch) -> None:
         self.fresh, self.number, self._logs, self._first = fresh, number, logs, first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
-        self._seen: tuple[Snapshot, PartitionState] | None = None
+        self._state_of: tuple[Snapshot, PartitionState] | None = None
         self._stable: tuple[PartitionState, int] | None = None
+        self._epochs = LeaderEpochs()
 
-    def append(self, records: bytes, fence: Fence | None = None) -> AppendInfo:
+    def append(self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None) -> AppendInfo:
         """Append a producer's batch in place: see `PartitionLog.append_batches`."""
         with self._log() as log:
-            return log.append_batches(records, fence)
+            return log.append_batches(records, fence, timeout_s=timeout_s)
+
+    def is_free(self, *, flush: bool) -> bool:
+        """True if an append in place, or a flush, would not have had to wait for a lock a moment ago."""
+        with self._log() as log:
+            return log.is_free(flush=flush)
 
     def append_run(self, run: BatchRun, fence: Fence) -> Appended:
-        """Append batches of the gateway in place, unless `fence` refuses. Raises as `PartitionLog.append`, and it."""
+        """Append batches of the gateway in place, unless `fence` refuses. Raises as `PartitionLog.append`.
+
+        Also the errors of `fence`, and LockHeldError after OWN_WAIT_S.
+        """
         with self._log() as log:
-            (appended,) = log.append_runs([run], fence)
+            (appended,) = log.append_runs([run], fence, timeout_s=OWN_WAIT_S)
             return appended
 
-    def end_transaction(self, marker: BatchRun, fence: Fence) -> Appended | None:
+    def end_transaction(self, marker: BatchRun, fence: Fence, *, timeout_s: float | None = None) -> Appended | None:
         """Append the end marker of a producer's transaction in place, if it is open here. Raises as `append_run`."""
         with self._log() as log:
-            return log.end_transaction(marker, fence)
+            return log.end_transaction(marker, fence, timeout_s=timeout_s)
 
-    def flush(self, appended: Appended) -> None:
-        """Return when what was appended is as safe as the topic's flush policy wants it. Raises StorageError."""
-        if appended.flush_due:
-            self.sync(appended)
-
-    def sync(self, appended: Appended | None) -> None:
-        """Return when what was appended, or else all that there is, is on the device. Raises StorageError."""
+    def sync(self, appended: Appended | None, *, timeout_s: float | None = None) -> None:
+        """Return when the appended batches, or else the whole log, are on the device. Raises StorageError."""
         with self._log() as log:
-            log.flush(appended)
+            log.flush(appended, timeout_s=timeout_s)
 
     def state(self) -> PartitionState:
-        """The partition as it is now: on a local disk whoever appended, else as of the last refresh."""
+        """The partition as it is now: on a local disk with all appends, else as of the last refresh."""
         snapshot = self.fresh.refresh() if self.fresh.is_local else self.fresh.snapshot
         try:
             return self._state(snapshot)
@@ -100,13 +378,13 @@ class Partition:
 
     def offsets(self, state: PartitionState) -> LogOffsets:
         """The bounds of the log in `state`."""
-        known = self._stable
-        if known is None or known[0] is not state:
-            known = self._stable = state, last_stable_offset(self.fresh.topic.reader, state)
-        return LogOffsets(state.log_start_offset, known[1], state.log_end_offset)
+        stable = self._stable
+        if stable is None or stable[0] is not state:
+            stable = self._stable = state, last_stable_offset(self.fresh.topic.reader, state)
+        return LogOffsets(state.log_start_offset, stable[1], state.log_end_offset)
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> FetchedData:
-        """Whole batches from the one with `offset` on, up to the last stable offset if only `committed` may be seen.
+        """Whole batches from the one with `offset` on; up to the last stable offset if `committed`.
 
         Raises OffsetOutOfRangeError, CorruptRecordError, StorageError.
         """
@@ -126,7 +404,7 @@ class Partition:
         return FetchedData(batches, offsets, batches.aborted, visible_end)
 
     def visible_end(self, *, committed: bool) -> VisibleEnd:
-        """Up to where a consumer may see records now."""
+        """The end of the records that a consumer may see now."""
         return self._visible_end(self.state(), committed)
 
     def _visible_end(self, state: PartitionState, committed: bool) -> VisibleEnd:
@@ -134,23 +412,27 @@ class Partition:
         end = offsets.last_stable_offset if committed else offsets.high_watermark
         return VisibleEnd(end, int(state.segments.log_bytes.sum()))
 
-    def producers(self) -> npt.NDArray[np.void]:
-        """What the log knows of each producer now, as a producer snapshot has it (ENTRY rows), by producer id.
+    def leader_epochs(self, state: PartitionState) -> LeaderEpochs:
+        """The leader epochs of a broker's records; read when there are new ones. Raises StorageError."""
+        if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
+            topic = self.fresh.topic
+            self._epochs = leader_epochs(topic.storage, topic.name, self.number)
+        return self._epochs
 
-        On an object store it is read anew, as far as a gateway that begins reads. Raises StorageError,
-        CorruptRecordError.
+    def producers(self) -> npt.NDArray[np.void]:
+        """The log's entry of each producer now, as in a producer snapshot (ENTRY rows), by producer id.
+
+        Raises StorageError, CorruptRecordError.
         """
         topic = self.fresh.topic
         if self.fresh.is_local:
             with self._log() as log:
-                return log.producers()
-        found = CommitLogProducers(topic.reader, topic.clock)
-        found.catch_up(self.fresh.refresh().partitions[self.number])
-        return found.entries()
+                return log.producers(timeout_s=SHORT_WAIT_S)
+        return producer_entries(topic.handle, self.fresh.refresh().partitions[self.number])
 
-    def close(self) -> None:
-        """Have all that was appended on the device, and close the files."""
-        self._logs.close(self)
+    def close(self, timeout_s: float | None = None) -> None:
+        """Sync everything that was appended, and close the files."""
+        self._logs.close(self, timeout_s)
 
     def _log(self) -> AbstractContextManager[PartitionLog]:
         topic = self.fresh.topic
@@ -160,18 +442,19 @@ class Partition:
         if snapshot.partitions[self.number].active is None:
             return snapshot.partitions[self.number]
         with self._lock:
-            # first noted, then read: what comes between is seen the next time
+            # first noted, then read: records that come in between are seen the next time
             changed = self._page_changed()
-            if changed or self._seen is None or self._seen[0] is not snapshot:
-                self._seen = snapshot, with_tail(self.fresh.topic.handle, snapshot, self.number)
-            return self._seen[1]
+            if changed or self._state_of is None or self._state_of[0] is not snapshot:
+                self._state_of = snapshot, with_tail(self.fresh.topic.handle, snapshot, self.number)
+            return self._state_of[1]
 
     def _page_changed(self) -> bool:
         if self._page is None:
             topic = self.fresh.topic
             folder = topic.storage.local_path(paths.partition_dir(topic.name, self.number))
             path = os.path.join(folder, paths.LOCK_FILE)
-            if not os.path.exists(path):
+            try:
+                self._page = WatchedPage(path)
+            except FileNotFoundError:
                 return True
-            self._page = WatchedPage(path)
         return self._page.changed()

@@ -1,1 +1,1 @@
-"""Transactions of Kafka's clients: who their producers are, which partitions they wrote to, and how they end."""
+"""Transactions of Kafka's clients: their producers, their partitions, and their ends."""

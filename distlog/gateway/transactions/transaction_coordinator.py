@@ -1,61 +1,152 @@
-"""The transactions of Kafka's clients, over any topics of a root and the positions of groups: all or nothing.
-
-After Kafka's TransactionCoordinator (KIP-98, KIP-360). What a transaction is, is the newest record of its id in
-`__transaction_state`. A record is on the device before the step that it stands for:
-
-    init        Empty, of the producer's next epoch; what the producer before it has open is aborted first
-    partitions  Ongoing, with all partitions so far; then batches may be appended to these, and to no others
-    batches     by any gateway, if that record says so at the moment of the append; on the device when acknowledged
-    commit      PrepareCommit: this is the decision
-    abort       PrepareAbort: the decision, too
-    markers     in each partition the end marker
-    complete    CompleteCommit, CompleteAbort: when all markers are on the device
-
-Each partition of `__transaction_state` has one gateway that coordinates its ids: it leads it, and nobody else can
-write there (distlog.core.topics.writing.leadership). When it goes, the next one reads what it left.
-
-Why each step is safe, wherever a gateway is killed, or stopped and continued:
-
-- A record is in a partition only if a durable state names that partition: so it is known where to end it.
-- No record comes behind the marker. On a local disk, who appends a batch reads the state with the partition's lock
-  held: either the decision is there, and the batch is refused, or it comes later, and then so does the marker, with
-  this lock held. On an object store, who commits a batch reads the topic's newest commit, and then the state. If
-  the decision is not there yet, then the commit of the marker comes later: either it comes behind the batch, or the
-  batch meets it as a conflict, and reads the state again. So there a marker is written in each partition of the
-  transaction, whether anything is open there or not.
-- A marker ends no other transaction than its own: who writes it reads the state in the same way. A coordinator that
-  was stopped finds another transaction there, and writes nothing.
-- A decision is on the device before its first marker, and is never changed: it is finished by the next tick, or by
-  the next coordinator, which has the states on the device before it reads them. Until then the id has no next
-  transaction. Who leads no more cannot write a decision.
-- The records of a transaction are on the device before they are acknowledged, so before a producer commits them.
-
-Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
-"""
+"""The transactions of Kafka's clients, over any topics of a root and the positions of groups: all or nothing."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from distlog.core.errors import DistlogError
-from distlog.gateway.groups.offsets.positions import TopicPartition
-from distlog.gateway.transactions.transaction_ends import TransactionEnds
-from distlog.gateway.transactions.transaction_log import TransactionLog
-from distlog.gateway.transactions.transaction_state import (
-    LAST_EPOCH,
-    NONE,
-    ProducerId,
-    Status,
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
+from distlog.core.log.end_marker import marker
+from distlog.core.log.log_validator import BatchRun
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.topic_handle import new_id
+from distlog.core.transaction_state import LAST_EPOCH, NONE, ProducerId, TransactionState, TransactionStatus
+from distlog.gateway.cluster import GatewayLease
+from distlog.gateway.delayed_operations import DelayedFetches
+from distlog.gateway.gathered_appends import Fence
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.coordination import Coordination
+from distlog.gateway.groups.coordinator import GroupServices
+from distlog.gateway.groups.offsets_format import TopicPartition
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.partition import OWN_WAIT_S, Partition
+from distlog.gateway.transactions.transaction_log import (
+    TransactionLog,
     TransactionRefusedError,
-    TransactionState,
+    check_open,
     check_producer,
 )
+
+# ---
+# The end markers of decided transactions, as Kafka writes them.
+
+
+class _GoneError(Exception):
+    """Another gateway has finished the transaction."""
+
+
+class TransactionEnds:
+    """Writes the end markers of decided transactions into their partitions; may be repeated."""
+
+    def __init__(
+        self, metadata: MetadataCache, fetches: DelayedFetches, log: TransactionLog, clock: Callable[[], int]
+    ) -> None:
+        self._metadata, self._fetches, self._log, self._clock = metadata, fetches, log, clock
+
+    def end(self, decided: TransactionState, timeout_s: float = OWN_WAIT_S) -> None:
+        """Write the end marker into each of its partitions, and sync it.
+
+        A partition of a dropped topic needs none. Raises DistlogError, as LockHeldError after `timeout_s`.
+        """
+        numbers = defaultdict[str, list[int]](list)
+        for topic, number in sorted(decided.partitions):
+            numbers[topic].append(number)
+        for partitions in in_parallel(lambda topic: self._end(decided, topic, numbers[topic], timeout_s), numbers):
+            for each in partitions:
+                self._fetches.appended(each)
+
+    def _end(
+        self, decided: TransactionState, topic: str, numbers: Sequence[int], timeout_s: float
+    ) -> list[Partition]:
+        try:
+            hosted = self._metadata.fresh_topic(topic)
+            if numbers[-1] >= len(hosted.snapshot.partitions):
+                # the snapshot is not of this moment, and another process may have added partitions
+                hosted.refresh()
+        except TopicNotFoundError:
+            return []
+        # a new topic of the same name may have fewer partitions
+        existing = [number for number in numbers if number < len(hosted.snapshot.partitions)]
+        markers = {number: self._marker(decided) for number in existing}
+        check = partial(self._check_current, decided)
+        results = hosted.end_transaction(markers, check, timeout_s=timeout_s) if markers else {}
+        # all are awaited before any error is raised, so none is left on its way
+        wait(results.values())
+        if any(isinstance(each.exception(), TopicNotFoundError) for each in results.values()):
+            # a new topic of the same name may have records of the transaction, too
+            self._metadata.forget(hosted)
+            return self._end(decided, topic, numbers, timeout_s)
+        return [hosted.partition(number) for number in existing if _is_ended(results[number])]
+
+    def _marker(self, decided: TransactionState) -> BatchRun:
+        producer, is_committed = decided.producer, decided.status is TransactionStatus.PREPARE_COMMIT
+        return marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
+
+    def _check_current(self, decided: TransactionState, snapshot: Snapshot) -> None:
+        """Raise _GoneError unless the newest state of the id is this decision, not finished yet."""
+        newest = self._log.newest(decided.transactional_id)
+        if newest is None or (newest.producer, newest.status, newest.started_ms) != (
+            decided.producer,
+            decided.status,
+            decided.started_ms,
+        ):
+            raise _GoneError
+
+
+def _is_ended(result: Future[Any]) -> bool:
+    try:
+        result.result()
+    except (ProducerFencedError, _GoneError):
+        # a newer producer has written there: so another gateway has ended this transaction
+        return False
+    return True
+
+
+# ---
+# The transactions of Kafka's clients, over any topics of a root and the positions of groups: all or nothing.
+#
+# After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
+# `__transaction_state`. A record is on the device before the step that it stands for:
+#
+#     init        Empty, of the producer's next epoch; an open transaction of the earlier producer is aborted first
+#     partitions  Ongoing, with all partitions so far; then batches may be appended to these, and to no others
+#     batches     by any gateway, if that record says so at the moment of the append; on the device when acknowledged
+#     commit      PrepareCommit: this is the decision
+#     abort       PrepareAbort: the decision, too
+#     markers     in each partition the end marker
+#     complete    CompleteCommit, CompleteAbort: when all markers are on the device
+#
+# Each partition of `__transaction_state` has one gateway that coordinates its ids: the leader, which alone can write
+# there (distlog.gateway.leadership). When it goes, the next leader reads the states that it left.
+#
+# Each step is safe, wherever a gateway is killed, or stopped and continued:
+#
+# - A record is in a partition only if a durable state names that partition: so its transaction can be ended there.
+# - No record comes behind the marker. On a local disk, an append of a batch reads the state with the partition's lock
+#   held: either the decision is there, and the batch is refused, or it comes later, and then so does the marker,
+#   with this lock held. On an object store, the commit of a batch reads the topic's newest commit, and then the
+#   state. If the decision is not there yet, then the commit of the marker comes later: either it comes behind the
+#   batch, or the batch meets it as a conflict, and reads the state again. So there a marker is written in each
+#   partition of the transaction, whether anything is open there or not.
+# - A marker ends no other transaction than its own: its append reads the state in the same way. A coordinator that
+#   was stopped finds another transaction there, and writes nothing.
+# - A decision is on the device before its first marker, and is never changed: it is finished by the next tick, or by
+#   the next coordinator, which has the states on the device before it reads them. Until then the id has no next
+#   transaction. A former leader cannot write a decision.
+# - The records of a transaction are on the device before they are acknowledged, so before a producer commits them.
+#
+# Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
+
 
 #: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
 EXPIRATION_MS = 7 * 86_400_000
@@ -64,8 +155,8 @@ _log = logging.getLogger("distlog.gateway")
 
 
 @dataclass(slots=True)
-class Transaction:
-    """An id's newest state, None before its first; for who holds the lock. `is_gone`: forgotten, or unloaded."""
+class CoordinatedTransaction:
+    """An id's newest state, None before its first, guarded by `lock`. `is_gone`: it was forgotten, or unloaded."""
 
     state: TransactionState | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -75,9 +166,8 @@ class Transaction:
 class TransactionCoordinator:
     """The transactions by their ids, for many threads; `clock` tells the ms since 1970.
 
-    `check` raises TransactionRefusedError for an id that is not, or not yet, this gateway's to answer for. Methods
-    raise that, and DistlogError when the storage fails: then nobody knows what was kept, and the same call may be
-    repeated.
+    `check` raises TransactionRefusedError for an id that this gateway does not coordinate, or not yet. Methods raise
+    that, and DistlogError when the storage fails: then the outcome is unknown, and the same call may be repeated.
     """
 
     def __init__(
@@ -89,89 +179,96 @@ class TransactionCoordinator:
         check: Callable[[str], None] = lambda id_: None,
     ) -> None:
         self._log, self._ends, self._clock, self._new_id, self._check = log, ends, clock, new_id, check
-        self._lock, self._transactions = threading.Lock(), dict[str, Transaction]()
+        self._lock, self._transactions = threading.Lock(), dict[str, CoordinatedTransaction]()
 
     def load(self, states: Iterable[TransactionState]) -> None:
-        """Learn what is stored, before `check` lets anybody ask for it; what is decided is finished by `tick`."""
-        found = {state.transactional_id: Transaction(state) for state in states}
+        """Load stored states, before `check` admits their ids; `tick` finishes decided transactions."""
+        now_ms = self._clock()
+        transactions = {state.transactional_id: CoordinatedTransaction(state.not_after(now_ms)) for state in states}
         with self._lock:
-            self._transactions.update(found)
+            self._transactions.update(transactions)
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
         """Forget these ids, which `check` refuses by now; no call is under way for them when this returns."""
         with self._lock:
-            gone = {id_: each for id_, each in self._transactions.items() if is_of(id_)}
-        for id_, transaction in gone.items():
+            unloaded = {id_: each for id_, each in self._transactions.items() if is_of(id_)}
+        for id_, transaction in unloaded.items():
             with transaction.lock:
                 transaction.is_gone = True
             with self._lock:
                 self._transactions.pop(id_, None)
 
     def states(self, ids: Collection[str] | None = None) -> list[TransactionState]:
-        """The states of these ids, or all, by id; without those that are not known."""
+        """The states of the known ones of these ids, or of all, by id."""
         for id_ in ids or ():
             self._check(id_)
         with self._lock:
             wanted = sorted(self._transactions) if ids is None else ids
-            found = [self._transactions[id_].state for id_ in wanted if id_ in self._transactions]
-        return [state for state in found if state is not None]
+            states = [self._transactions[id_].state for id_ in wanted if id_ in self._transactions]
+        return [state for state in states if state is not None]
 
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
         """The next producer of an id: the one before is fenced, and its transaction aborted.
 
-        `expected` is who asks, if it was a producer of the id already: then it goes on, unless another one has begun.
+        `expected` is the caller, if it was a producer of the id already: it goes on, unless another one has begun.
         """
         with self._opened(id_) as transaction:
             state, now_ms = transaction.state, self._clock()
             if state is None:
-                new = ProducerId(self._new_id(), 0)
-                begun = TransactionState(transactional_id=id_, producer=new, timeout_ms=timeout_ms, updated_ms=now_ms)
+                producer = ProducerId(self._new_id(), 0)
+                new_state = TransactionState(
+                    transactional_id=id_, producer=producer, timeout_ms=timeout_ms, updated_ms=now_ms
+                )
             else:
                 if expected is not None and expected == ProducerId(state.producer.id, state.last_epoch):
-                    # it asks again: the first answer was lost
+                    # a repeated call: the first answer was lost
                     return state.producer
                 if expected not in (None, state.producer):
                     raise TransactionRefusedError(ErrorCode.producer_fenced)
-                if state.status is Status.ONGOING:
+                if state.status is TransactionStatus.ONGOING:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finished(transaction)
                 last_epoch = expected.epoch if expected is not None else NONE
-                begun = state.begun_again(self._next(state.producer), timeout_ms, now_ms, last_epoch)
-            self._log.write(begun)
-            transaction.state = begun
-            return begun.producer
+                new_state = state.begun_again(self._next(state.producer), timeout_ms, now_ms, last_epoch)
+            self._log.write(new_state)
+            transaction.state = new_state
+            return new_state.producer
 
     def add_partitions(self, id_: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> None:
-        """Have the partitions in the producer's transaction; its first ones begin it."""
-        with self._held(id_, producer) as transaction:
+        """Add the partitions to the producer's transaction; the first ones begin it."""
+        with self._opened_by(id_, producer) as transaction:
             state = self._finished(transaction)
-            if state.status is Status.ONGOING and state.partitions.issuperset(partitions):
+            if state.status is TransactionStatus.ONGOING and state.partitions.issuperset(partitions):
                 return
-            grown = state.with_partitions(frozenset(partitions), self._clock())
-            self._log.write(grown)
-            transaction.state = grown
+            new_state = state.with_partitions(frozenset(partitions), self._clock())
+            self._log.write(new_state)
+            transaction.state = new_state
 
     def end(self, id_: str, producer: ProducerId, *, is_committed: bool) -> None:
-        """Commit or abort the producer's transaction; to repeat it is harmless."""
-        status = Status.COMPLETE_COMMIT if is_committed else Status.COMPLETE_ABORT
-        with self._held(id_, producer) as transaction:
+        """Commit or abort the producer's transaction; a repeated call is harmless."""
+        status = TransactionStatus.COMPLETE_COMMIT if is_committed else TransactionStatus.COMPLETE_ABORT
+        with self._opened_by(id_, producer) as transaction:
             state = transaction.state
-            if state is not None and state.status is Status.ONGOING:
+            if state is not None and state.status is TransactionStatus.ONGOING:
                 self._decide(transaction, state.decided(self._clock(), is_committed=is_committed))
-                # it is decided, so it ends that way, whatever happens to its markers now
+                # the decision stands, even if its markers fail now
             elif self._finished(transaction).status is not status:
                 raise TransactionRefusedError(ErrorCode.invalid_txn_state)
 
     def tick(self) -> None:
-        """Abort what is open for too long, finish what is decided, forget ids that nobody uses. Logs errors."""
+        """Abort transactions that time out, finish decided ones, forget unused ids. Logs errors."""
+        timeout_s = OWN_WAIT_S
         for id_ in list(self._transactions):
-            try:  # one that is gone meanwhile has nothing to do
+            try:  # an id that is gone meanwhile is done
                 with suppress(TransactionRefusedError), self._opened(id_, make=False) as transaction:
-                    self._tick(id_, transaction)
-            except DistlogError as error:  # noqa: PERF203 - each is ended for itself
-                _log.warning("the transaction of %r was not ended, and is tried again: %s", id_, error)
+                    self._tick(id_, transaction, timeout_s)
+            except DistlogError as error:  # noqa: PERF203 - each transaction ends by itself
+                _log.warning("the transaction of %r was not ended, and will be tried again: %s", id_, error)
+                if isinstance(error, LockHeldError):
+                    # the others must not wait as long, one after the other
+                    timeout_s = 0
 
-    def _tick(self, id_: str, transaction: Transaction) -> None:
+    def _tick(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
         if state is None:
             return
@@ -179,7 +276,7 @@ class TransactionCoordinator:
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
             self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
         elif state.is_decided:
-            self._finish(transaction, state)
+            self._finish(transaction, state, timeout_s)
         elif state.is_over and state.updated_ms + EXPIRATION_MS <= now_ms:
             self._log.forget(id_)
             transaction.is_gone = True
@@ -190,22 +287,24 @@ class TransactionCoordinator:
         is_last = producer.epoch >= LAST_EPOCH
         return ProducerId(self._new_id(), 0) if is_last else ProducerId(producer.id, producer.epoch + 1)
 
-    def _decide(self, transaction: Transaction, decided: TransactionState) -> None:
+    def _decide(self, transaction: CoordinatedTransaction, decided: TransactionState) -> None:
         self._log.write(decided)
         transaction.state = decided
         try:
             self._finish(transaction, decided)
         except DistlogError as error:
-            _log.warning("the transaction of %r is decided, but not seen yet: %s", decided.transactional_id, error)
+            _log.warning("the transaction of %r is decided, but not visible yet: %s", decided.transactional_id, error)
 
-    def _finish(self, transaction: Transaction, decided: TransactionState) -> None:
-        self._ends.end(decided)
+    def _finish(
+        self, transaction: CoordinatedTransaction, decided: TransactionState, timeout_s: float = OWN_WAIT_S
+    ) -> None:
+        self._ends.end(decided, timeout_s)
         completed = decided.completed(self._clock())
         self._log.write(completed, is_durable=False)
         transaction.state = completed
 
-    def _finished(self, transaction: Transaction) -> TransactionState:
-        """The state when its decision, if there is one, is in all partitions; else the client asks again."""
+    def _finished(self, transaction: CoordinatedTransaction) -> TransactionState:
+        """The state, after its decision, if there is one, is in all partitions; else the client must retry."""
         state = transaction.state
         if state is not None and state.is_decided:
             with suppress(DistlogError):
@@ -215,24 +314,140 @@ class TransactionCoordinator:
         return transaction.state
 
     @contextmanager
-    def _held(self, id_: str, producer: ProducerId) -> Iterator[Transaction]:
+    def _opened_by(self, id_: str, producer: ProducerId) -> Iterator[CoordinatedTransaction]:
         """The transaction of this very producer, behind its lock."""
         with self._opened(id_, make=False) as transaction:
             check_producer(transaction.state, producer)
             yield transaction
 
     @contextmanager
-    def _opened(self, id_: str, *, make: bool = True) -> Iterator[Transaction]:
+    def _opened(self, id_: str, *, make: bool = True) -> Iterator[CoordinatedTransaction]:
         while True:
             self._check(id_)
             with self._lock:
-                transaction = self._transactions.get(id_) or (Transaction() if make else None)
+                transaction = self._transactions.get(id_) or (CoordinatedTransaction() if make else None)
                 if transaction is None:
                     raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
                 self._transactions.setdefault(id_, transaction)
             with transaction.lock:
                 if not transaction.is_gone:
-                    # it may have been made behind the back of `unload`
+                    # it may have been made while `unload` was running
                     self._check(id_)
                     yield transaction
                     return
+
+
+# ---
+# The transactions of a gateway as one service for its APIs, started and stopped with it.
+
+
+#: The pause between checks for transactions that time out, or are not finished; after an error, before the next load.
+_PAUSE_S = 1.0
+
+
+class TransactionServices:
+    """The transactions whose ids this gateway coordinates by its lease, and fences for the transactions of all ids.
+
+    One thread loads, unloads and ends them; any thread calls the rest.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        fetches: DelayedFetches,
+        lease: GatewayLease,
+        groups: GroupServices,
+        clock: Callable[[], int],
+    ) -> None:
+        self._log = TransactionLog(metadata, clock, lambda: groups.partitions)
+        self.coordination = Coordination[TransactionState](lease, self._log)
+        ends = TransactionEnds(metadata, fetches, self._log, clock)
+        #: The transactions that this gateway coordinates.
+        self.coordinator = TransactionCoordinator(self._log, ends, clock, new_producer_id, self._check)
+        self._changed, self._is_over, self._has_failed = threading.Event(), False, False
+        self._unloaded = groups.share(self.coordination, self._changed, self._log.look)
+        self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
+
+    @property
+    def is_loading(self) -> bool:
+        """True if partitions that the lease holds are not loaded yet."""
+        return self.coordination.is_loading
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition of `__transaction_state` that has an id."""
+        return self._log.partition_of(transactional_id)
+
+    def start(self) -> None:
+        """Load stored states; failures are logged, and tried again."""
+        self.tick()
+        self._thread.start()
+
+    def fence(self, transactional_id: str, producer: ProducerId, place: TopicPartition) -> Fence:
+        """A fence that refuses appends unless the producer's transaction is open, and has the partition `place`.
+
+        It raises TransactionRefusedError, and DistlogError.
+        """
+
+        def check(snapshot: Snapshot) -> None:
+            check_open(self._log.newest(transactional_id), producer, place)
+
+        return check
+
+    def check_hangs(self, producer_id: int, place: TopicPartition) -> None:
+        """Raise TransactionRefusedError if a transaction of the producer in a partition has a coordinator.
+
+        Also DistlogError. It reads the states of all coordinators of the root.
+        """
+        for state in self._log.of_producer(producer_id):
+            if place in state.partitions and not state.is_over:
+                raise TransactionRefusedError(ErrorCode.invalid_txn_state)
+
+    def tick(self) -> None:
+        """Load and unload by the lease, and run the timers of loaded transactions. Raises nothing."""
+        try:
+            before = self.coordination.loaded
+            try:
+                self.coordination.step(self.coordinator)
+            finally:
+                if before - self.coordination.loaded:
+                    self._unloaded.set()
+            self.coordinator.tick()
+            self._has_failed = False
+        except GroupRefusedError:
+            # the lease has changed meanwhile
+            return
+        except Exception as error:
+            if not self._has_failed:
+                _log.error("transactions: %s", error, exc_info=not isinstance(error, DistlogError))
+            self._has_failed = True
+
+    def compact(self) -> None:
+        """Compact led partitions that have many segments; one caller at a time. Raises nothing."""
+        self._log.compact()
+
+    def stop(self) -> None:
+        """Stop coordinating."""
+        self._is_over = True
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            self._changed.wait(_PAUSE_S)
+            self._changed.clear()
+            if not self._is_over:
+                self.tick()
+
+    def _check(self, transactional_id: str) -> None:
+        if self._is_over:
+            raise TransactionRefusedError(ErrorCode.not_coordinator)
+        try:
+            self.coordination.check(transactional_id)
+        except GroupRefusedError as refused:
+            raise TransactionRefusedError(refused.code) from refused
+
+
+def new_producer_id() -> int:
+    """A random id of 63 bits, so that gateways and writers of distlog need no common counter."""
+    return int(new_id()[:16], 16) & MAX_LONG

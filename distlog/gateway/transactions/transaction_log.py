@@ -1,42 +1,199 @@
-"""The states of transactions in the topic `__transaction_state` of a root, which compaction keeps small.
-
-A gateway writes to the partitions that it leads (distlog.core.topics.writing.leadership), and reads all of them.
-"""
+"""The states of transactions in the topic `__transaction_state` of a root, which compaction keeps small."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import CONTROL
+from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.record_encoder import encode, write_headers
 from distlog.core.config import TopicConfig
-from distlog.core.consumer_offsets.positions_format import offsets_partition
-from distlog.core.errors import LeaderFencedError, TopicNotFoundError
-from distlog.core.log.partition.appended import AppendInfo
-from distlog.core.log.partition.batch_runs import BatchRun
+from distlog.core.consumer_offsets import offsets_partition
+from distlog.core.errors import CorruptRecordError, LeaderFencedError, TopicNotFoundError
+from distlog.core.log.flush import AppendInfo
+from distlog.core.log.log_validator import BatchRun
+from distlog.core.maintenance.cleaning_plan import first_dirty_offset
+from distlog.core.reading.fetch import FetchedBatches
+from distlog.core.reading.pipeline import whole_logs
 from distlog.core.storage.parallel import in_parallel
-from distlog.core.topics.writing.leadership import Leadership
-from distlog.gateway.commits.gathered_batch import Fence
-from distlog.gateway.topics.hosted_topic import HostedTopic
-from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.topics.own_compaction import OwnCompaction
-from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
-from distlog.gateway.transactions.newest_states import NewestStates
-from distlog.gateway.transactions.own_records import MAX_BATCH_BYTES, own_batch
-from distlog.gateway.transactions.state_format import encode_key, encode_state
-from distlog.gateway.transactions.transaction_state import TransactionState
+from distlog.core.transaction_state import (
+    TRANSACTIONS_TOPIC,
+    ProducerId,
+    TopicPartition,
+    TransactionState,
+    TransactionStatus,
+    encode_key,
+    encode_state,
+    take_state,
+)
+from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
+from distlog.gateway.gathered_appends import Fence
+from distlog.gateway.leadership import Leadership, OwnCompaction
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
+from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
+
+# ---
+# The refusals of a coordinator: the producer is not the newest one, or has no such transaction open.
+
+
+class TransactionRefusedError(Exception):
+    """The coordinator refuses a producer's request, with this code of Kafka's."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+def check_producer(state: TransactionState | None, producer: ProducerId) -> None:
+    """Raise TransactionRefusedError unless `state` is of exactly this producer."""
+    if state is None or state.producer.id != producer.id:
+        raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
+    if state.producer.epoch != producer.epoch:
+        raise TransactionRefusedError(ErrorCode.producer_fenced)
+
+
+def check_open(state: TransactionState | None, producer: ProducerId, place: TopicPartition) -> None:
+    """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition `place`."""
+    check_producer(state, producer)
+    if state is None or state.status is not TransactionStatus.ONGOING or place not in state.partitions:
+        raise TransactionRefusedError(ErrorCode.invalid_txn_state)
+
+
+# ---
+# Batches that the gateway itself appends: changes of transactions, and positions that are part of one.
+
+
+#: `max.message.bytes` of the topics that hold them. Requests that lead to such batches are smaller.
+MAX_BATCH_BYTES = 16 << 20
+
+
+def own_batch(
+    records: Sequence[tuple[bytes, bytes | None]], now_ms: int, in_transaction_of: ProducerId | None = None
+) -> BatchRun:
+    """One batch of these keys and values, of the time `now_ms`. Raises InvalidRecordError if it is too large."""
+    keys, values = zip(*records, strict=True)
+    columns = {
+        "timestamp": pa.array([now_ms] * len(records), pa.int64()),
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+    }
+    producer: dict[str, Any] = {}
+    if in_transaction_of is not None:
+        ids = in_transaction_of
+        producer = {"producer_id": ids.id, "producer_epoch": ids.epoch, "base_sequence": 0, "transactional": True}
+    encoded = encode(
+        pa.record_batch(columns), batch_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES, **producer
+    )
+    # as by Kafka's coordinators, the batches of the gateway are not numbered
+    encoded.batches["base_sequence"] = -1
+    write_headers(encoded.data, encoded.batches)
+    return BatchRun(
+        np.frombuffer(encoded.data, np.uint8),
+        encoded.batches,
+        encoded.offsets_of_max_timestamp,
+        encoded.min_timestamps,
+        in_transaction=in_transaction_of is not None,
+    )
+
+
+# ---
+# The newest states of transactions as the log has them now, for any gateway, from any coordinator.
+#
+# Any gateway takes batches of a transaction, and does not talk with its coordinator. So it reads the state that the
+# coordinator has written, at the moment of the append. `transaction_coordinator` explains why that is enough.
+
+
+_log = logging.getLogger("distlog.gateway")
+_COLUMNS = ("offset", "key", "value")
+
+
+class NewestStates:
+    """The states in one partition of `__transaction_state`, by id; for many threads."""
+
+    def __init__(self, hosted: HostedTopic, number: int) -> None:
+        self._partition, self._lock = hosted.partition(number), threading.Lock()
+        self._tail = PartitionTail(self._read)
+        self._states = dict[str, TransactionState]()
+
+    def get(self, transactional_id: str) -> TransactionState | None:
+        """The state of an id, including everything that was written before this call. Raises DistlogError."""
+        with self._lock:
+            self._partition.fresh.refresh()
+            self._catch_up()
+            return self._states.get(transactional_id)
+
+    def all(self) -> list[TransactionState]:
+        """All states, including everything written before the last refresh of the topic. Raises DistlogError."""
+        with self._lock:
+            self._catch_up()
+            return list(self._states.values())
+
+    def add(self, state: TransactionState, offset: int) -> None:
+        """Take a state that this process has written at `offset`, so that it need not be read."""
+        with self._lock:
+            if offset == self._tail.offset:
+                self._states[state.transactional_id] = state
+                self._tail.offset = offset + 1
+
+    def _catch_up(self) -> None:
+        state = self._partition.fresh.snapshot.partitions[self._partition.number]
+        if first_dirty_offset(state) > self._tail.offset:
+            # the part that is not read yet was cleaned, and may have had a tombstone of an id
+            self._states.clear()
+            self._tail.offset = state.log_start_offset
+        if not self._partition.fresh.is_local:
+            self._read_segments()
+        for batches in self._tail.batches():
+            rows = batches.rows[batches.rows["attributes"] & CONTROL == 0]
+            self._take(decode(batches.data, rows, columns=_COLUMNS))
+
+    def _read_segments(self) -> None:
+        """Read several new segments at once; each was a commit, so most are small."""
+        fresh = self._partition.fresh
+        state = fresh.snapshot.partitions[self._partition.number]
+        first = state.segments.find(self._tail.offset)
+        segments = [state.segments[number] for number in range(first, len(state.segments))]
+        if len(segments) < 2:
+            return
+        for chunk in whole_logs(fresh.topic.reader, segments):
+            for records in chunk.records(_COLUMNS, READ_UNCOMMITTED):
+                self._take(records)
+        self._tail.offset = state.log_end_offset
+
+    def _read(self, offset: int) -> FetchedBatches | None:
+        return self._partition.fetch(offset, READ_BYTES, committed=False).batches
+
+    def _take(self, records: pa.RecordBatch) -> None:
+        for row in records.to_pylist():
+            try:
+                take_state(self._states, row["key"], row["value"])
+            except CorruptRecordError as error:  # noqa: PERF203 - one corrupt record must not hide all others
+                _log.error("%s (partition=%s offset=%s)", error, self._partition.number, row["offset"])
+
+
+# ---
+# The states of transactions in the topic `__transaction_state` of a root, which compaction keeps small.
+#
+# A gateway writes to the partitions that it leads (distlog.gateway.leadership), and reads all of them.
+
 
 _CONFIG = TopicConfig.parse(
     {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
 )
 
-_log = logging.getLogger("distlog.gateway")
 
-
-class _Opened:
-    """The topic, who leads its partitions, and what they hold."""
+class _StateTopic:
+    """The topic, the leadership of its partitions, and their states."""
 
     def __init__(self, hosted: HostedTopic) -> None:
         self.hosted = hosted
@@ -47,57 +204,71 @@ class _Opened:
 class TransactionLog:
     """Keeps the newest state of each transactional id; for many threads, but for `begin` and `end`.
 
-    The topic, of so many `partitions`, is made when it is not there. `clock` tells the ms.
+    A missing topic is created with so many `partitions`; one that a broker left may have another number.
+    `clock` tells the ms.
     """
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], int], partitions: Callable[[], int]) -> None:
-        self._metadata, self._clock, self._partitions = metadata, clock, partitions
+        self._metadata, self._clock, self._count = metadata, clock, partitions
+        self._partitions: int | None = None
         self._lock = threading.Lock()
-        self._known: _Opened | None = None
+        self._state_topic: _StateTopic | None = None
         self._has_failed, self._compaction = False, OwnCompaction()
-        #: What is on its way, and nobody waits for.
+        #: Appends on their way for which no call waits.
         self._later = set[Future[AppendInfo]]()
+
+    def look(self) -> int:
+        """Read the topic's number of partitions, if it exists; returns `partitions`. Raises DistlogError."""
+        if self._partitions is None:
+            with suppress(TopicNotFoundError):
+                self._partitions = self._metadata.fresh_topic(TRANSACTIONS_TOPIC).topic.partitions
+        return self.partitions
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions, as far as that is known."""
+        return self._count() if self._partitions is None else self._partitions
 
     def partition_of(self, transactional_id: str) -> int:
         """The partition that has an id."""
-        return offsets_partition(transactional_id, self._partitions())
+        return offsets_partition(transactional_id, self.partitions)
 
-    # --- who leads
+    # --- leadership
 
     def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
-        """Lead partitions; who led them before writes nothing more. Raises what `Leadership.begin` raises."""
+        """Lead partitions; an earlier leader writes nothing more. Raises the errors of `Leadership.begin`."""
         self._opened().leadership.begin(partitions, may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
         """Write nothing more to these partitions."""
         with self._lock:
-            known = self._known
-        if known is not None:
-            known.leadership.end(partitions)
+            state_topic = self._state_topic
+        if state_topic is not None:
+            state_topic.leadership.end(partitions)
 
     def compact(self) -> None:
-        """Compact what this gateway leads and has become many segments; one caller at a time. Raises nothing."""
+        """Compact led partitions that have many segments; one caller at a time. Raises nothing."""
         with self._lock:
-            known = self._known
-        if known is not None:
-            self._compaction.step(known.hosted.topic, known.leadership.partitions)
+            state_topic = self._state_topic
+        if state_topic is not None:
+            self._compaction.step(state_topic.hosted.topic, state_topic.leadership.partitions)
 
     def lost(self) -> Collection[int]:
-        """After a failure, the partitions that must be begun anew: others lead them, or the topic was dropped.
+        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped.
 
         Raises DistlogError.
         """
         with self._lock:
-            known = self._known
-        if known is None or not self._has_failed:
+            state_topic = self._state_topic
+        if state_topic is None or not self._has_failed:
             return ()
-        is_other = self._opened() is not known
-        found = list(known.leadership.partitions) if is_other else known.leadership.lost()
+        is_new = self._opened() is not state_topic
+        lost = list(state_topic.leadership.partitions) if is_new else state_topic.leadership.lost()
         self._has_failed = False
-        return found
+        return lost
 
     def settle(self) -> None:
-        """Return when nothing is on its way any more but what a call waits for: it is stored, or was refused."""
+        """Return when all appends for which no call waits are stored, or were refused."""
         with self._lock:
             later = list(self._later)
         wait(later)
@@ -105,45 +276,51 @@ class TransactionLog:
     # --- states
 
     def load(self, partitions: Collection[int]) -> Iterator[TransactionState]:
-        """The newest state of each id in these partitions, on the device. Raises DistlogError.
+        """The newest state of each id in these partitions, synced before it is read. Raises DistlogError.
 
-        A record that does not check is logged and left out.
+        A corrupt record is logged and left out.
         """
         if not partitions:
             return
         opened = self._opened()
         if opened.hosted.is_local:
-            # the gateway that wrote it may have been killed before its sync, and what is read is acted upon
+            # the gateway that wrote a state may have been killed before its sync, and loaded states are acted upon
             ends = opened.hosted.topic.refresh().end_offsets()
             used = [number for number in partitions if ends[number]]
             in_parallel(lambda number: opened.hosted.partition(number).sync(None), used)
         # once for all of them
         opened.hosted.refresh()
-        for found in in_parallel(lambda number: opened.newest[number].all(), sorted(partitions)):
-            yield from found
+        for states in in_parallel(lambda number: opened.newest[number].all(), sorted(partitions)):
+            yield from states
 
     def newest(self, transactional_id: str) -> TransactionState | None:
-        """The state of an id as the log has it now, whoever leads its partition. Raises DistlogError."""
+        """The state of an id as the log has it now, from any leader. Raises DistlogError."""
         return self._opened().newest[self.partition_of(transactional_id)].get(transactional_id)
 
-    def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Keep a state; on the device when this returns, unless that may wait. Raises DistlogError.
+    def of_producer(self, producer_id: int) -> list[TransactionState]:
+        """The states of a producer as the log has them now; all partitions are read. Raises DistlogError."""
+        opened = self._opened()
+        opened.hosted.refresh()
+        return [state for newest in opened.newest for state in newest.all() if state.producer.id == producer_id]
 
-        On an object store, one that may wait has a commit of its own only if no other record comes soon.
+    def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
+        """Keep a state; on the device when this returns, if it `is_durable`. Raises DistlogError.
+
+        On an object store, a state that is not has a commit of its own only if no other record comes soon.
         """
         opened, number = self._opened(), self.partition_of(state.transactional_id)
         newest, value = opened.newest[number], encode_state(state)
         if is_durable or opened.hosted.is_local:
-            newest.wrote(state, self._append(opened, state.transactional_id, value, is_durable=is_durable))
+            newest.add(state, self._append(opened, state.transactional_id, value, is_durable=is_durable))
         else:
-            told = self._append_later(opened, state.transactional_id, value)
-            told.add_done_callback(partial(_wrote, newest, state))
+            result = self._append_later(opened, state.transactional_id, value)
+            result.add_done_callback(partial(_add_written, newest, state))
 
     def forget(self, transactional_id: str) -> None:
-        """Keep nothing of an id any more. Raises as `write`."""
+        """Delete the state of an id. Raises as `write`."""
         self._append(self._opened(), transactional_id, None, is_durable=False)
 
-    def _append(self, opened: _Opened, transactional_id: str, value: bytes | None, *, is_durable: bool) -> int:
+    def _append(self, opened: _StateTopic, transactional_id: str, value: bytes | None, *, is_durable: bool) -> int:
         number, run, fence = self._record(opened, transactional_id, value)
         try:
             return opened.hosted.append_run(number, run, fence, is_durable=is_durable).first_offset
@@ -151,36 +328,37 @@ class TransactionLog:
             self._has_failed = True
             raise
 
-    def _append_later(self, opened: _Opened, transactional_id: str, value: bytes) -> Future[AppendInfo]:
-        told = opened.hosted.append_run_later(*self._record(opened, transactional_id, value))
+    def _append_later(self, opened: _StateTopic, transactional_id: str, value: bytes) -> Future[AppendInfo]:
+        result = opened.hosted.append_run_later(*self._record(opened, transactional_id, value))
         with self._lock:
-            self._later.add(told)
-        told.add_done_callback(self._was_told)
-        return told
+            self._later.add(result)
+        result.add_done_callback(self._end_later)
+        return result
 
-    def _was_told(self, told: Future[AppendInfo]) -> None:
+    def _end_later(self, result: Future[AppendInfo]) -> None:
         with self._lock:
-            self._later.discard(told)
-        error = told.exception()
+            self._later.discard(result)
+        error = result.exception()
         if isinstance(error, (LeaderFencedError, TopicNotFoundError)):
             self._has_failed = True
         elif error is not None:
-            _log.warning("the end of a transaction was not kept; who coordinates it next ends it again: %s", error)
+            _log.warning("the end of a transaction was not kept; its next coordinator ends it again: %s", error)
 
-    def _record(self, opened: _Opened, transactional_id: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
+    def _record(self, opened: _StateTopic, transactional_id: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
         number = self.partition_of(transactional_id)
         run = own_batch([(encode_key(transactional_id), value)], self._clock())
         return number, run, partial(opened.leadership.check, partitions=(number,))
 
-    def _opened(self) -> _Opened:
-        """The topic; another one if it was dropped. Raises DistlogError."""
-        hosted = self._metadata.own_topic(TRANSACTIONS_TOPIC, self._partitions(), _CONFIG)
+    def _opened(self) -> _StateTopic:
+        """The topic; a new one if it was dropped. Raises DistlogError."""
+        hosted = self._metadata.own_topic(TRANSACTIONS_TOPIC, self.look(), _CONFIG)
+        self._partitions = hosted.topic.partitions
         with self._lock:
-            if self._known is None or self._known.hosted is not hosted:
-                self._known = _Opened(hosted)
-            return self._known
+            if self._state_topic is None or self._state_topic.hosted is not hosted:
+                self._state_topic = _StateTopic(hosted)
+            return self._state_topic
 
 
-def _wrote(newest: NewestStates, state: TransactionState, told: Future[AppendInfo]) -> None:
-    if told.exception() is None:
-        newest.wrote(state, told.result().appended.first_offset)
+def _add_written(newest: NewestStates, state: TransactionState, result: Future[AppendInfo]) -> None:
+    if result.exception() is None:
+        newest.add(state, result.result().appended.first_offset)

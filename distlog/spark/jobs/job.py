@@ -1,25 +1,157 @@
-"""What all jobs share: the common arguments, the session, the printed summary and the exit status."""
+"""The parts that all jobs share: the common arguments, the session, the printed summary and the exit status."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import re
 import select
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
-from distlog.console.report import DONE, FAILED, INTERRUPTED, Summary, fail, print_report
+from distlog.console.output import DONE, FAILED, INTERRUPTED, Summary, fail, print_report
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.jobs.interrupts import NoInterruptLost
-from distlog.spark.jobs.standard_error import errors_apart
 from distlog.spark.spark_session import default_settings, session
+
+# ---
+# Ctrl-C in a finalizer, as py4j's objects have: Python drops what is raised there, and prints its stack.
+
+
+#: How long after it was dropped an interrupt comes again, in seconds: the finalizer has ended then.
+AGAIN_S = 0.05
+
+
+class NoInterruptLost:
+    """A `with` block of the main thread in which an interrupt that Python dropped is quiet, and comes again."""
+
+    def __init__(self) -> None:
+        self.was_dropped = False
+        self._again: threading.Timer | None = None
+
+    def __enter__(self) -> NoInterruptLost:
+        self._before, sys.unraisablehook = sys.unraisablehook, self._dropped
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.unraisablehook = self._before
+        if self._again is not None:
+            self._again.cancel()
+            self._again.join()
+
+    def _dropped(self, what: Any) -> None:
+        if not isinstance(what.exc_value, KeyboardInterrupt):
+            self._before(what)
+            return
+        self.was_dropped = True
+        self._again = threading.Timer(AGAIN_S, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+        self._again.start()
+
+
+# ---
+# Standard error, also under spark-submit, which sends what a Python program writes there to standard output.
+
+
+@contextmanager
+def errors_apart() -> Iterator[None]:
+    """Send all that is written to `sys.stderr` to standard error, also under spark-submit."""
+    before = sys.stderr
+    sys.stderr = _JvmErrors(before) if "PYSPARK_GATEWAY_PORT" in os.environ else before
+    try:
+        yield
+    finally:
+        sys.stderr = before
+
+
+class _JvmErrors(io.TextIOBase):
+    """The standard error of the JVM that spark-submit runs; `otherwise` takes what a JVM that has ended cannot."""
+
+    def __init__(self, otherwise: TextIO) -> None:
+        self._otherwise = otherwise
+
+    def write(self, text: str) -> int:
+        """Write the text."""
+        try:
+            SparkContext._ensure_initialized()
+            jvm: Any = SparkContext._jvm
+            jvm.java.lang.System.err.print(text)
+        except Exception:  # each way in which a JVM can end raises another error
+            self._otherwise.write(text)
+        return len(text)
+
+
+# ---
+# Translates Python's time formats to Spark's, so that a job takes the format that most people know.
+
+
+#: Spark's pattern letters for strptime's directives. Names of days are missing: Spark cannot parse them.
+_PATTERNS = {
+    "Y": "yyyy",
+    "y": "yy",
+    "m": "MM",
+    "b": "MMM",
+    "B": "MMMM",
+    "d": "dd",
+    "j": "DDD",
+    "H": "HH",
+    "I": "hh",
+    "p": "a",
+    "M": "mm",
+    "S": "ss",
+    "f": "SSSSSS",
+    "z": "[XXX][XX]",
+    "T": "HH:mm:ss",
+    "F": "yyyy-MM-dd",
+}
+_PIECE = re.compile(r"%(?P<directive>.)|(?P<literal>[^%]+)", re.DOTALL)
+
+
+def spark_pattern(time_format: str) -> str:
+    """Spark's pattern for a strptime format like `%d/%b/%Y:%H:%M:%S %z`.
+
+    Raises ValueError for a directive that Spark cannot parse.
+    """
+    pieces = []
+    end = 0
+    for match in _PIECE.finditer(time_format):
+        end = match.end()
+        pieces.append(_quoted(match["literal"]) if match["literal"] else _pattern(match["directive"]))
+    if end != len(time_format):
+        raise ValueError("a time format must not end with a single %")
+    return "".join(pieces)
+
+
+def _pattern(directive: str) -> str:
+    if directive == "%":
+        return "%"
+    if directive not in _PATTERNS:
+        known = " ".join(f"%{known}" for known in _PATTERNS)
+        raise ValueError(f"a time format cannot have %{directive}; it can have {known} %%")
+    return _PATTERNS[directive]
+
+
+def _quoted(literal: str) -> str:
+    """The literal as Spark's pattern: letters and Spark's own marks are quoted, and a quote is doubled."""
+    quoted = literal.replace("'", "''")
+    return f"'{quoted}'" if re.search(r"[A-Za-z\[\]{}#;]", literal) else quoted
+
+
+# ---
+# The parts that all jobs share: the common arguments, the session, the printed summary and the exit status.
+
 
 T = TypeVar("T")
 
@@ -118,7 +250,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _nobody_reads() -> bool:
-    """Whether it is standard output that is closed; Python flushes it once more at its end, which then works."""
+    """True if it is standard output that is closed; Python flushes it once more at its end, which then works."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     is_closed = any(event & select.POLLERR for _, event in output.poll(0))
@@ -133,10 +265,10 @@ def job_session(name: str) -> SparkSession:
 
 
 def reason(error: BaseException) -> str:
-    """Why Spark or distlog failed, on one line. From Spark's long stack traces it takes the innermost exception."""
+    """The reason of a failure, on one line. From Spark's long stack traces it takes the innermost exception."""
     text = str(error)
     for pattern in (_USER_RAISED, _RAISED):
-        if found := pattern.findall(text):
-            last = found[-1]
+        if messages := pattern.findall(text):
+            last = messages[-1]
             return last if isinstance(last, str) else ": ".join(last)
     return " ".join(text.split("JVM stacktrace")[0].split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What all maintenance jobs share: they work on one topic or all below a root, report each, and set the exit status.
+"""The frame of all maintenance jobs: the topic, or all below a root, a report of each, and the exit status.
 
 Topics are done one after the other. A failure in one topic does not stop the others.
 """
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from distlog.console.report import DONE, FAILED, Report, Summary, fail, print_report, status_of
-from distlog.core.display.units import counted
+from distlog.console.output import DONE, FAILED, Report, Summary, fail, print_report, status_of
+from distlog.core.display import counted
 from distlog.core.errors import TopicNotFoundError
-from distlog.core.maintenance.compact_or_merge import CompactReport
-from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES
-from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
-from distlog.core.maintenance.integrity.verify import VerifyReport
-from distlog.core.maintenance.reports import RetentionReport
-from distlog.core.maintenance.vacuuming.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
+from distlog.core.maintenance.merge import CompactReport
+from distlog.core.maintenance.rebuild import RebuildReport
+from distlog.core.maintenance.run import RetentionReport
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.verify import VerifyReport
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import topic_log
 from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
+from distlog.spark.frames import compact, rebuild_indexes, verify
 from distlog.spark.jobs.job import JobParser, add_shared_arguments, argument, exit_status, job_session, reason
-from distlog.spark.maintenance import compact, rebuild_indexes, verify
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
@@ -85,21 +85,21 @@ def _run(prog: str, work: Work, chosen: argparse.Namespace) -> int:
 
 
 def _below(root: str, storage: dict[str, str]) -> list[str]:
-    found = [topic.url for topic in find_topics(Storage(root, storage))]
-    if not found:
+    urls = [topic.url for topic in find_topics(Storage(root, storage))]
+    if not urls:
         raise TopicNotFoundError("there is no topic right below the root: check the address", root=root)
-    return found
+    return urls
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
-    """What was done to one topic, or why it failed."""
+class TopicMaintenance:
+    """The work done on one topic, or the reason why it failed."""
 
     facts: Mapping[str, Any]
     status: int
 
 
-def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> Maintained | None:
+def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> TopicMaintenance | None:
     """Do the work on one topic and print its report.
 
     Returns None for a topic below a root that was dropped: only files are left of it.
@@ -109,14 +109,14 @@ def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> Ma
     except Exception as error:
         if chosen.root and isinstance(error, TopicNotFoundError):
             return None
-        return Maintained({"topic": url, "error": reason(error)}, fail(f"{prog}: {url}", error, reason(error)))
+        return TopicMaintenance({"topic": url, "error": reason(error)}, fail(f"{prog}: {url}", error, reason(error)))
     facts = {"topic": url, **report.to_dict()}
     if not chosen.json:
         print_report(Summary(f"{url}: {report}", facts), as_json=False)
-    return Maintained(facts, status_of(report))
+    return TopicMaintenance(facts, status_of(report))
 
 
-def _summary(done: Sequence[Maintained], failed: int, seconds: float) -> Summary:
+def _summary(done: Sequence[TopicMaintenance], failed: int, seconds: float) -> Summary:
     topics = [dict(one.facts) for one in done]
     text = f"{counted(len(done), 'topic')} in {seconds:.1f} s, {failed:,} failed"
     return Summary(text, {"topics": topics, "failed": failed, "seconds": round(seconds, 3)})
@@ -161,7 +161,7 @@ def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class MaintenanceReports:
     """The reports of the operations on a topic, by the operation's name, in the order in which they ran."""
 
     reports: Mapping[str, Report]
@@ -175,7 +175,7 @@ class Upkeep:
         return {**facts, "ok": all(each.get("ok", True) for each in facts.values())}
 
 
-def maintain_topic(url: str, chosen: argparse.Namespace) -> Upkeep:
+def maintain_topic(url: str, chosen: argparse.Namespace) -> MaintenanceReports:
     """Do all maintenance that a topic's config asks for; the work of `distlog.jobs.maintain`.
 
     Retention comes first, so that no segment is compacted that retention deletes. Vacuum comes last, and deletes the
@@ -185,4 +185,4 @@ def maintain_topic(url: str, chosen: argparse.Namespace) -> Upkeep:
         done: dict[str, Report] = {"retention": retain(url, chosen), "compact": compact_topic(url, chosen)}
     except TopicNotFoundError:
         done = {}
-    return Upkeep({**done, "vacuum": vacuum_topic(url, chosen)})
+    return MaintenanceReports({**done, "vacuum": vacuum_topic(url, chosen)})

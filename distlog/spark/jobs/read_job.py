@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from distlog.console.output import Milliseconds, text
-from distlog.console.report import Summary
-from distlog.core.display.units import counted
+from distlog.console.output import Milliseconds, Summary, text
+from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.frames import read
 

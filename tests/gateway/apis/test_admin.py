@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -201,6 +202,20 @@ def test_each_version_of_metadata_tells_of_unknown_topics(gateway: GatewayServer
     }
 
 
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_metadata_of_an_id_that_nobody_has_is_told_in_each_version(gateway: GatewayServer, version: int) -> None:
+    schema = import_module(f"kio.schema.metadata.v{version}.request")
+    asked: dict[str, Any] = {
+        "topics": (schema.MetadataRequestTopic(name=None, topic_id=uuid.UUID(int=7)),),
+        "include_topic_authorized_operations": False,
+    }
+    if version == 10:
+        asked["include_cluster_authorized_operations"] = False
+    with Wire(gateway) as wire:
+        (topic,) = wire.ask(METADATA, version, **asked).topics
+    assert (topic.error_code, topic.name) == (ErrorCode.unknown_topic_id, None if version == 12 else "")
+
+
 def test_a_topic_is_created_when_it_is_asked_for_only_if_that_is_wanted(tmp_path: Path) -> None:
     with serving(tmp_path, auto_create_topics=True) as gateway:
         client = admin.AdminClient({"bootstrap.servers": gateway.address, "allow.auto.create.topics": True})
@@ -230,3 +245,26 @@ def _describing(broker: str) -> dict[str, Any]:
     schema = import_module("kio.schema.describe_configs.v4.request")
     resource = schema.DescribeConfigsResource(resource_type=4, resource_name=broker, configuration_keys=None)
     return {"resources": (resource,), "include_synonyms": False, "include_documentation": False}
+
+
+def test_what_is_asked_for_again_and_again_is_told_once(gateway: GatewayServer) -> None:
+    # or a request of some KB has a response of gigabytes
+    def again(api: str, kind: str, /, **fields: Any) -> tuple[Any, ...]:
+        return (getattr(import_module(f"kio.schema.{api}.request"), kind)(**fields),) * 3
+
+    named = again("metadata.v12", "MetadataRequestTopic", name="clicks", topic_id=uuid.UUID(int=7))
+    other = again("metadata.v12", "MetadataRequestTopic", name="clicks", topic_id=uuid.UUID(int=8))
+    topic = {"resource_type": 2, "resource_name": "clicks", "configuration_keys": None}
+    resources = again("describe_configs.v4", "DescribeConfigsResource", **topic)
+    partitions = again("describe_producers.v0", "TopicRequest", name="clicks", partition_indexes=(0, 0, 1))
+    groups = again("offset_fetch.v8", "OffsetFetchRequestGroup", group_id="g", topics=None)
+    with Wire(gateway) as wire:
+        told = wire.ask(METADATA, 12, topics=named + other, include_topic_authorized_operations=False)
+        assert [each.name for each in told.topics] == ["clicks"]
+        asked = {"include_synonyms": False, "include_documentation": False}
+        assert len(wire.ask(32, 4, resources=resources, **asked).results) == 1
+        described = wire.ask(15, 5, groups=("g", "g", "h"), include_authorized_operations=False)
+        assert len(described.groups) == 2
+        (of_topic,) = wire.ask(61, 0, topics=partitions).topics
+        assert [each.partition_index for each in of_topic.partitions] == [0, 1]
+        assert len(wire.ask(9, 8, groups=groups, require_stable=False).groups) == 1

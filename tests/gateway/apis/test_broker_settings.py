@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.broker_settings import with_settings
-from distlog.gateway.config import GatewayConfig
+from distlog.gateway.config import GatewayConfig, with_settings
 
 
 def test_settings_of_groups_and_of_the_broker_are_taken_and_others_left_out() -> None:

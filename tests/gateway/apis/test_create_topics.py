@@ -10,11 +10,11 @@ from gateways import Wire, opened
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.apis.create_topics import API
+from distlog.gateway.apis.topics import CREATE_TOPICS
 from distlog.gateway.gateway_server import GatewayServer
 
 
-@pytest.mark.parametrize("version", range(API.oldest, API.newest + 1))
+@pytest.mark.parametrize("version", range(CREATE_TOPICS.oldest, CREATE_TOPICS.newest + 1))
 def test_a_topic_is_created_and_told_of_in_each_version(gateway: GatewayServer, version: int) -> None:
     schema = import_module(f"kio.schema.create_topics.v{version}.request")
     setting = schema.CreatableTopicConfig(name="retention.ms", value="1000")
@@ -22,7 +22,9 @@ def test_a_topic_is_created_and_told_of_in_each_version(gateway: GatewayServer, 
         name="orders", num_partitions=3, replication_factor=-1, assignments=(), configs=(setting,)
     )
     with Wire(gateway) as wire:
-        body = wire.ask(API.key, version, topics=(asked,), timeout=datetime.timedelta(seconds=1), validate_only=False)
+        body = wire.ask(
+            CREATE_TOPICS.key, version, topics=(asked,), timeout=datetime.timedelta(seconds=1), validate_only=False
+        )
     (told,) = body.topics
     assert (told.name, told.error_code) == ("orders", ErrorCode.none)
     topic = opened(gateway, "orders")

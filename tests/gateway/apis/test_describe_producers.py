@@ -13,8 +13,11 @@ from raw_batches import batch, record
 from transactional_clients import RawProducer
 
 import distlog
+from distlog.core import paths
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import GatewayServer
 
 NONE = ErrorCode.none
 
@@ -52,6 +55,17 @@ def rows(told: Any) -> list[tuple[int, ...]]:
 def numbered(sequence: int, time_ms: int = 1000) -> bytes:
     times = {"base_timestamp": time_ms, "max_timestamp": time_ms}
     return batch([record(0, 0, b"k", b"v")], producer=(7, 3, sequence), **times)
+
+
+def test_how_long_a_silent_producer_is_known_is_a_setting(root: str) -> None:
+    """`producer.id.expiration.ms`; who is not known any more may begin with any number."""
+    times, config = [now_ms()], GatewayConfig(linger_ms=1, producer_id_expiration_ms=1000)
+    with GatewayServer(root, port=0, config=config, clock=lambda: times[0]) as gateway, Wire(gateway) as wire:
+        told = list[ErrorCode]()
+        for later_ms, sequence in ((0, 0), (999, 5), (1, 5)):
+            times[0] += later_ms
+            told.append(producing(wire, numbered(sequence, times[0] - later_ms)).error_code)
+    assert told == [NONE, ErrorCode.out_of_order_sequence_number, NONE]
 
 
 def test_a_numbered_producer_is_named_with_its_last_sequence_and_time(root: str) -> None:
@@ -106,4 +120,5 @@ def test_it_writes_nothing(root: str) -> None:
         described(wire, 0, 1)
         before = sorted(each.name for each in Storage(f"{root}/clicks").list("_commits"))
         described(wire, 0, 1)
-        assert sorted(each.name for each in Storage(f"{root}/clicks").list("_commits")) == before == [before[0]]
+        assert sorted(each.name for each in Storage(f"{root}/clicks").list("_commits")) == before
+        assert [name for name in before if name.endswith(".json")] == [paths.commit_file(0)]

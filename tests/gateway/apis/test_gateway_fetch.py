@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
-from distlog.gateway.fetches.delayed_fetches import DelayedFetches
+from distlog.gateway.delayed_operations import DelayedFetches
 from distlog.gateway.gateway_server import GatewayServer
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import Wire, producing
+from gateways import Wire, producing, serving
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
+from left_transactions import left_log_dir
 from raw_batches import batch, record
 
+import distlog
+from distlog.core.kafka_directory.partition_folder import write_epochs
 from distlog.gateway.gateway_server import GatewayServer
 
 OFFSET_FOR_LEADER_EPOCH = 23
@@ -39,3 +43,60 @@ def test_what_is_not_there_is_unknown(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         for partition, topic in ((2, "clicks"), (0, "none")):
             assert asked(wire, 4, partition, topic=topic).error_code is ErrorCode.unknown_topic_or_partition
+
+
+LIST_OFFSETS = 2
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An adopted log of the epochs 0, from offset 2 on 4, from 7 on 7."""
+    root = str(tmp_path / "root") if request.param == "local" else f"memory://{tmp_path.name}/root"
+    epochs = [0, 0, 4, 4, 4, 4, 4, 7, 7]
+    times = [{"base_timestamp": 1000 + n, "max_timestamp": 1000 + n} for n in range(len(epochs))]
+    log = b"".join(
+        batch([record(0)], base_offset=offset, leader_epoch=epoch, **times[offset])
+        for offset, epoch in enumerate(epochs)
+    )
+    log_dir = left_log_dir(tmp_path, {"clicks-0": log}, {})
+    (log_dir / "clicks-0" / "leader-epoch-checkpoint").write_bytes(write_epochs([(0, 0), (4, 2), (7, 7)]))
+    distlog.adopt(log_dir, root)
+    return root
+
+
+def test_an_adopted_epoch_ends_where_the_next_one_begins(root: str) -> None:
+    """LeaderEpochFileCacheTest: endOffsetFor."""
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        assert producing(wire, batch([record(0)])).error_code is ErrorCode.none
+        found = {epoch: asked(wire, 4, 0, epoch) for epoch in (-1, 0, 1, 4, 5, 7, 8)}
+        ends = {epoch: (told.leader_epoch, told.end_offset) for epoch, told in found.items()}
+        assert ends == {-1: (-1, -1), 0: (0, 2), 1: (0, 2), 4: (4, 7), 5: (4, 7), 7: (7, 10), 8: (-1, -1)}
+
+
+def test_an_offset_comes_with_the_epoch_of_its_batch(root: str) -> None:
+    """testFetchOffsetByTimestampIncludesLeaderEpoch."""
+    schema = import_module("kio.schema.list_offsets.v7.request")
+
+    def listed(wire: Wire, time: int) -> tuple[int, int]:
+        one = schema.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=time)
+        topics = (schema.ListOffsetsTopic(name="clicks", partitions=(one,)),)
+        told = wire.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+        found = told.topics[0].partitions[0]
+        assert found.error_code is ErrorCode.none
+        return found.offset, found.leader_epoch
+
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        late = {"base_timestamp": 5000, "max_timestamp": 5000}
+        assert producing(wire, batch([record(0)], **late)).error_code is ErrorCode.none
+        told = {time: listed(wire, time) for time in (1001, 1002, 1007, 2000, 9000, -1, -2, -3, -4)}
+    assert told == {
+        1001: (1, 0),
+        1002: (2, 4),
+        1007: (7, 7),
+        2000: (9, -1),
+        9000: (-1, -1),
+        -1: (10, 7),
+        -2: (0, 0),
+        -3: (9, -1),
+        -4: (0, 0),
+    }

@@ -37,6 +37,21 @@ def test_what_is_acknowledged_is_in_the_log(gateway: GatewayServer, acks: int) -
         assert values(gateway) == [b"a"]
 
 
+def test_who_sends_seconds_as_milliseconds_is_told_in_the_log_once_for_each_topic(
+    gateway: GatewayServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds, ms = 1_700_000_000, 1_700_000_000_000
+    with Wire(gateway) as wire:
+        for time in (ms, seconds, seconds):
+            told = producing(wire, data(b"a", base_timestamp=time, max_timestamp=time))
+            assert told.error_code is ErrorCode.none
+    (text,) = [each.getMessage() for each in caplog.records if "before 1990" in each.getMessage()]
+    assert text.startswith(
+        "clicks: records have times before 1990, as 1970-01-20T16:13:20.000Z: 1700000000 was taken"
+    )
+    assert text.endswith("and looks like seconds; a client of Kafka must give milliseconds")
+
+
 def test_without_acks_there_is_no_response_and_the_next_request_is_answered(gateway: GatewayServer) -> None:
     with Wire(gateway) as wire:
         wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data(b"a"))], acks=0))

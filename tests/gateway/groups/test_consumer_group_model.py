@@ -8,9 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kio.schema.errors import ErrorCode
 from searches import examples
 
-from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.members.classic_group import GroupPhase
-from distlog.gateway.groups.members.exchanges import JoinReply
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import GroupPhase, JoinReply
 
 clients = st.integers(0, 3)
 

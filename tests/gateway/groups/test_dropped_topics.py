@@ -5,10 +5,10 @@ from __future__ import annotations
 from consumer_groups import GROUP, Gateway
 from kio.schema.errors import ErrorCode
 
-from distlog.core.consumer_offsets.positions_format import Position
+from distlog.core.consumer_offsets import Position
 from distlog.core.errors import StorageError, TopicNotFoundError
 from distlog.gateway.groups.committed_offsets import GroupChanges
-from distlog.gateway.groups.dropped_topics import DroppedTopics
+from distlog.gateway.groups.coordinator import DroppedTopics
 
 
 class Topics:

@@ -8,8 +8,7 @@ import pytest
 from followers import Time
 
 from distlog.core.storage.storage import Storage
-from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.cluster.node import Node, advertised, this_machine
+from distlog.gateway.cluster import GatewayLease, Node, advertised, this_machine
 
 LEASE_S = 9.0
 PARTITIONS = 10
@@ -48,7 +47,7 @@ def gateways(request: pytest.FixtureRequest, memory_url: object) -> Gateways:
 
 def test_the_first_gateway_holds_everything_and_is_broker_0(gateways: Gateways) -> None:
     lease = gateways.begin(9092)
-    assert lease.held == set(range(PARTITIONS))
+    assert lease.held_partitions == set(range(PARTITIONS))
     assert [str(node) for node in lease.nodes] == ["gateway 0 at 127.0.0.1:9092 on a"]
     assert lease.holder(3) == lease.node
 
@@ -56,10 +55,10 @@ def test_the_first_gateway_holds_everything_and_is_broker_0(gateways: Gateways) 
 def test_two_gateways_share_and_each_names_the_same_holders(gateways: Gateways) -> None:
     one = gateways.begin(9092)
     two = gateways.begin(9093)
-    assert two.held == set()
+    assert two.held_partitions == set()
     gateways.go_on(one, two)
-    assert len(one.held) == len(two.held) == PARTITIONS // 2
-    assert not one.held & two.held
+    assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
+    assert not one.held_partitions & two.held_partitions
     assert [node.id for node in one.nodes] == [node.id for node in two.nodes] == [0, 1]
     for number in range(PARTITIONS):
         assert one.holder(number) == two.holder(number)
@@ -70,63 +69,63 @@ def test_two_gateways_share_and_each_names_the_same_holders(gateways: Gateways) 
 def test_a_partition_is_not_given_up_while_something_of_it_is_on_its_way(gateways: Gateways) -> None:
     one, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(one, two, seconds=LEASE_S / 2, pending=set(range(PARTITIONS)))
-    assert two.held == set()
+    assert two.held_partitions == set()
     # it answers for them no more, all the same
-    assert len(one.held) == PARTITIONS // 2
+    assert len(one.held_partitions) == PARTITIONS // 2
     gateways.go_on(one, two)
-    assert len(two.held) == PARTITIONS // 2
+    assert len(two.held_partitions) == PARTITIONS // 2
 
 
 def test_what_a_dead_gateway_held_goes_to_another_when_its_lease_has_lapsed(gateways: Gateways) -> None:
     one, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(one, two)
-    held = one.held
+    held = one.held_partitions
     gateways.go_on(two, seconds=LEASE_S * 0.9)
     assert [node.id for node in two.nodes] == [0, 1]
     assert {two.holder(number) for number in held} == {Node(0, "127.0.0.1", 9092, "a")}
     gateways.go_on(two, seconds=OVER_S)
-    assert two.held == set(range(PARTITIONS))
+    assert two.held_partitions == set(range(PARTITIONS))
     assert [node.id for node in two.nodes] == [1]
 
 
 def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_has_looked(gateways: Gateways) -> None:
     one, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(one, two)
-    term, held = one.term, one.held
+    term, held = one.term, one.held_partitions
     gateways.go_on(two, seconds=2 * OVER_S)
     assert one.is_lapsed
-    assert one.held == set()
+    assert one.held_partitions == set()
     assert all(one.holder(number) is None for number in held)
     gateways.go_on(one, two)
     assert one.term > term
-    assert len(one.held) == len(two.held) == PARTITIONS // 2
+    assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
 
 
 def test_a_gateway_whose_lease_lapsed_while_nobody_looked_learns_anew_what_it_holds(gateways: Gateways) -> None:
     one = gateways.begin(9092)
     term = one.term
     gateways.time.now_s += 2 * OVER_S
-    assert one.held == set()
+    assert one.held_partitions == set()
     assert one.sync(PARTITIONS, ())
-    assert (one.held, one.term) == (set(range(PARTITIONS)), term + 1)
+    assert (one.held_partitions, one.term) == (set(range(PARTITIONS)), term + 1)
 
 
 def test_a_gateway_that_begins_again_at_its_place_waits_for_no_lease(gateways: Gateways) -> None:
     gateways.begin(9092)
     again = gateways.begin(9092)
-    assert (again.held, again.node.id) == (set(range(PARTITIONS)), 0)
+    assert (again.held_partitions, again.node.id) == (set(range(PARTITIONS)), 0)
     # another machine has an address of the same name
     elsewhere = gateways.begin(9092, machine="b")
-    assert (elsewhere.held, elsewhere.node.id) == (set(), 1)
+    assert (elsewhere.held_partitions, elsewhere.node.id) == (set(), 1)
 
 
 def test_who_leaves_lets_the_others_have_all_at_once(gateways: Gateways) -> None:
     one, two = gateways.begin(9092), gateways.begin(9093)
     gateways.go_on(one, two)
     one.leave()
-    assert one.held == set()
+    assert one.held_partitions == set()
     gateways.go_on(two, seconds=LEASE_S / 20)
-    assert two.held == set(range(PARTITIONS))
+    assert two.held_partitions == set(range(PARTITIONS))
 
 
 def test_ids_are_those_that_were_asked_for_or_the_lowest_free_ones(gateways: Gateways) -> None:
@@ -143,16 +142,22 @@ def test_clients_are_not_sent_to_a_loopback_address_of_another_machine(gateways:
     gateways.go_on(mine, other, reached)
     assert [node.host for node in mine.nodes] == ["127.0.0.1", "gateway-c"]
     assert mine.nodes[0] == mine.node
-    assert {mine.holder(number) for number in other.held} == {None}
-    assert {mine.holder(number) for number in reached.held} == {reached.node}
+    assert {mine.holder(number) for number in other.held_partitions} == {None}
+    assert {mine.holder(number) for number in reached.held_partitions} == {reached.node}
 
 
 def test_a_name_that_is_no_gateways_is_left_out(gateways: Gateways) -> None:
-    from distlog.core.groups.membership import Membership
+    from distlog.core.groups.membership import FREQUENT, Membership
 
     lease = gateways.begin(9092)
     other = Membership(
-        lease._log, lambda _: "a follower", None, LEASE_S, gateways.time, lambda: f"{next(gateways.ids):032x}"
+        lease._log,
+        lambda _: "a follower",
+        None,
+        LEASE_S,
+        FREQUENT,
+        gateways.time,
+        lambda: f"{next(gateways.ids):032x}",
     )
     other.sync(PARTITIONS, lambda number, added: 0, ())
     gateways.go_on(lease, seconds=1.0)

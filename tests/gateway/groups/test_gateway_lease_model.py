@@ -12,15 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 from searches import examples
 
-from distlog.core.consumer_offsets.positions_format import Position
+from distlog.core.consumer_offsets import Position
 from distlog.core.storage.storage import Storage
-from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.committed_offsets import CommittedOffsets
+from distlog.gateway.cluster import GatewayLease
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedPositions
 from distlog.gateway.groups.coordination import Coordination
-from distlog.gateway.groups.ended_positions import EndedPositions
-from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import GroupRegistry
 
 LEASE_S, PARTITIONS, PLACE = 9.0, 4, ("clicks", 0)
@@ -128,7 +127,7 @@ class Gateways(RuleBasedStateMachine):
 
     @invariant()
     def no_two_hold_one_partition(self) -> None:
-        held = [gateway.lease.held for gateway in self.gateways if gateway.frozen_at < 0]
+        held = [gateway.lease.held_partitions for gateway in self.gateways if gateway.frozen_at < 0]
         assert sum(map(len, held)) == len(frozenset().union(*held))
 
     def teardown(self) -> None:

@@ -12,8 +12,8 @@ import pytest
 from gateways import serving
 
 import distlog
+from distlog.gateway.config import GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.group_settings import GroupSettings
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
@@ -47,7 +47,7 @@ def consumer(gateway: GatewayServer, **settings: Any) -> Any:
     return made
 
 
-def taken(members: list[Any], count: int, timeout_s: float = 60) -> list[list[int]]:
+def taken(members: list[Any], count: int, timeout_s: float = 300) -> list[list[int]]:
     """What each of the members reads, until there are `count` records in all."""
     found: list[list[int]] = [[] for _ in members]
     end = time.monotonic() + timeout_s
@@ -60,7 +60,7 @@ def taken(members: list[Any], count: int, timeout_s: float = 60) -> list[list[in
     return found
 
 
-def shared(members: list[Any], timeout_s: float = 60) -> None:
+def shared(members: list[Any], timeout_s: float = 300) -> None:
     """Wait until the members have all partitions, and each of them some."""
     end = time.monotonic() + timeout_s
     while (

@@ -14,6 +14,8 @@ from soak.gateway_process import GatewayProcess
 import distlog
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
+
+pytestmark = pytest.mark.long
 COUNT, BETWEEN = 100, 2
 
 
@@ -56,7 +58,7 @@ def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
 
 
 def until_all(workers: list[Worker], is_done: Any) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 300
     while not all(is_done(worker) for worker in workers):
         assert time.monotonic() < end
         for worker in workers:

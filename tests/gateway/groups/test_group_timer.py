@@ -11,11 +11,13 @@ from gateways import until
 from kio.schema.errors import ErrorCode
 
 from distlog.core.storage.storage import Storage
-from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
-from distlog.gateway.groups.services import GroupServices
-from distlog.gateway.protocol.request_frame import RequestHead
+from distlog.gateway.cluster import GatewayLease
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.coordinator import GroupServices
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.protocol.frames import RequestHead
+from distlog.gateway.server.fairness import Shares
+from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import ClientSession, Request
 
 
@@ -40,11 +42,34 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
     assert "a mistake of ours" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["_wake", "_unloaded"])
+def test_a_stop_between_two_waits_ends_the_wait(tmp_path: Path, name: str) -> None:
+    store, lease = OffsetsTopic(str(tmp_path), linger_ms=0), GatewayLease(Storage(str(tmp_path)), None, 600.0)
+    services = GroupServices(store, lease, GroupSettings(), retention_ms=1000)
+    event = getattr(services, name)
+    clear = event.clear
+
+    def clear_as_the_gateway_stops() -> None:
+        services._is_over.set()
+        for each in (services._wake, services._unloaded):
+            each.set()
+        clear()
+
+    event.clear = clear_as_the_gateway_stops
+    services.start()
+    try:
+        until(lambda: sum(thread.is_alive() for thread in services._threads) == 0)
+    finally:
+        event.clear = clear
+        services.stop()
+
+
 def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     ended: list[str] = []
     session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
     answers: Any = {"send": lambda _: None, "send_last": lambda *_: None, "hang_up": ended.append}
-    request = Request(RequestHead(12, 4, 1), None, session, 0, **answers, body=object())
+    quotas, share = Quotas(lambda: 0.0), Shares(lambda: 0.0).share("ANONYMOUS", "")
+    request = Request(RequestHead(12, 4, 1), None, session, share, quotas, 0, **answers, body=object())
     request.respond({"throttle_time": 0, "error_code": "no code"})
     assert ended == ["the response cannot be written"]
 

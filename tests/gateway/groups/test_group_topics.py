@@ -12,8 +12,7 @@ from kio.schema.offset_fetch.v1.request import OffsetFetchRequestTopic
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
-from distlog.gateway.broker_parts import groups_of
+from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.gateway.gateway_server import GatewayServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -59,7 +58,7 @@ def test_clients_neither_write_nor_change_the_topic_of_groups(gateway: GatewaySe
 
 
 def test_an_error_of_the_oldest_offset_fetch_is_told_at_its_partitions(gateway: GatewayServer) -> None:
-    groups_of(gateway.broker).hurry()
+    gateway.broker.groups.hurry()
     topics = (OffsetFetchRequestTopic(name="clicks", partition_indexes=(0,)),)
     with Wire(gateway) as wire:
         (topic,) = wire.ask(OFFSET_FETCH, 1, group_id="billing", topics=topics).topics

@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.consumer_offsets.positions_format import (
-    OffsetKey,
-    Position,
-    decode_position,
-    encode_position,
-    offsets_partition,
-)
+from distlog.core.consumer_offsets import OffsetKey, Position, decode_position, encode_position, offsets_partition
 from distlog.core.errors import CorruptRecordError
-from distlog.gateway.groups.members.group_record import GroupRecord, MemberRecord
-from distlog.gateway.groups.offsets.offsets_format import GroupKey, decode_group, decode_key, encode_group, encode_key
+from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
+from distlog.gateway.groups.offsets_format import GroupKey, decode_group, decode_key, encode_group, encode_key
 
 MEMBER = MemberRecord(
     id="m",

@@ -12,17 +12,10 @@ from gateways import until
 from kio.schema.errors import ErrorCode
 
 import distlog
-from distlog.core.consumer_offsets.positions_format import (
-    OFFSETS_TOPIC,
-    OffsetKey,
-    Position,
-    decode_position,
-    offsets_partition,
-)
-from distlog.gateway.groups.members.group_record import GroupRecord, MemberRecord
-from distlog.gateway.groups.offsets.group_store import GroupChange
-from distlog.gateway.groups.offsets.offsets_format import GroupKey, decode_key
-from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, decode_position, offsets_partition
+from distlog.gateway.groups.classic_group import GroupRecord, MemberRecord
+from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, decode_key
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
 
 def key(partition: int) -> OffsetKey:
@@ -173,7 +166,7 @@ def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next
 
     distlog.open(str(tmp_path / OFFSETS_TOPIC)).drop()
     topic.store("billing", [(key(0), Position(8))], done)
-    until(lambda: topic._batching is not None and topic._batching.has_failed)
+    until(lambda: any(each.has_failed for each in topic._batchings.values()))
     with lock:
         is_held.set()
         next_one = threading.Thread(

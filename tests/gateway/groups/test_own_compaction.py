@@ -11,21 +11,20 @@ from kio.schema.errors import ErrorCode
 from test_offsets_topic import key, leading, loaded, stored
 
 import distlog
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, Position, offsets_partition
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position, offsets_partition
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
-from distlog.gateway import gateway_server
+from distlog.gateway import gateway_server, leadership
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
-from distlog.gateway.topics import own_compaction
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
 NUMBER, LEAST = offsets_partition("billing", 50), 4
 
 
 @pytest.fixture(autouse=True)
 def least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_compaction, "LEAST_SEGMENTS", LEAST)
+    monkeypatch.setattr(leadership, "LEAST_SEGMENTS", LEAST)
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_the_more_is_to_be_copied_the_longer_it_waits(
 ) -> None:
     commit(topic, range(LEAST))
     topic.compact()
-    monkeypatch.setattr(own_compaction, "CLEAN_BYTES_PER_SEGMENT", 20)
+    monkeypatch.setattr(leadership, "CLEAN_BYTES_PER_SEGMENT", 20)
     commit(topic, range(LEAST))
     topic.compact()
     assert segments(memory_url) == 1 + LEAST
@@ -106,7 +105,7 @@ def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
 
     commit(topic, range(LEAST))
     with monkeypatch.context() as patches:
-        patches.setattr(own_compaction, "compact", fails)
+        patches.setattr(leadership, "compact", fails)
         topic.compact()
     assert "__consumer_offsets was not compacted: no answer" in caplog.text
     topic.compact()
@@ -117,7 +116,7 @@ def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
 
 
 def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(memory_url: Address) -> None:
-    compaction = own_compaction.OwnCompaction()
+    compaction = leadership.OwnCompaction()
     for _ in range(2):
         topic = distlog.create(f"{memory_url.url}/{OFFSETS_TOPIC}", 1, {"cleanup.policy": "compact"})
         for _ in range(LEAST):

@@ -15,10 +15,10 @@ from transacting import seen
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
+from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.topics.topic import Topic
+from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
 
 NONE = ErrorCode.none
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from consumer_groups import GROUP, Client, Gateway, stable
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.members.classic_group import GroupPhase
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import GroupPhase
 
 
 def joined() -> tuple[Gateway, Client, Client]:

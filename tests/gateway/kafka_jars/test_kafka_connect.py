@@ -13,7 +13,7 @@ from typing import Any
 from gateways import opened, serving, until
 from kafka_broker import _free_port, java, needs_kafka
 
-from distlog.gateway.group_settings import GroupSettings
+from distlog.gateway.config import GroupSettings
 
 pytestmark = needs_kafka
 _WORKER = """

@@ -9,8 +9,8 @@ import pytest
 from gateways import opened, serving
 from kafka_broker import needs_kafka, tool
 
+from distlog.gateway.config import GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.group_settings import GroupSettings
 
 pytestmark = needs_kafka
 TOOLS = "org.apache.kafka.tools"

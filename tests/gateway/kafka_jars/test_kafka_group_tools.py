@@ -12,8 +12,8 @@ from gateways import serving
 from kafka_broker import dump, needs_kafka, tool
 
 import distlog
+from distlog.gateway.config import GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.group_settings import GroupSettings
 
 pytestmark = needs_kafka
 TOOLS = "org.apache.kafka.tools"

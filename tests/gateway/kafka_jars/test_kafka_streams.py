@@ -12,8 +12,8 @@ from gateways import opened, serving, until
 from kafka_broker import java, needs_kafka
 
 import distlog
+from distlog.gateway.config import GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.group_settings import GroupSettings
 
 pytestmark = needs_kafka
 PROGRAM = Path(__file__).parent / "WordCount.java"

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.message_writer import Pieces, entity_of
-from distlog.gateway.protocol.response_frame import _writer, write_response
+from distlog.gateway.protocol.frames import _writer, write_response
+from distlog.gateway.protocol.messages import Pieces
 
 VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1)]
 NUMBERS = {"int8": 7, "int16": 15, "uint16": 15, "int32": 31, "uint32": 31, "int64": 63}
@@ -32,6 +32,12 @@ def some_fields(schema: Any, chance: random.Random, most: float = 0.7) -> dict[s
         for each in fields
         if each.default is dataclasses.MISSING or chance.random() < most
     }
+
+
+def entity_of(hint: Any) -> Any:
+    """The message that a field, or an array of it, consists of; None for plain values."""
+    parts = [inner for part in (hint, *get_args(hint)) for inner in (part, *get_args(part))]
+    return next((part for part in parts if dataclasses.is_dataclass(part)), None)
 
 
 def some_value(kind: str, hint: Any, is_tag: bool, chance: random.Random) -> Any:
@@ -78,8 +84,7 @@ def test_each_version_is_written_as_kio_writes_it(api_key: int, version: int) ->
     for _ in range(10):
         fields, pieces = some_fields(schema, chance), Pieces()
         _writer(api_key, version)[1](pieces, fields)
-        pieces.end()
-        data = b"".join(pieces.done)
+        data = pieces.joined()
         body, size = entity_reader(schema)(data, 0)
         assert size == len(data)
         assert encode(body) == data

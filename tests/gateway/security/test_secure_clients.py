@@ -20,6 +20,8 @@ from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsFiles
 from distlog.gateway.security.users_file import UsersFile
 
+pytestmark = pytest.mark.long
+
 PROTOCOLS = [
     ("SSL", None),
     ("SASL_PLAINTEXT", "PLAIN"),
@@ -92,10 +94,10 @@ def test_confluent_kafka_writes_and_its_group_reads(served: Secured) -> None:
     producer = confluent_kafka.Producer(confluent(served))
     for value in VALUES:
         producer.produce("clicks", value)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
     consumer = confluent_kafka.Consumer({**confluent(served), "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe(["clicks"])
-    assert [record.value() for record in consumer.consume(len(VALUES), 60)] == VALUES
+    assert [record.value() for record in consumer.consume(len(VALUES), 300)] == VALUES
     consumer.close()
 
 

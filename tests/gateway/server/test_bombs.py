@@ -13,7 +13,7 @@ from raw_batches import batch, record
 from distlog.core.batches.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from distlog.core.config import TopicConfig
 from distlog.core.errors import RecordTooLargeError
-from distlog.core.log.partition.log_validator import validate
+from distlog.core.log.log_validator import validate
 from distlog.gateway.gateway_server import GatewayServer
 
 

@@ -33,7 +33,7 @@ from raw_batches import batch, record
 import distlog
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
+from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 DATA = batch([record(0)])
@@ -198,8 +198,8 @@ def test_there_are_no_more_connections_than_are_allowed(tmp_path: Path) -> None:
         assert is_well(gateway)
 
 
-def test_more_requests_than_the_queue_holds_are_all_answered(tmp_path: Path) -> None:
-    with serving(tmp_path, queued_max_requests=2, num_io_threads=1) as gateway:
+def test_more_requests_than_handlers_are_all_answered(tmp_path: Path) -> None:
+    with serving(tmp_path, num_io_threads=1) as gateway:
         wires = [Wire(gateway) for _ in range(30)]
         asked = [wire.send(API_VERSIONS, 3, **SOFTWARE) for wire in wires]
         for wire, number in zip(wires, asked, strict=True):

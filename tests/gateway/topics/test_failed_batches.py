@@ -16,8 +16,8 @@ from transactional_clients import RawProducer
 import distlog
 from distlog.core.errors import OutOfOrderSequenceError, StorageError
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.failed_batches import FailedBatches
-from distlog.gateway.topics.hosted_topic import HostedTopic
+from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.partition import FailedBatches
 
 PATIENCE_S = 60
 real_append = HostedTopic.append
@@ -38,10 +38,10 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Failing:
     """Has the storage fail at the next batch: instead of the append, or, if it `is_stored`, after it."""
 
     def fail_next(*, is_stored: bool = False) -> None:
-        def failing(self: HostedTopic, *given: Any) -> Any:
+        def failing(self: HostedTopic, *given: Any, **options: Any) -> Any:
             monkeypatch.setattr(HostedTopic, "append", real_append)
             if is_stored:
-                real_append(self, *given).result()
+                real_append(self, *given, **options).result()
             raise StorageError("no answer")
 
         monkeypatch.setattr(HostedTopic, "append", failing)

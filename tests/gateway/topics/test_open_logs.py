@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,15 @@ from gateways import gateway as gateway
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.log.partition.partition_log import PartitionLog
-from distlog.gateway.topics.open_logs import OpenLogs
+from distlog.core.log.partition_log import PartitionLog
+from distlog.gateway.topics.partition import OpenPartitionLogs
 
 DATA = batch([record(0)])
 
 
 def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"), partitions=4)
-    opened_logs, logs = list[int](), OpenLogs(limit=2)
+    opened_logs, logs = list[int](), OpenPartitionLogs(limit=2)
 
     def open_log(number: int) -> PartitionLog:
         opened_logs.append(number)
@@ -33,9 +34,23 @@ def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path) -> None:
     assert topic.refresh().end_offsets() == {0: 2, 1: 2, 2: 2, 3: 0}
 
 
+def test_an_append_is_not_failed_by_another_log_that_cannot_be_closed(tmp_path: Path) -> None:
+    gone, sound = (distlog.create(str(tmp_path / name)) for name in ("gone", "sound"))
+    logs = OpenPartitionLogs(limit=1)
+    with logs.use("gone", lambda: PartitionLog(gone.handle, 0, gone.current)) as log:
+        log.append_batches(DATA)
+    shutil.rmtree(tmp_path / "gone")
+    with logs.use("sound", lambda: PartitionLog(sound.handle, 0, sound.current)) as log:
+        log.append_batches(DATA)
+    assert sound.refresh().end_offsets() == {0: 1}
+    logs.flush_due()
+    assert logs._late == []
+    logs.close("sound")
+
+
 def test_a_log_that_is_used_is_closed_by_its_last_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
-    closed, logs = list[PartitionLog](), OpenLogs()
+    closed, logs = list[PartitionLog](), OpenPartitionLogs()
     monkeypatch.setattr(PartitionLog, "close", lambda log, **_: closed.append(log))
     with logs.use(0, lambda: PartitionLog(topic.handle, 0, topic.current)) as log:
         with logs.use(0, lambda: log):

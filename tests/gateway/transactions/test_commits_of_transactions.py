@@ -9,7 +9,7 @@ from conftest import Address
 from transaction_parts import ID, Parts
 
 import distlog
-from distlog.gateway.transactions.transaction_state import Status
+from distlog.core.transaction_state import TransactionStatus
 
 PLACES = [(topic, number) for topic in ("clicks", "views") for number in range(3)]
 STATES = "__transaction_state"
@@ -55,10 +55,10 @@ def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts
     parts.coordinator.end(ID, producer, is_committed=True)
     after = parts.killed()
     (state,) = after.coordinator.states()
-    assert state.status is Status.PREPARE_COMMIT
+    assert state.status is TransactionStatus.PREPARE_COMMIT
     after.coordinator.tick()
     (state,) = after.coordinator.states()
-    assert state.status is Status.COMPLETE_COMMIT
+    assert state.status is TransactionStatus.COMPLETE_COMMIT
     assert parts.seen()[:2] == ([b"a"], [])
     after.coordinator.add_partitions(ID, producer, PLACES[:1])
     after.send(producer, b"b", number=0, topic="clicks")
@@ -71,4 +71,4 @@ def test_partitions_are_given_up_when_what_nobody_waits_for_is_kept(parts: Parts
     parts.broker.metadata.fresh_topic(STATES).hurry()
     parts.services._log.settle()
     (state,) = parts.services._log.load([0])
-    assert state.status is Status.COMPLETE_COMMIT
+    assert state.status is TransactionStatus.COMPLETE_COMMIT

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from soak import exactly_once
 
+pytestmark = pytest.mark.long
+
 
 def test_each_input_is_copied_once_and_in_order(tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka")

@@ -11,13 +11,11 @@ from transaction_parts import ID, Parts
 import distlog
 from distlog.core.config import DAY_MS
 from distlog.core.storage.storage import Storage
+from distlog.core.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus, encode_key
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
-from distlog.gateway.transactions.newest_states import NewestStates
-from distlog.gateway.transactions.state_format import encode_key
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
-from distlog.gateway.transactions.transaction_state import Status
+from distlog.gateway.transactions.transaction_log import NewestStates
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_an_id_that_was_forgotten_meanwhile_is_forgotten_though_nothing_says_so_
     parts.coordinator.add_partitions(ID, producer, [("clicks", 0)])
     state = newest.get(ID)
     assert state is not None
-    assert state.status is Status.ONGOING
+    assert state.status is TransactionStatus.ONGOING
     parts.coordinator.end(ID, producer, is_committed=True)
     parts.now_ms += EXPIRATION_MS
     parts.coordinator.tick()

@@ -11,11 +11,12 @@ from conftest import Address
 from transaction_parts import ID, TIMEOUT_MS, Parts
 
 import distlog
-from distlog.core.errors import StorageError
-from distlog.gateway.topics.hosted_topic import HostedTopic
-from distlog.gateway.topics.partition import Partition
-from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
-from distlog.gateway.transactions.transaction_state import LAST_EPOCH, ProducerId, Status, TransactionRefusedError
+from distlog.core.errors import LockHeldError, StorageError
+from distlog.core.transaction_state import LAST_EPOCH, ProducerId, TransactionState, TransactionStatus
+from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.partition import OWN_WAIT_S, Partition
+from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS, TransactionEnds
+from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 NOTHING = ([], [], None)
 
@@ -49,7 +50,7 @@ def opened(parts: Parts) -> ProducerId:
     return producer
 
 
-def status(parts: Parts) -> Status:
+def status(parts: Parts) -> TransactionStatus:
     (state,) = parts.coordinator.states([ID])
     return state.status
 
@@ -70,10 +71,10 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     producer = opened(parts)
     parts.now_ms += TIMEOUT_MS - 1
     parts.coordinator.tick()
-    assert status(parts) is Status.ONGOING
+    assert status(parts) is TransactionStatus.ONGOING
     parts.now_ms += 1
     parts.coordinator.tick()
-    assert status(parts) is Status.COMPLETE_ABORT
+    assert status(parts) is TransactionStatus.COMPLETE_ABORT
     with pytest.raises(TransactionRefusedError, match="producer_fenced"):
         parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.seen() == NOTHING
@@ -87,8 +88,36 @@ def test_the_next_gateway_lets_the_same_time_pass(parts: Parts) -> None:
     parts.now_ms += TIMEOUT_MS
     after = parts.killed()
     after.coordinator.tick()
-    assert status(after) is Status.COMPLETE_ABORT
+    assert status(after) is TransactionStatus.COMPLETE_ABORT
     assert after.seen() == NOTHING
+
+
+def test_a_transaction_that_a_gateway_with_a_clock_ahead_began_times_out_at_the_next_gateway(parts: Parts) -> None:
+    parts.now_ms += 7 * 86_400_000
+    opened(parts)
+    after = parts.killed()
+    after.now_ms -= 7 * 86_400_000
+    after.coordinator.tick()
+    assert status(after) is TransactionStatus.ONGOING
+    after.now_ms += TIMEOUT_MS
+    after.coordinator.tick()
+    assert status(after) is TransactionStatus.COMPLETE_ABORT
+    assert after.seen() == NOTHING
+
+
+def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next_gateway(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.now_ms += 7 * 86_400_000
+    producer = opened(parts)
+    with monkeypatch.context() as patches:
+        failing("end_transaction", patches, "views")
+        parts.coordinator.end(ID, producer, is_committed=True)
+    after = parts.killed()
+    after.now_ms -= 7 * 86_400_000
+    after.coordinator.tick()
+    assert status(after) is TransactionStatus.COMPLETE_COMMIT
+    assert after.seen() == ([b"a"], [b"b"], None)
 
 
 def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None:
@@ -114,12 +143,35 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
         ):
             with pytest.raises(TransactionRefusedError, match="concurrent_transactions"):
                 again()
-        assert status(parts) is Status.PREPARE_COMMIT
+        assert status(parts) is TransactionStatus.PREPARE_COMMIT
         parts.coordinator.tick()
     assert parts.seen()[1] == []
     parts.coordinator.tick()
-    assert status(parts) is Status.COMPLETE_COMMIT
+    assert status(parts) is TransactionStatus.COMPLETE_COMMIT
     assert parts.seen() == ([b"a"], [b"b"], None)
+
+
+def test_where_one_marker_waits_for_a_lock_in_vain_those_of_other_transactions_do_not_wait_too(
+    in_place: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited, end = list[float](), TransactionEnds.end
+    for id_ in ("first", "second", "third"):
+        producer = in_place.begin(id_)
+        in_place.coordinator.add_partitions(id_, producer, [("clicks", 0)])
+
+    def noted(ends: TransactionEnds, decided: TransactionState, timeout_s: float) -> None:
+        waited.append(timeout_s)
+        if decided.transactional_id != "third":
+            raise LockHeldError("another process has held the lock")
+        end(ends, decided, timeout_s)
+
+    monkeypatch.setattr(TransactionEnds, "end", noted)
+    in_place.now_ms += TIMEOUT_MS
+    in_place.coordinator.tick()
+    assert [state.is_decided for state in in_place.coordinator.states()] == [True, True, False]
+    waited.clear()
+    in_place.coordinator.tick()
+    assert waited == [OWN_WAIT_S, 0]
 
 
 def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +180,7 @@ def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkey
         failing("append_run", patches, "__transaction_state")
         with pytest.raises(StorageError):
             parts.coordinator.end(ID, producer, is_committed=True)
-    assert (status(parts), parts.seen()) == (Status.ONGOING, NOTHING)
+    assert (status(parts), parts.seen()) == (TransactionStatus.ONGOING, NOTHING)
     parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.seen() == ([b"a"], [b"b"], None)
 
@@ -142,7 +194,7 @@ def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
     if is_created_again_before:
         distlog.create(url)
     parts.coordinator.end(ID, producer, is_committed=True)
-    assert status(parts) is Status.COMPLETE_COMMIT
+    assert status(parts) is TransactionStatus.COMPLETE_COMMIT
     topic = distlog.open(url) if is_created_again_before else distlog.create(url)
     topic.append([{"value": b"new"}])
     assert parts.seen() == ([b"a"], [b"new"], None)
@@ -153,7 +205,7 @@ def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
     parts.coordinator.end(ID, producer, is_committed=True)
     parts.now_ms += EXPIRATION_MS - 1
     parts.coordinator.tick()
-    assert status(parts) is Status.COMPLETE_COMMIT
+    assert status(parts) is TransactionStatus.COMPLETE_COMMIT
     parts.now_ms += 1
     parts.coordinator.tick()
     assert parts.coordinator.states() == []
@@ -220,8 +272,8 @@ def note(name: str, done: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
     """Have each call of a step of partitions noted, with its topic."""
     work = getattr(Partition, name)
 
-    def noted(partition: Partition, *given: Any) -> Any:
+    def noted(partition: Partition, *given: Any, **options: Any) -> Any:
         done.append((name, partition.fresh.name))
-        return work(partition, *given)
+        return work(partition, *given, **options)
 
     monkeypatch.setattr(Partition, name, noted)

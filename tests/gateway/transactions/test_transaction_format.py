@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptRecordError
-from distlog.gateway.transactions.state_format import decode_key, decode_state, encode_key, encode_state
-from distlog.gateway.transactions.transaction_state import ProducerId, Status, TransactionState
+from distlog.core.transaction_state import (
+    ProducerId,
+    TransactionState,
+    TransactionStatus,
+    decode_key,
+    decode_state,
+    encode_key,
+    encode_state,
+)
 
 #: By hand from Kafka's TransactionLogKey.json and TransactionLogValue.json.
 KEY = "0000 0008 7061796d656e7473"
@@ -24,7 +31,7 @@ STATE = TransactionState(
     transactional_id="payments",
     producer=ProducerId(0x1122334455667788, 9),
     timeout_ms=60_000,
-    status=Status.ONGOING,
+    status=TransactionStatus.ONGOING,
     partitions=frozenset({("clicks", 0), ("clicks", 3), ("views", 1)}),
     updated_ms=0x18BCFE56800,
     started_ms=0x18BCFE56700,
@@ -40,24 +47,25 @@ def test_a_key_and_a_value_are_kafkas_bytes() -> None:
 
 #: What a broker of Kafka 4.1 wrote.
 BROKERS_VALUES = {
-    Status.EMPTY: "0001 0000000000000000 0000 0000ea60 00 00 000001a2095b50b9 ffffffffffffffff 00",
-    Status.ONGOING: (
+    TransactionStatus.EMPTY: "0001 0000000000000000 0000 0000ea60 00 00 000001a2095b50b9 ffffffffffffffff 00",
+    TransactionStatus.ONGOING: (
         "0001 0000000000000000 0000 0000ea60 01 02 07636c69636b73 02 00000000 00 000001a2095b50c7 000001a2095b50c7 00"
     ),
-    Status.COMPLETE_COMMIT: "0001 0000000000000000 0000 0000ea60 04 01 000001a2095b50e1 000001a2095b50c7 00",
+    TransactionStatus.COMPLETE_COMMIT: "0001 0000000000000000 0000 0000ea60 04 01 000001a2095b50e1 "
+    "000001a2095b50c7 00",
 }
 
 
 @pytest.mark.parametrize("status", BROKERS_VALUES)
-def test_what_brokers_write_from_kafka_4_on_is_read(status: Status) -> None:
+def test_what_brokers_write_from_kafka_4_on_is_read(status: TransactionStatus) -> None:
     found = decode_state("p", bytes.fromhex(BROKERS_VALUES[status]))
     assert (found.status, found.producer, found.timeout_ms) == (status, ProducerId(0, 0), 60_000)
-    assert found.partitions == ({("clicks", 0)} if status is Status.ONGOING else set())
+    assert found.partitions == ({("clicks", 0)} if status is TransactionStatus.ONGOING else set())
     assert found.updated_ms in range(0x1A2095B50B9, 0x1A2095B50E2)
 
 
 def test_fields_with_tags_are_left_out() -> None:
-    tagged = bytes.fromhex(BROKERS_VALUES[Status.ONGOING])
+    tagged = bytes.fromhex(BROKERS_VALUES[TransactionStatus.ONGOING])
     with_tags = tagged[:30] + bytes.fromhex("01 05 02 abcd") + tagged[31:-1] + bytes.fromhex("02 00 08") + bytes(8)
     assert decode_state("p", with_tags + bytes.fromhex("02 02 0002")) == decode_state("p", tagged)
 
@@ -88,5 +96,5 @@ def test_any_bytes_decode_or_are_corrupt(data: bytes) -> None:
 
 
 def test_kafkas_names_of_the_states() -> None:
-    names = [each.kafka_name for each in Status]
+    names = [each.kafka_name for each in TransactionStatus]
     assert names == ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]

@@ -10,7 +10,9 @@ from conftest import Address, S3Server
 from transaction_parts import ID, Killed, Parts, killed_before
 
 import distlog
-from distlog.gateway.transactions.transaction_state import ProducerId, Status
+from distlog.core.transaction_state import ProducerId, TransactionStatus
+
+pytestmark = pytest.mark.long
 
 NOTHING, ALL = ([b"first"], [b"first"], 1), ([b"first", b"a"], [b"first", b"b"], 5)
 
@@ -64,7 +66,7 @@ def check_step(address: Address, step: int, monkeypatch: pytest.MonkeyPatch, *, 
     parts = parts.killed()
     parts.coordinator.tick()
     (state,) = parts.coordinator.states([ID])
-    was_decided = state.status in (Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
+    was_decided = state.status in (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
     found = "end" if was_decided and state.producer.epoch == 1 else state.status.name
     expected = ALL if is_committed and found == "end" else NOTHING
     assert parts.seen() == expected

@@ -13,10 +13,10 @@ from transaction_parts import GROUP, ID, Parts
 from transactional_clients import RawProducer, position
 
 import distlog
-from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, Position
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
 FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 

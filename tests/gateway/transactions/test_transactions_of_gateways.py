@@ -17,8 +17,8 @@ from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.errors import StorageError
-from distlog.gateway.transactions.transaction_ends import TransactionEnds
-from distlog.gateway.transactions.transaction_state import TransactionRefusedError
+from distlog.gateway.transactions.transaction_coordinator import TransactionEnds
+from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 
@@ -76,10 +76,10 @@ def test_another_gateway_finishes_what_was_decided_and_the_producer_goes_on_ther
         producer.init()
         end = TransactionEnds.end
 
-        def failing(ends: TransactionEnds, decided: Any) -> None:
+        def failing(ends: TransactionEnds, decided: Any, timeout_s: float) -> None:
             if ends is one._transactions.coordinator._ends:
                 raise StorageError("no answer")
-            end(ends, decided)
+            end(ends, decided, timeout_s)
 
         monkeypatch.setattr(TransactionEnds, "end", failing)
         assert producer.commit(5) == [FINE] * 5
@@ -98,14 +98,14 @@ def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_no
 ) -> None:
     one, two = pair(begin)
     id_, lease = group_of(one), one.broker.cluster
-    held, term = lease.held, lease.term
+    held, term = lease.held_partitions, lease.term
     with Wire(one) as zombie, Wire(two) as wire:
         stopped = RawProducer(zombie, id_)
         stopped.init()
         stopped.add(("clicks", 0))
         stopped.send(b"a")
         stop_syncing(monkeypatch, one)
-        until(lambda: not lease.held)
+        until(lambda: not lease.held_partitions)
         until(lambda: coordinator(wire, id_).port == two.port and not is_loading(two))
         blind(monkeypatch, one, held, term)
         following = RawProducer(wire, id_)

@@ -1,1 +1,0 @@
-"""What `distlog append` takes: lines, CSV and Parquet, from files and streams."""

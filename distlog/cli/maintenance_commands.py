@@ -1,0 +1,167 @@
+"""Commands that maintain a topic, and one that tries its storage."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+import distlog
+from distlog.cli.options import DryRun, Json, Storage, Url, usage
+from distlog.console import arguments, output
+from distlog.console.output import Report, print_report, status_of
+from distlog.core.display import Progress
+from distlog.core.maintenance.rebuild import rebuild_indexes
+from distlog.core.maintenance.vacuum import vacuum as vacuum_files
+from distlog.core.maintenance.verify import verify as verify_all
+from distlog.core.storage.storage import Storage as Folder
+from distlog.core.storage.storage import Storage as TopicStorage
+from distlog.core.storage.store_check import check_store as check
+from distlog.core.times import now_ms
+from distlog.core.topic_handle import topic_log
+
+# ---
+# Commands that maintain a topic. Each prints a report, by partition or file. Each may be repeated.
+
+
+def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+    """Delete old segments, by retention.ms and retention.bytes.
+
+    Vacuum deletes their files later.
+    """
+    _end(distlog.open(url, storage_options=dict(storage)).retention(dry_run=dry_run), as_json)
+
+
+def delete_records(
+    url: Url,
+    *,
+    before: Annotated[
+        list[Any],
+        typer.Option(
+            metavar="[PARTITION:]OFFSET",
+            parser=usage(arguments.partition_offset),
+            help="Delete the records below this offset; -1 deletes all. May be repeated.",
+        ),
+    ],
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", help="The partition, if --before gives only an offset.")
+    ] = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Delete the records below an offset."""
+    starts = _by_partition(before, partition)
+    _end(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
+
+
+def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -> dict[int, int]:
+    starts: dict[int, int] = {}
+    for own, offset in before:
+        number = partition if own is None else own
+        if number is None:
+            raise typer.BadParameter("write PARTITION:OFFSET, or add --partition", param_hint="--before")
+        if number in starts:
+            raise typer.BadParameter(f"partition {number} has two offsets; give one", param_hint="--before")
+        starts[number] = offset
+    return starts
+
+
+def compact(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+    """Keep the last record of each key, or merge small segments.
+
+    If the topic's cleanup.policy contains compact, the last record of each key stays. Otherwise small segments are
+    merged. The exit status is 1 if some partition or some segments cannot be done.
+    """
+    report = distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run)
+    _end(report, as_json)
+
+
+def rebuild_index(
+    url: Url,
+    *,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also rebuild good indexes that the topic's present settings would make differently."
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Rebuild bad and missing index files from the logs.
+
+    The exit status is 1 if a log is damaged.
+    """
+    topic = distlog.open(url, storage_options=dict(storage))
+    with _progress("rebuilding", topic) as progress:
+        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, tell=progress.add)
+    _end(report, as_json)
+
+
+def repair(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+    """Cut off damage that makes active segments refuse appends.
+
+    No crash makes such damage. The records from the damage on are lost, and their offsets are
+    given again; if there is a copy of the file, bring that back instead.
+    """
+    report = distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run)
+    print_report(report, as_json=as_json)
+    if not as_json:
+        for lost in report.partitions:
+            print(output.text(f"{lost.reason}"))
+
+
+def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
+    """Check every checksum, record, index entry and commit.
+
+    It changes nothing. The exit status is 1 if something is wrong.
+    """
+    topic = distlog.open(url, storage_options=dict(storage))
+    with _progress("verifying", topic) as progress:
+        report = verify_all(topic.handle, topic.checked_snapshot, tell=progress.add)
+    print_report(report, as_json=as_json)
+    if not as_json:
+        for anomaly in report.topic_anomalies:
+            print(output.text(str(anomaly)))
+    raise typer.Exit(status_of(report))
+
+
+def _progress(label: str, topic: distlog.Topic) -> Progress:
+    sizes = (int(state.segments.log_bytes.sum()) for state in topic.checked_snapshot.partitions)
+    return Progress(label, total_bytes=sum(sizes))
+
+
+def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+    """Delete files that no reader or writer can need.
+
+    It also works on a dropped topic.
+    """
+    folder = TopicStorage(url, dict(storage))
+    _end(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)
+
+
+def _end(report: Report, as_json: bool) -> None:
+    """Print the report, and exit with the report's status."""
+    print_report(report, as_json=as_json)
+    raise typer.Exit(status_of(report))
+
+
+# ---
+# `distlog check-store`: whether a storage can hold topics, and how fast it is.
+
+
+def check_store(
+    url: Annotated[str, typer.Argument(metavar="URL", help="A folder for topics, as in s3://bucket/logs.")],
+    *,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Check that a storage can hold a topic, and how fast it is.
+
+    Writers race for one name; ranges, listings, deletes and the clock are tried. The files written are deleted again.
+    """
+    report = check(Folder(url, dict(storage)), now_ms, time.monotonic)
+    print_report(report, as_json=as_json)
+    raise typer.Exit(status_of(report))

@@ -1,1 +1,0 @@
-"""The arguments and options of commands that have many."""

@@ -1,0 +1,219 @@
+"""The commands that run services, and prepare for them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from distlog.cli import options as listener
+from distlog.cli.options import Json, Storage, usage
+from distlog.cli.services import Service, raise_open_files
+from distlog.console.output import Summary, print_report
+from distlog.core.errors import InvalidConfigError
+from distlog.core.log_manager.broker_config import parse_properties
+from distlog.core.warm_up import warm_up
+from distlog.gateway.security.users_file import check_name, new_secrets, read_users, write_users
+
+# ---
+# `distlog run`: the LogManager as a service, or once, as from a crontab.
+
+
+def broker_settings(text: str) -> dict[str, str]:
+    """The settings of the properties file `text`, or of `NAME=VALUE`; ValueError if it is neither."""
+    if not os.path.isfile(text):
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ValueError(f"{text!r} is no file; to set one setting, write NAME=VALUE")
+        return {name: value}
+    try:
+        with open(text, encoding="utf-8") as file:
+            return parse_properties(file.read())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {text}: {error}") from None
+
+
+BrokerSettings = Annotated[
+    list[Any],
+    typer.Option(
+        metavar="FILE|NAME=VALUE",
+        parser=usage(broker_settings),
+        default_factory=list,
+        show_default=False,
+        help="Kafka's broker settings: a server.properties, or one setting. May be repeated; the last counts.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port; 0: a free one."),
+]
+
+
+def run(
+    *,
+    root: Annotated[list[str], typer.Option(metavar="URL", help="A folder of topics. May be repeated.")],
+    config: BrokerSettings,
+    once: Annotated[bool, typer.Option("--once", help="Run each task once, then end.")] = False,
+    metrics_port: MetricsPort = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Maintain all topics below some roots, until SIGTERM.
+
+    Retention, compaction, vacuum, flushes and checkpoint files on Kafka's schedule. A failed task is reported, and
+    tried again. With --json each line is an object. With --once the exit status is 1 if anything failed.
+    """
+    settings = {name: value for each in config for name, value in each.items()}
+    service = Service(root, settings, dict(storage), as_json=as_json)
+    raise typer.Exit(service.run_once() if once else service.run(metrics_port))
+
+
+# ---
+# `distlog serve`: the gateway as a service.
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """`HOST:PORT` as a pair; ValueError if it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT, as 127.0.0.1:9092")
+    return host.strip("[]"), int(port)
+
+
+Listen = Annotated[
+    Any, typer.Option(metavar="HOST:PORT", parser=usage(host_and_port), help="Where to listen; port 0: a free one.")
+]
+Advertised = Annotated[
+    Any,
+    typer.Option(
+        metavar="HOST:PORT",
+        parser=usage(host_and_port),
+        help="The address that clients are told to connect to; by default, where they did.",
+    ),
+]
+
+Maintain = Annotated[
+    bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
+]
+
+
+def serve(
+    *,
+    root: Annotated[str, typer.Option(metavar="URL", help="The folder of the topics.")],
+    listen: Listen = "127.0.0.1:9092",
+    advertised: Advertised = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Accept clients without authentication, and readable PLAIN passwords."),
+    ] = False,
+    ssl_certfile: listener.Certfile = None,
+    ssl_keyfile: listener.Keyfile = None,
+    ssl_key_password_file: listener.KeyPassword = None,
+    ssl_cafile: listener.Cafile = None,
+    ssl_client_auth: listener.ClientAuth = "none",
+    sasl_users: listener.SaslUsers = None,
+    sasl_mechanisms: listener.SaslMechanisms = listener.ALL_MECHANISMS,
+    linger_ms: Annotated[
+        int, typer.Option(min=0, metavar="MS", help="On an object store, how long an append waits for others.")
+    ] = 250,
+    auto_create: Annotated[
+        bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
+    ] = False,
+    maintain: Maintain = False,
+    config: BrokerSettings,
+    metrics_port: MetricsPort = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Let Kafka's clients use the topics below a root.
+
+    It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json each line is an
+    object.
+    """
+    try:
+        from distlog.cli.services import serve as serve_until_signal
+        from distlog.gateway.cluster import Maintenance
+        from distlog.gateway.config import GatewayConfig
+        from distlog.gateway.gateway_server import GatewayServer
+    except ModuleNotFoundError as error:
+        if error.name != "kio":
+            raise
+        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
+    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_client_auth)
+    where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
+    settings = {name: value for each in config for name, value in each.items()}
+    limits = GatewayConfig(
+        advertised=advertised,
+        linger_ms=linger_ms,
+        auto_create_topics=auto_create,
+        open_files=raise_open_files(),
+    )
+    safe = where.arguments(insecure=insecure)
+    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
+    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
+    raise typer.Exit(serve_until_signal(gateway, tasks, metrics_port=metrics_port, as_json=as_json))
+
+
+# ---
+# `distlog users`: the users that may connect to a gateway.
+
+
+def users(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file of users; --set makes it if there is none.")],
+    *,
+    name: Annotated[
+        str | None, typer.Option("--set", metavar="NAME", help="Add a user, or give one another password.")
+    ] = None,
+    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete a user, and disconnect it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show and change the users of a gateway.
+
+    A password is asked for twice, or is the line on standard input. Only hashes of it are kept. A gateway sees a
+    change within a second.
+    """
+    if name is not None and delete is not None:
+        raise typer.BadParameter("give --set or --delete, not both", param_hint="--delete")
+    if name is not None:
+        secrets = new_secrets(_password(check_name(name)), os.urandom)
+        write_users(file, lambda users: users.with_user(name, secrets))
+        print_report(Summary(f"set {name}", {"user": name, "set": True}), as_json=as_json)
+    elif delete is not None:
+        read_users(file)
+        write_users(file, lambda users: users.without_user(delete))
+        print_report(Summary(f"deleted {delete}", {"user": delete, "deleted": True}), as_json=as_json)
+    else:
+        names = sorted(read_users(file).secrets)
+        print_report(Summary("\n".join(names), {"users": names}), as_json=as_json)
+
+
+def _password(name: str) -> str:
+    """The password, from a terminal without echo, or from standard input. Raises InvalidConfigError."""
+    if sys.stdin.isatty():
+        password = getpass.getpass(f"password of {name}: ")
+        if getpass.getpass("again: ") != password:
+            raise InvalidConfigError("the two passwords differ")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise InvalidConfigError("a password must not be empty")
+    if "\0" in password:
+        raise InvalidConfigError("a password must not have the character 0: SASL could not send it")
+    return password
+
+
+# ---
+# `distlog warmup`: compiles distlog's kernels at installation.
+
+
+def warmup(*, as_json: Json = False) -> None:
+    """Compile distlog's kernels ahead of time.
+
+    As when an image for containers is built. The code is kept beside the library if that can be written, in
+    NUMBA_CACHE_DIR if that is set, else in the home.
+    """
+    print_report(warm_up(), as_json=as_json)

@@ -1,0 +1,203 @@
+"""Runs a LogManager or a gateway until a signal ends it, and prints its events."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from distlog.cli.input import is_readable
+from distlog.console.metrics_server import metrics_server
+from distlog.console.output import DONE, FAILED, StatusLine, Summary, print_report
+from distlog.core.display import counted, size_text
+from distlog.core.log_manager.log_manager import LogManager
+from distlog.core.log_manager.scheduler import TaskRun
+
+if TYPE_CHECKING:
+    # an extra, which takes as long to import as the library; commands other than `serve` do without
+    from distlog.gateway.cluster import Maintenance
+    from distlog.gateway.gateway_server import GatewayServer
+
+# ---
+# How many files a gateway's process may have open.
+
+
+def raise_open_files() -> int:
+    """Raise the process's limit of open files (ulimit -n) to the hard limit, as Java does; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1 << 30
+
+
+# ---
+# Runs a LogManager until a signal ends it, and prints the runs of its tasks.
+
+
+_REDRAW_S = 1.0
+
+
+class Service:
+    """A LogManager of `roots`, and its output: text for people, or JSON lines. Raises as LogManager does."""
+
+    def __init__(
+        self, roots: Sequence[str], settings: Mapping[str, object], storage: Mapping[str, Any], *, as_json: bool
+    ) -> None:
+        self._as_json, self._runs = as_json, list[TaskRun]()
+        self._manager = LogManager(roots, config=settings, storage_options=storage, on_run=self._print_run)
+        self._line = StatusLine("distlog", self._status)
+        self._keeps_runs = False
+
+    def run_once(self) -> int:
+        """Run each task once, and print one report. Returns the exit status."""
+        self._keeps_runs = True
+        with self._warnings_shown():
+            ok = self._manager.run_once()
+        text = "\n".join([*(str(run) for run in self._runs if says_something(run)), self._status()])
+        runs = [run.to_dict() for run in self._runs]
+        print_report(Summary(text, {"ok": ok, "runs": runs}), as_json=self._as_json)
+        return DONE if ok else FAILED
+
+    def run(self, metrics_port: int | None = None) -> int:
+        """Run the tasks until SIGTERM or SIGINT. Returns the exit status.
+
+        A task that does not end soon is abandoned, and the process ends at once: no other thread may hold it up.
+        """
+        server = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, self._manager.metrics)
+        with self._warnings_shown(), server as port, ending_signals() as signalled:
+            self._event("started", "running", roots=self._manager.roots, metrics_port=port)
+            self._manager.start()
+            while not signalled(_REDRAW_S if self._line.is_visible else None):
+                self._line.draw()
+            finished = self._manager.stop()
+            self._line.clear()
+            self._event("stopped", "stopped" if finished else "stopped; a task was abandoned", finished=finished)
+            if not finished:
+                sys.stdout.flush()
+                os._exit(DONE)
+        return DONE
+
+    def _print_run(self, run: TaskRun) -> None:
+        if self._keeps_runs:
+            self._runs.append(run)
+        elif says_something(run):
+            self._event("run", str(run), **run.to_dict())
+
+    def _event(self, name: str, text: str, **facts: object) -> None:
+        if self._as_json:
+            self._line.print_json({"event": name, **facts})
+        else:
+            self._line.print(f"{text}: {', '.join(self._manager.roots)}" if name == "started" else text)
+
+    def _status(self) -> str:
+        """The manager's topics, and the tasks that fail."""
+        values = {metric.name: [value for _, value in metric.values] for metric in self._manager.metrics()}
+        sizes = values["distlog_log_size_bytes"]
+        text = f"{counted(int(sum(values['distlog_topics'])), 'topic')}, {counted(len(sizes), 'partition')}"
+        failing = sorted({url for errors in self._manager.errors.values() for url in errors})
+        return f"{text}, {size_text(sum(sizes))}; {'failing: ' + ', '.join(failing) if failing else 'all well'}"
+
+    @contextmanager
+    def _warnings_shown(self) -> Iterator[None]:
+        logger = logging.getLogger("distlog")
+        logger.addHandler(self._line)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self._line)
+
+
+def says_something(run: TaskRun) -> bool:
+    """True if a run did something, or failed."""
+    return bool(run.errors) or any(run.done.values())
+
+
+@contextmanager
+def ending_signals() -> Iterator[Callable[[float | None], bool]]:
+    """Waits for SIGTERM or SIGINT, which do not end the process meanwhile: True if one came within some seconds.
+
+    A pipe tells of them: a signal may reach any thread, and would not wake the main thread from a lock.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    wakeup = signal.set_wakeup_fd(writer)
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda timeout_s: is_readable(reader, timeout_s)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(reader)
+        os.close(writer)
+
+
+# ---
+# Runs a gateway until a signal ends it, and prints its events.
+
+
+#: Makes the tasks that maintain the root; its argument is called with their runs.
+Maintain = Callable[[Callable[[TaskRun], None]], "Maintenance"]
+
+
+#: How long a thread may compute before another one gets its turn; Python's own value is 5 ms.
+_TURN_S = 0.0005
+
+
+def serve(gateway: GatewayServer, maintain: Maintain | None, *, metrics_port: int | None, as_json: bool) -> int:
+    """Serve until SIGTERM or SIGINT, then answer the requests under way. Returns the exit status.
+
+    `maintain` makes the tasks that run meanwhile. Metrics are served where the gateway listens, nowhere else. A
+    task that does not end soon is abandoned, and the process ends at once.
+    """
+    from distlog.gateway.gateway_server import warm_up
+
+    line = StatusLine("distlog", lambda: gateway.status)
+    tasks = maintain(partial(_print_run, line, as_json)) if maintain else None
+    measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
+    metrics = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, measured, gateway.host)
+    logger = logging.getLogger("distlog")
+    logger.addHandler(line)
+    try:
+        with metrics as port, ending_signals() as signalled:
+            warm_up()
+            # its threads take turns; one that computes must not make each step of the others wait for 5 ms
+            sys.setswitchinterval(_TURN_S)
+            gateway.start()
+            facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
+            _event(line, "started", f"serving {gateway.root} at {gateway.address}", as_json=as_json, **facts)
+            # its tasks print lines, so after this: the first line is the address
+            if tasks:
+                tasks.start()
+            while not signalled(_REDRAW_S if line.is_visible else None):
+                line.draw()
+            finished = tasks.stop() if tasks else True
+            finished = gateway.stop() and finished
+            line.clear()
+            text = "stopped" if finished else "stopped; a request or a task was abandoned"
+            _event(line, "stopped", text, as_json=as_json, finished=finished)
+    finally:
+        logger.removeHandler(line)
+    if not finished:
+        sys.stdout.flush()
+        os._exit(DONE)
+    return DONE
+
+
+def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:
+    if says_something(run):
+        _event(line, "run", str(run), as_json=as_json, **run.to_dict())
+
+
+def _event(line: StatusLine, name: str, text: str, *, as_json: bool, **facts: object) -> None:
+    if as_json:
+        line.print_json({"event": name, **facts})
+    else:
+        line.print(text)

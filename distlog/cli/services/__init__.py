@@ -1,1 +1,0 @@
-"""What runs until a signal ends it: the LogManager and the gateway."""

@@ -1,0 +1,120 @@
+"""Arrays from Python and numpy to Arrow and back, and memory for kernels, without pandas."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+# ---
+# Numbers, flags and texts from Python and numpy to Arrow and back, without pandas.
+#
+# Arrow's `pa.array`, `pa.scalar` and `to_numpy` import pandas where it is installed, which takes as long as all of
+# distlog. A command, and each of Spark's planners, is a process of its own that should start at once.
+
+
+def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+    """The values of a column of integers without nulls; read-only, and a copy only if it has several chunks."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values: npt.NDArray[Any] = np.from_dlpack(whole)
+    values.flags.writeable = False
+    return values
+
+
+def flags_of(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """The values of a column of booleans without nulls."""
+    return numbers_of(column.cast(pa.uint8())).view(np.bool_)
+
+
+def integers(values: npt.ArrayLike, kind: pa.DataType | None = None) -> pa.Array:
+    """A column of integers, int64 if no other `kind` is given; an array of that kind is not copied."""
+    kind = kind or pa.int64()
+    array = np.ascontiguousarray(values, f"i{kind.bit_width // 8}")
+    return pa.Array.from_buffers(kind, array.size, [None, pa.py_buffer(array)])
+
+
+def booleans(values: npt.ArrayLike) -> pa.Array:
+    """A column of booleans."""
+    array = np.ascontiguousarray(values, np.bool_)
+    return pa.Array.from_buffers(pa.uint8(), array.size, [None, pa.py_buffer(array)]).cast(pa.bool_())
+
+
+def texts(values: Sequence[str]) -> pa.Array:
+    """A column of texts, none of them None."""
+    data = [value.encode() for value in values]
+    ends = np.fromiter(accumulate(map(len, data), initial=0), np.int32, len(data) + 1)
+    return pa.Array.from_buffers(pa.string(), len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+
+
+def _settle() -> None:
+    """Have Arrow import pandas now if it ever will: it does so behind a lock, with the first Python values it meets.
+
+    A child that is forked while another thread imports would wait for that lock for ever.
+    """
+    pa.array([0])
+
+
+os.register_at_fork(before=_settle)
+
+
+# ---
+# Memory for kernels: one-dimensional numpy arrays over any bytes.
+
+
+_SMALL = 4096
+_BYTE = np.dtype(np.uint8)
+
+#: Direct writes use whole pages, whatever the block size of the disk.
+PAGE_BYTES = 4096
+#: How much is gathered before it is written: enough to keep a disk busy.
+BLOCK_BYTES = 2 << 20
+
+
+def byte_array(data: Any) -> np.ndarray:
+    """`data`, any contiguous buffer, as a uint8 array; read-only, so that kernels are compiled for one kind only."""
+    return np.frombuffer(memoryview(data).toreadonly(), _BYTE)
+
+
+def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
+    """An uninitialised array. A large one comes from Arrow's memory pool, which keeps pages that are given back.
+
+    Fresh pages cost more than the work that kernels do with them.
+    """
+    if size < _SMALL:
+        return np.empty(size, dtype)
+    return np.frombuffer(pa.allocate_buffer(size * np.dtype(dtype).itemsize), dtype)
+
+
+def fitted(array: np.ndarray, size: int) -> np.ndarray:
+    """The first `size` items of an array that was made too large; copied if a quarter or more would be wasted."""
+    if 4 * size > 3 * array.size:
+        return array[:size]
+    copied = new_array(size, array.dtype.type)
+    copied[:] = array[:size]
+    return copied
+
+
+def new_pages(size: int, position: int = 0) -> npt.NDArray[np.uint8]:
+    """Uninitialised bytes that lie in memory pages as the bytes from `position` on lie in the pages of their file.
+
+    So a direct write takes whole pages of the file from memory without a copy.
+    """
+    memory = np.frombuffer(pa.allocate_buffer(size + PAGE_BYTES), np.uint8)
+    start = (position - address(memory)) % PAGE_BYTES
+    return memory[start : start + size]
+
+
+def lies_in_pages(memory: npt.NDArray[np.uint8], position: int) -> bool:
+    """True if `memory` is aligned as `new_pages` aligns it for this position."""
+    return (address(memory) - position) % PAGE_BYTES == 0
+
+
+def address(memory: npt.NDArray[np.uint8]) -> int:
+    """The memory address of the array's first byte in this process."""
+    begin: int = memory.__array_interface__["data"][0]
+    return begin

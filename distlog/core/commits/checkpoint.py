@@ -1,0 +1,508 @@
+"""Checkpoints: files with the whole state at one version, so that a topic opens without its history.
+
+A checkpoint is never required: if it is missing or wrong, an older one is used, or the commits. Its name holds the
+first 32 hexadecimal digits of the SHA-256 of the file. So a flipped bit is noticed, and writers that race write
+different files or the same bytes.
+
+The file is one zstd frame. In it are the size of a JSON text (int64, little-endian), the text, and messages of
+Arrow IPC, uncompressed record batches: the live segments in the order of (partition, base_offset), then the batches
+of the transaction table; if commits told of producers, a third one has these. The text has the rest of the state,
+the columns of all batches, and the counts and ends
+that the rows must agree with. Fields that a newer library added are kept as they are.
+
+Nothing in the file is trusted. The frame declares its size, which the size of the file bounds. Arrow may crash on a
+schema that is malformed, so it never parses one: the schemas are made from the names and types in the text. Arrow
+verifies the messages, and validates the columns in full; all of them are no larger than the bytes that hold them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core import paths
+from distlog.core.arrays import booleans, numbers_of, texts
+from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
+from distlog.core.commits.action_table import declared_size
+from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, InPlaceTransaction, Pin, Requires
+from distlog.core.commits.commit_json import FORMAT
+from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored, unknown_fields
+from distlog.core.commits.partition_table import Longs, PartitionTable
+from distlog.core.commits.producer_table import NO_PRODUCERS
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, join
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.transaction_table import TransactionTable
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import CorruptMetadataError
+from distlog.core.storage.storage import Storage
+
+#: A million segments take about 75 MB, and 290 MB when they are decompressed.
+MAX_BYTES = 256 << 20
+#: The largest size that a file may decompress to: FREE_BYTES, and BYTES_PER_BYTE times its size. Usual ones are four
+#: times as large.
+FREE_BYTES = 16 << 20
+BYTES_PER_BYTE = 32
+MAX_STATE_BYTES = 2 << 30
+
+_SCHEMAS = {
+    "segments": segment_table.SCHEMA,
+    "transactions": transaction_table.SCHEMA,
+    "producers": producer_table.SCHEMA,
+}
+_TYPES = {str(kind): kind for schema in _SCHEMAS.values() for kind in schema.types}
+_NO_PRODUCERS = producer_table.to_columns({})
+_LONGEST_NAME = 200
+#: Higher levels take several times as long, for a file of the same size.
+_LEVEL = 1
+_SKIPPED_FRAME = struct.Struct("<II")
+_SKIPPED = 0x184D2A50
+_TEXT_SIZE = struct.Struct("<q")
+#: The numbers of fields in Arrow's flatbuffers.
+_MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3
+_ROWS_AT_ONCE = 1024
+
+_MALFORMED = (
+    *(pa.ArrowException, ArithmeticError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError),
+)
+
+Value = TypeVar("Value")
+
+
+def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> str:
+    """Write a checkpoint of `snapshot` and then, if it `is_newest`, the hint that points to it; returns its name.
+
+    Raises ValueError or CorruptMetadataError when readers would refuse the checkpoint.
+    """
+    data = encode(snapshot)
+    name = paths.checkpoint_file(snapshot.version, _digest(data))
+    decode(data, name)
+    storage.put(name, data)
+    if is_newest:
+        storage.put(paths.LAST_CHECKPOINT, name.encode())
+    return name
+
+
+def read(storage: Storage, name: str) -> Snapshot:
+    """The state that the checkpoint `name` holds.
+
+    Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint. Raises
+    UnsupportedVersionError when only a newer library may read the topic.
+    """
+    data = storage.read(name, 0, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be", file=name)
+    if paths.checkpoint_file(version_of(name) or 0, _digest(data)) != name:
+        raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
+    snapshot = decode(data, name)
+    if snapshot.version != version_of(name):
+        raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
+    return snapshot
+
+
+def version_of(name: str) -> int | None:
+    """The version of the checkpoint `name` (relative to the topic), or None for any other file."""
+    folder, _, file = name.rpartition("/")
+    return paths.parse_checkpoint_file(file) if folder == paths.COMMITS_DIR else None
+
+
+def former_version_of(name: str) -> int | None:
+    """The version of a checkpoint in Parquet, as older libraries wrote it; it is not read, and vacuum deletes it."""
+    folder, _, file = name.rpartition("/")
+    return paths.parse_former_checkpoint_file(file) if folder == paths.COMMITS_DIR else None
+
+
+def read_hint(storage: Storage) -> str | None:
+    """The name of the checkpoint that was written last, or None; it may be old, gone or wrong."""
+    try:
+        name = storage.read(paths.LAST_CHECKPOINT, 0, _LONGEST_NAME + 1).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    return None if version_of(name) is None else name
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+# The state beside the rows
+
+
+def _all(kind: type[Value]) -> Callable[[Any], tuple[Value, ...]]:
+    return lambda bodies: tuple(fields.read(kind, body) for body in bodies)
+
+
+#: The members of a partition.
+_PARTITION = ("log_start_offset", "log_end_offset", "first_dirty_offset", "segments")
+
+
+class _Partitions(NamedTuple):
+    """The partitions' facts in columns, and those that only a newer library knows."""
+
+    log_start_offsets: Longs
+    log_end_offsets: Longs
+    first_dirty_offsets: Longs
+    segments: Longs
+    unknown: Mapping[int, str] = MappingProxyType({})
+
+
+def _partitions(bodies: Any) -> _Partitions:
+    """Check: a list of the members of each partition."""
+    if not isinstance(bodies, list) or not all(type(body) is dict for body in bodies):
+        raise ValueError("must be a list of objects")
+    if len(bodies) > MAX_PARTITIONS:
+        raise ValueError(f"it has more than {MAX_PARTITIONS} partitions")
+    columns = []
+    for name in _PARTITION:
+        values = [body.get(name) for body in bodies]
+        if set(map(type, values)) - {int} or not 0 <= min(values, default=0) <= max(values, default=0) <= MAX_LONG:
+            raise ValueError(f"{name}: must be an integer from 0 to {MAX_LONG}")
+        columns.append(np.array(values, np.int64))
+    unknown = {
+        number: json.dumps({name: body[name] for name in body.keys() - {*_PARTITION}}, sort_keys=True)
+        for number, body in enumerate(bodies)
+        if len(body) > len(_PARTITION)
+    }
+    starts, ends, dirty, segments = columns
+    return _Partitions(starts, ends, dirty, segments, unknown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """The JSON in the file; names are those of Snapshot."""
+
+    format: int = stored(Integer(FORMAT, FORMAT))
+    version: int = stored(LONG)
+    commit_id: str = stored(UUID)
+    topic_id: str = stored(UUID)
+    name: str = stored(Text("[a-zA-Z0-9._-]{1,249}"))
+    timestamp_ms: int = stored(LONG)
+    config: Mapping[str, str] = stored(fields.settings)
+    gc_floor: int = stored(LONG)
+    dropped: bool = stored(fields.boolean)
+    commit_bytes: int = stored(LONG)
+    pins: tuple[Pin, ...] = stored(_all(Pin))
+    partitions: Any = stored(_partitions)
+    active: tuple[Active, ...] = stored(_all(Active))
+    transactions: int = stored(LONG)
+    producers: int = stored(LONG, default=0)
+    passed_ms: int = stored(LONG, default=0)
+    requires: Requires = stored(Requires.of, default=NOTHING)
+    producer_transactions: tuple[InPlaceTransaction, ...] = stored(_all(InPlaceTransaction), default=())
+    log_floor: int = stored(LONG, default=0)
+    former_retention_ms: int = stored(LONG, default=0)
+    former_retention_version: int = stored(LONG, default=0)
+    unknown: str = unknown_fields()
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The file of a checkpoint of `snapshot`; raises ValueError if it would be larger than a checkpoint may be."""
+    table = snapshot.table
+    producers = producer_table.to_columns({number: state.producers for number, state in sorted(table.own.items())})
+    state = dataclasses.replace(_state(snapshot), producers=len(producers))
+    segments = table.segments()
+    body = {**fields.write(state), "partitions": _facts_of(table, segments)}
+    return pack(body, segments, snapshot.transactions.columns(), producers)
+
+
+def decode(data: bytes, file: str) -> Snapshot:
+    """The state that the bytes of the checkpoint `file` hold.
+
+    Raises CorruptMetadataError, UnsupportedVersionError.
+    """
+    try:
+        body, *batches = unpack(data)
+        state = fields.read(_State, body)
+        state.requires.check_readable(file)
+        return _snapshot(state, *batches)
+    except _MALFORMED as error:
+        raise CorruptMetadataError(f"not a checkpoint: {error}", file=file) from error
+
+
+def _state(snapshot: Snapshot) -> _State:
+    return _State(
+        format=FORMAT,
+        version=snapshot.version,
+        commit_id=snapshot.commit_id,
+        topic_id=snapshot.topic_id,
+        name=snapshot.name,
+        timestamp_ms=snapshot.timestamp_ms,
+        config={name: str(value) for name, value in snapshot.config.overrides().items()},
+        gc_floor=snapshot.gc_floor,
+        dropped=snapshot.dropped,
+        commit_bytes=snapshot.commit_bytes,
+        pins=tuple(snapshot.pins.values()),
+        partitions=(),
+        active=tuple(state.active for _, state in sorted(snapshot.table.own.items()) if state.active),
+        transactions=len(snapshot.transactions),
+        requires=snapshot.requires,
+        passed_ms=snapshot.passed_ms,
+        producer_transactions=tuple(snapshot.producer_transactions.values()),
+        log_floor=snapshot.log_floor,
+        former_retention_ms=snapshot.former_retention_ms,
+        former_retention_version=snapshot.former_retention_version,
+        unknown=snapshot.unknown,
+    )
+
+
+def _facts_of(table: PartitionTable, segments: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The JSON of the partitions."""
+    counts = np.bincount(numbers_of(segments["partition"]), minlength=len(table))
+    columns = (table.log_start_offsets, table.log_end_offsets, table.first_dirty_offsets, counts)
+    facts: list[dict[str, Any]] = [
+        dict(zip(_PARTITION, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    for number, state in table.own.items():
+        if state.unknown:
+            facts[number] = {**json.loads(state.unknown), **facts[number]}
+    return facts
+
+
+def _snapshot(
+    state: _State, segments: pa.RecordBatch, transactions: pa.RecordBatch, producers: pa.RecordBatch
+) -> Snapshot:
+    # as Python's integers, which do not overflow
+    count = sum(state.partitions.segments.tolist())
+    if (len(segments), len(transactions), len(producers)) != (count, state.transactions, state.producers):
+        raise ValueError("the number of its rows differs from its metadata")
+    segments = _segment_columns(segments)
+    _check_segments(segments, state.partitions)
+    return Snapshot(
+        version=state.version,
+        commit_id=state.commit_id,
+        topic_id=state.topic_id,
+        name=state.name,
+        timestamp_ms=state.timestamp_ms,
+        config=TopicConfig.stored(state.config),
+        partitions=_partition_table(segments, producers, state),
+        transactions=TransactionTable(transactions_of(transactions, state.timestamp_ms)),
+        gc_floor=state.gc_floor,
+        pins={pin.name: pin for pin in state.pins},
+        dropped=state.dropped,
+        commit_bytes=state.commit_bytes,
+        requires=state.requires,
+        passed_ms=state.passed_ms,
+        producer_transactions={each.transactional_id: each for each in state.producer_transactions},
+        log_floor=state.log_floor,
+        former_retention_ms=state.former_retention_ms,
+        former_retention_version=state.former_retention_version,
+        unknown=state.unknown,
+    )
+
+
+def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state: _State) -> PartitionTable:
+    facts: _Partitions = state.partitions
+    tables = producer_table.of_columns(producers, facts.log_end_offsets, state.passed_ms)
+    active = {segment.partition: segment for segment in state.active}
+    first_rows = np.cumsum(facts.segments) - facts.segments
+    own = {
+        number: PartitionState(
+            log_start_offset=int(facts.log_start_offsets[number]),
+            log_end_offset=int(facts.log_end_offsets[number]),
+            segments=SegmentTable(segments.slice(int(first_rows[number]), int(facts.segments[number]))),
+            first_dirty_offset=int(facts.first_dirty_offsets[number]),
+            active=active.get(number),
+            producers=tables.get(number, NO_PRODUCERS),
+            unknown=facts.unknown.get(number, ""),
+        )
+        for number in sorted({*active, *tables, *facts.unknown})
+        if number < len(facts.segments)
+    }
+    columns = facts.log_start_offsets, facts.log_end_offsets, facts.first_dirty_offsets
+    return PartitionTable.of_columns(*columns, segments, own)
+
+
+# The file
+
+
+def pack(
+    state: Mapping[str, Any],
+    segments: pa.RecordBatch,
+    transactions: pa.RecordBatch,
+    producers: pa.RecordBatch = _NO_PRODUCERS,
+) -> bytes:
+    """The file of a state and its rows; raises ValueError when no reader would take it."""
+    batches = dict(zip(_SCHEMAS, (segments, transactions, producers), strict=True))
+    if not len(producers):
+        # an older library can read it then
+        del batches["producers"]
+    columns = {name: {spec.name: str(spec.type) for spec in batch.schema} for name, batch in batches.items()}
+    text = json.dumps({**state, "columns": columns}, default=fields.write, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *(batch.serialize() for batch in batches.values())])
+    data: bytes = pa.Codec("zstd", _LEVEL).compress(plain, asbytes=True)
+    # rows that are all alike pack so well that the file would be taken for a bomb
+    missing = -(-(len(plain) - FREE_BYTES) // BYTES_PER_BYTE) - len(data)
+    if missing > 0:
+        data += _SKIPPED_FRAME.pack(_SKIPPED, missing) + bytes(missing)
+    if len(data) > MAX_BYTES or len(plain) > _limit(data):
+        raise ValueError(f"the state is too large for a checkpoint: {len(plain)} bytes, {len(data)} when compressed")
+    return data
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]:
+    """The state and the rows in the bytes of a checkpoint, safe to use; raises what `decode` makes its error of."""
+    size = declared_size(data)
+    if size > _limit(data):
+        raise ValueError(f"it decompresses to {size} bytes, far more than its size allows")
+    plain = pa.BufferReader(pa.Codec("zstd").decompress(data, decompressed_size=size))
+    (text_size,) = _TEXT_SIZE.unpack(plain.read(_TEXT_SIZE.size).ljust(_TEXT_SIZE.size, b"\xff"))
+    if not 0 <= text_size <= size:
+        raise ValueError("its text is cut off")
+    state = dict(fields.parse(plain.read(text_size)))
+    columns = state.pop("columns")
+    segments, transactions = (_next_batch(plain, dict(columns[name])) for name in ("segments", "transactions"))
+    producers = _next_batch(plain, dict(columns["producers"])) if "producers" in columns else _NO_PRODUCERS
+    if plain.read(1):
+        raise ValueError("it has more batches than it tells of")
+    return state, segments, transactions, producers
+
+
+def _limit(data: bytes) -> int:
+    return min(FREE_BYTES + BYTES_PER_BYTE * len(data), MAX_STATE_BYTES)
+
+
+def _next_batch(source: pa.NativeFile, columns: Mapping[str, str]) -> pa.RecordBatch:
+    """The batch in the next message of `source`; all of its columns together are no larger than the message."""
+    message = pa.ipc.read_message(source)
+    body = message.body
+    # Arrow would believe the sizes that compressed columns claim
+    if message.metadata_version != pa.ipc.MetadataVersion.V5 or _is_compressed(message.metadata.to_pybytes()):
+        raise ValueError("its columns are compressed")
+    if body.address % 8:
+        raise ValueError("its columns are not aligned")
+    batch = pa.ipc.read_record_batch(message, pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()]))
+    batch.validate(full=True)
+    # columns may share bytes, and a batch without columns has none
+    if 8 * len(batch) > body.size or batch.nbytes > body.size:
+        raise ValueError("its columns are larger than the bytes that hold them")
+    return batch
+
+
+def _is_compressed(message: bytes) -> bool:
+    """True if the record batch that this flatbuffer describes, which Arrow has verified, is compressed."""
+    header = _field(message, _unsigned(message, 0, 4), _MESSAGE_HEADER)
+    return header == 0 or _field(message, header + _unsigned(message, header, 4), _BATCH_COMPRESSION) != 0
+
+
+def _field(flatbuffer: bytes, table: int, number: int) -> int:
+    """The position of a field of the table at position `table`; 0 if it is not there."""
+    fields_at = table - int.from_bytes(flatbuffer[table : table + 4], "little", signed=True)
+    place = 4 + 2 * number
+    offset = _unsigned(flatbuffer, fields_at + place, 2) if place < _unsigned(flatbuffer, fields_at, 2) else 0
+    return table + offset if offset else 0
+
+
+def _unsigned(data: bytes, position: int, size: int) -> int:
+    return int.from_bytes(data[position : position + size], "little")
+
+
+# The rows
+
+
+def transactions_of(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+    """The checked columns of a TransactionTable, none of which is later than `now_ms`; raises ValueError."""
+    names = transaction_table.SCHEMA.names
+    known = [rows[name] for name in names if name not in ("in_order", "unknown")]
+    transactions = _batch([*known, *_in_order_of(rows, _unknown_of(rows, names))], transaction_table.SCHEMA)
+    _check_transactions(transactions, now_ms)
+    return transactions
+
+
+def _segment_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of a SegmentTable; older libraries write fewer columns, newer ones more."""
+    defaults = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo)}
+    written = set(rows.schema.names)
+    if any(name not in written and defaults[name] is MISSING for name in segment_table.SCHEMA.names):
+        raise ValueError("its segments lack a column")
+    if written - set(segment_table.SCHEMA.names) or _any_unknown(rows):
+        starts = range(0, len(rows), _ROWS_AT_ONCE)
+        parts = (map(_segment, rows.slice(start, _ROWS_AT_ONCE).to_pylist()) for start in starts)
+        return join([segment_table.NO_SEGMENTS.columns(), *(SegmentTable.of(list(part)).columns() for part in parts)])
+    return _batch(
+        [
+            rows[spec.name] if spec.name in written else pa.array([defaults[spec.name]] * len(rows), spec.type)
+            for spec in segment_table.SCHEMA
+        ],
+        segment_table.SCHEMA,
+    )
+
+
+def _any_unknown(rows: pa.RecordBatch) -> bool:
+    return "unknown" in rows.schema.names and bool(pc.any(pc.not_equal(rows["unknown"], ""), min_count=0).as_py())
+
+
+def _segment(row: dict[str, Any]) -> SegmentInfo:
+    # this library may know fields that an older one kept as unknown
+    kept = json.loads(row.pop("unknown", "") or "{}")
+    return fields.read(SegmentInfo, {**{name: value for name, value in row.items() if value is not None}, **kept})
+
+
+def _unknown_of(rows: pa.RecordBatch, known: Container[str]) -> pa.Array:
+    """The fields of each row that only a newer library knows: kept as unknown before, or columns of its own."""
+    written = rows.schema.names
+    newer = [name for name in written if name not in known]
+    kept = rows["unknown"] if "unknown" in written else texts([""] * len(rows))
+    if not newer:
+        return kept
+    columns = zip(kept.to_pylist(), *(rows[name].to_pylist() for name in newer), strict=True)
+    return pa.array([_with(text, dict(zip(newer, values, strict=True))) for text, *values in columns], pa.string())
+
+
+def _in_order_of(rows: pa.RecordBatch, unknown: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The columns `in_order` and `unknown`; a library that did not know `in_order` kept it as unknown."""
+    if "in_order" in rows.schema.names:
+        return rows["in_order"], unknown
+    if not pc.any(pc.not_equal(unknown, ""), min_count=0).as_py():
+        return booleans(np.zeros(len(rows), bool)), unknown
+    kept = [dict(json.loads(text or "{}")) for text in unknown.to_pylist()]
+    in_order = pa.array([fields.boolean(one.pop("in_order", False)) for one in kept], pa.bool_())
+    return in_order, pa.array([json.dumps(one, sort_keys=True) if one else "" for one in kept], pa.string())
+
+
+def _with(unknown: str, newer: Mapping[str, Any]) -> str:
+    values = {name: value for name, value in newer.items() if value is not None}
+    return json.dumps({**json.loads(unknown or "{}"), **values}, sort_keys=True) if values else unknown
+
+
+def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    if [column.type for column in columns] != schema.types or any(column.null_count for column in columns):
+        raise ValueError("its rows are malformed")
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
+    """Check all segments at once, as `fields` and `SegmentInfo.check` check one, and `fold` their order."""
+    for name, check in fields.checks(SegmentInfo).items():
+        fields.check_column(name, segments[name], check)
+    owner, base, end = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
+    if not np.array_equal(owner, np.repeat(np.arange(len(partitions.segments)), partitions.segments)):
+        raise ValueError("its segments are not in the order of their partitions")
+    limit = partitions.log_end_offsets[owner]
+    limit[:-1] = np.where(owner[:-1] == owner[1:], base[1:], limit[:-1])
+    if np.any(base >= end) or np.any(end > limit) or np.any(numbers_of(segments["record_count"]) > end - base):
+        raise ValueError("its segments overlap, or end above their log")
+    if np.any(numbers_of(segments["stored_base_offset"]) > MAX_LONG - (end - base)):
+        raise ValueError("a segment stores offsets that are larger than offsets are")
+    is_bundled = numbers_of(segments["log_position"]) >= 0
+    if np.any(is_bundled):
+        actions.check(segments.filter(booleans(is_bundled)))
+
+
+def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
+    times = numbers_of(transactions["timestamp_ms"])
+    if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
+        raise ValueError("its transactions are not in the order of time")
+    for column in transactions["offsets"].flatten().flatten():
+        if column.null_count or np.any(numbers_of(column) < 0):
+            raise ValueError("the offsets of a transaction are malformed")

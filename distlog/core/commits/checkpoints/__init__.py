@@ -1,1 +1,0 @@
-"""Checkpoints: the whole state at one version as a Parquet file, read in bounded memory."""

@@ -1,0 +1,241 @@
+"""The checks of stored metadata: declared once, beside each field, and made on every read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.paths import STEM_PATTERN
+
+# ---
+# The checks of stored metadata: declared once, beside each field, and made on every read.
+#
+# A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what `json.loads`
+# returned and gives the field's value, or raises ValueError; `read` turns a whole JSON object into the dataclass. A
+# newer library may add fields: their names are ignored, and a class that is written again keeps them in a field
+# made with `unknown_fields`.
+
+
+Check = Callable[[Any], Any]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """An integer from `low` to `high`, both included; True and 1.0 are no integers."""
+
+    low: int
+    high: int
+
+    def __call__(self, value: Any) -> int:
+        if type(value) is not int or not self.low <= value <= self.high:
+            raise ValueError(f"must be an integer from {self.low} to {self.high}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string that `pattern`, a regular expression of Python and of RE2, matches as a whole."""
+
+    pattern: str
+
+    def __call__(self, value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise ValueError(f"must be a string that matches {self.pattern}")
+        return value
+
+
+def boolean(value: Any) -> bool:
+    """Check: true or false."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def offset_ranges(value: Any) -> dict[int, tuple[int, int]]:
+    """Check: `{"<partition>": [start_offset, end_offset]}`, as `{partition: (start_offset, end_offset)}`."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object of [start_offset, end_offset] by partition")
+    return {_partition_name(name): _offset_range(bounds) for name, bounds in value.items()}
+
+
+def by_partition(check: Check) -> Check:
+    """Check: `{"<partition>": <what check takes>}`, as a dict by partition number."""
+
+    def checked(value: Any) -> dict[int, Any]:
+        if not isinstance(value, dict):
+            raise ValueError("must be an object by partition")
+        return {_partition_name(name): check(each) for name, each in value.items()}
+
+    return checked
+
+
+def numbers_of(check: Check) -> Check:
+    """Check: a list of what `check` takes, in ascending order, as a tuple."""
+
+    def checked(value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list) or sorted({check(each) for each in value}) != value:
+            raise ValueError("must be a list of ascending numbers")
+        return tuple(value)
+
+    return checked
+
+
+def settings(value: Any) -> dict[str, str]:
+    """Check: an object of strings; TopicConfig checks the names and values."""
+    if not isinstance(value, dict) or not all(isinstance(setting, str) for setting in value.values()):
+        raise ValueError("must be an object of strings")
+    return value
+
+
+def batch_id(value: Any) -> int | str:
+    """Check: the id of an application's batch, an integer from 0 or a string that is not empty."""
+    return LONG(value) if type(value) is int else NAME(value)
+
+
+def optional(check: Check) -> Check:
+    """Check: null, or what `check` takes."""
+    return lambda value: None if value is None else check(value)
+
+
+LONG = Integer(0, MAX_LONG)
+PARTITION = Integer(0, MAX_INT)
+TIMESTAMP = Integer(-1, MAX_LONG)
+UUID = Text(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+LONGEST_NAME = 1000
+NAME = Text(rf"(?s).{{1,{LONGEST_NAME}}}")
+STEM = Text(STEM_PATTERN)
+
+
+def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
+    """A dataclass field that is stored; `read` requires it unless it has a default."""
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def unknown_fields() -> Any:
+    """A dataclass field for the fields that only a newer library knows: a JSON object as text, or ""."""
+    return dataclasses.field(default="", metadata={"unknown": True})
+
+
+def checks(kind: type) -> Mapping[str, Check]:
+    """The checks of a dataclass's stored fields, by name, in their order."""
+    return _checks(cast(Hashable, kind))
+
+
+@cache
+def _checks(kind: Any) -> Mapping[str, Check]:
+    return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
+
+
+@cache
+def _unknown_field(kind: Any) -> str | None:
+    return next((spec.name for spec in dataclasses.fields(kind) if "unknown" in spec.metadata), None)
+
+
+def check_column(name: str, column: pa.Array, check: Check) -> None:
+    """Raise ValueError unless `check`, of a number, a text or a flag, would take each value of an Arrow column."""
+    if isinstance(check, Integer) and len(column):
+        bounds = pc.min_max(column).as_py()
+        legal = check.low <= bounds["min"] and bounds["max"] <= check.high
+    elif isinstance(check, Text):
+        values = pc.unique(column)
+        legal = pc.all(pc.match_substring_regex(values, rf"^(?:{check.pattern})\z"), min_count=0).as_py()
+    else:
+        legal = True
+    if not legal:
+        raise ValueError(f"a segment's {name} is out of its range")
+
+
+def read(kind: type[Value], body: Any) -> Value:
+    """The `kind` that the JSON object `body` describes; raises ValueError that names the field."""
+    if not isinstance(body, dict):
+        raise ValueError(f"{kind.__name__} must be an object")
+    known, keeper = checks(kind), _unknown_field(cast(Hashable, kind))
+    values = {name: _checked(name, check, body[name]) for name, check in known.items() if name in body}
+    if keeper and len(values) < len(body):
+        values[keeper] = json.dumps({name: body[name] for name in body.keys() - known.keys()}, sort_keys=True)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__} lacks a field: {error}") from None
+
+
+def write(value: Any) -> dict[str, Any]:
+    """The JSON object that `read` turns into an equal value."""
+    kind = type(value)
+    keeper = _unknown_field(cast(Hashable, kind))
+    unknown = json.loads(getattr(value, keeper) or "{}") if keeper else {}
+    return {**unknown, **{name: getattr(value, name) for name in checks(kind)}}
+
+
+def _checked(name: str, check: Check, value: Any) -> Any:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _partition_name(name: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", name):
+        raise ValueError("a partition must be a number")
+    return PARTITION(int(name))
+
+
+def _offset_range(bounds: Any) -> tuple[int, int]:
+    if not isinstance(bounds, list) or len(bounds) != 2 or LONG(bounds[0]) > LONG(bounds[1]):
+        raise ValueError("offsets must be [start_offset, end_offset]")
+    return bounds[0], bounds[1]
+
+
+# ---
+# Parses JSON from storage in bounded memory, and gives an object a checksum as its last member.
+
+
+# What any text may hold, and how many bytes each value more must have: a commit's have 20 to 30.
+FREE_VALUES = 1_000_000
+BYTES_PER_VALUE = 16
+
+_CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
+
+
+def write_text(body: Mapping[str, Any], default: Callable[[Any], Any]) -> bytes:
+    """A line with the object `body`, whose last member is the CRC-32C of the bytes before it."""
+    text = json.dumps(body, default=default, separators=(",", ":"), allow_nan=False)[:-1].encode()
+    return text + b',"crc32c":%d}\n' % crc32c(text)
+
+
+def check_sum(data: bytes) -> None:
+    """Raise ValueError unless `data` ends with the checksum that `write` gives it."""
+    checksum = _CHECKSUM.search(data, max(0, len(data) - 32))
+    if not checksum or checksum.end() != len(data) or int(checksum[1]) != crc32c(data[: checksum.start()]):
+        raise ValueError("its checksum is wrong")
+
+
+def parse(data: bytes) -> Any:
+    """The value of the JSON text `data`; raises as `check` does, and ValueError when it is not JSON.
+
+    Raises RecursionError when it is nested too deep.
+    """
+    check(data)
+    return json.loads(data)
+
+
+def check(data: bytes) -> None:
+    """Raise ValueError when `data` holds far more values than metadata of its size does.
+
+    A text of empty lists takes twenty times its size in memory.
+    """
+    # commas and brackets inside strings count too; metadata has few of them
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:
+        raise ValueError(f"it holds {values} values in {len(data)} bytes, more than metadata does")

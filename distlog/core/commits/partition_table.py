@@ -1,0 +1,445 @@
+"""The partitions of a snapshot: immutable, in columns, so that a commit to all of them takes no loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.arrays import booleans, integers, numbers_of
+from distlog.core.commits.actions import Active
+from distlog.core.commits.producer_table import NO_PRODUCERS, ProducerTable
+from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentTable, join
+from distlog.core.paths import stem_read_version
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition: offsets from `log_start_offset` (in) to `log_end_offset` (out) and what holds them.
+
+    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset` and grows in
+    place; only its file says how far. `producers` are those that commits told of: the segments may have others.
+    """
+
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    segments: SegmentTable = NO_SEGMENTS
+    first_dirty_offset: int = 0
+    active: Active | None = None
+    producers: ProducerTable = NO_PRODUCERS
+    unknown: str = ""
+
+    @property
+    def first_unstable_offset(self) -> int:
+        """The first offset of the oldest transaction that is open at the end of the segments; NO_OFFSET for none."""
+        # a segment without transactions does not know of those before it
+        rows = np.flatnonzero(self.segments.array("has_transactions"))
+        return self.segments[int(rows[-1])].first_unstable_offset if len(rows) else NO_OFFSET
+
+    @property
+    def is_plain(self) -> bool:
+        """True if columns hold all of it."""
+        return self.active is None and not self.producers and not self.unknown
+
+
+# ---
+# Segments of many partitions, in the order of (partition, base_offset).
+
+
+class _Layer:
+    """The rows that some commits added, a batch of SegmentTable's SCHEMA, and their different stems."""
+
+    __slots__ = ("_stems", "owners", "rows")
+
+    def __init__(self, rows: pa.RecordBatch, stems: pa.Array | None = None) -> None:
+        self.rows, self._stems = rows, stems
+        self.owners: Longs = numbers_of(rows["partition"])
+
+    @property
+    def stems(self) -> pa.Array:
+        """The stems of the rows, or of more rows, each once: of bundles there are few."""
+        if self._stems is None:
+            self._stems = pc.unique(self.rows["stem"])
+        return self._stems
+
+    def of(self, partition: int) -> pa.RecordBatch:
+        """The rows of one partition."""
+        first, end = np.searchsorted(self.owners, (partition, partition + 1)).tolist()
+        return self.rows.slice(first, end - first)
+
+    def without(self, partitions: Iterable[int], count: int) -> _Layer:
+        """The rows of other partitions; there are `count` partitions in all."""
+        kept = np.ones(count, bool)
+        kept[list(partitions)] = False
+        stays = kept[self.owners]
+        return self if stays.all() else _Layer(self.rows.filter(booleans(stays)), self._stems)
+
+    def places(self, stems: pa.Array) -> tuple[Longs, Longs]:
+        """The numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
+        codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(-1)
+        found: Longs = np.flatnonzero(numbers_of(codes) >= 0)
+        return found, self.owners[found] * len(stems) + numbers_of(codes)[found]
+
+
+def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
+    owners, bases = numbers_of(rows["partition"]), numbers_of(rows["base_offset"])
+    later = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (bases[1:] >= bases[:-1]))
+    return rows if later.all() else rows.take(integers(np.lexsort((bases, owners))))
+
+
+def _merged(layers: Sequence[_Layer]) -> _Layer:
+    stems = [layer._stems for layer in layers if layer._stems is not None]
+    known = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
+    return _Layer(_in_order(join([layer.rows for layer in layers])), known)
+
+
+#: So many layers of about one size become one. More make each partition's look-up slower, fewer each commit.
+_SIMILAR = 8
+#: So many partitions are looked up one by one before all layers become one.
+_LOOKUPS = 32
+#: If a commit meets more partitions that have a state of their own, these go into the columns first.
+_MOST_OWN = 64
+
+
+class PartitionTable(Sequence[PartitionState]):
+    """The partitions 0, 1, ... of a snapshot.
+
+    Their offsets are arrays, and their segments layers of rows, newer ones behind older ones. `own` are the states of
+    partitions that changed one by one, or that columns do not hold; what the columns have of these does not count.
+    States are made when they are asked for, and kept.
+    """
+
+    __slots__ = ("_dirty", "_ends", "_layers", "_looked_up", "_made", "_own", "_starts")
+
+    def __init__(
+        self,
+        starts: Longs,
+        ends: Longs,
+        dirty: Longs,
+        layers: Sequence[_Layer] = (),
+        own: Mapping[int, PartitionState] | None = None,
+        made: dict[int, PartitionState] | None = None,
+    ) -> None:
+        self._starts, self._ends, self._dirty = starts, ends, dirty
+        self._layers, self._own = tuple(layers), own or {}
+        self._made, self._looked_up = {} if made is None else made, 0
+
+    @classmethod
+    def of(cls, states: Sequence[PartitionState]) -> PartitionTable:
+        """A table of these states; itself, if it is one."""
+        if isinstance(states, PartitionTable):
+            return states
+        return cls.empty(len(states)).with_states(dict(enumerate(states)))
+
+    @classmethod
+    def empty(cls, count: int) -> PartitionTable:
+        """So many partitions without a record."""
+        none = np.zeros(count, np.int64)
+        return cls(none, none, none)
+
+    @classmethod
+    def of_columns(
+        cls, starts: Longs, ends: Longs, dirty: Longs, rows: pa.RecordBatch, own: Mapping[int, PartitionState]
+    ) -> PartitionTable:
+        """Partitions with these offsets; `rows`, of SegmentTable's SCHEMA, are in order, also those of `own`."""
+        return cls(starts, ends, dirty, (_Layer(rows),) if len(rows) else (), own)
+
+    # --- one partition
+
+    @overload
+    def __getitem__(self, index: int) -> PartitionState: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PartitionState, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> PartitionState | tuple[PartitionState, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = int(index) if index >= 0 else int(index) + len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"partition {index} of {len(self)}")
+        state = self._own.get(number) or self._made.get(number)
+        if state is None:
+            self._looked_up += 1
+            if self._looked_up > _LOOKUPS:
+                self._settle()
+            parts = [part for layer in self._layers if len(part := layer.of(number))]
+            state = self._made[number] = self._state(number, join(parts) if parts else None)
+        return state
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        self._settle()
+        bounds = self._bounds().tolist()
+        rows = self._layers[0].rows if self._layers else None
+        for number in range(len(self)):
+            state = self._own.get(number) or self._made.get(number)
+            if state is None:
+                first, end = bounds[number], bounds[number + 1]
+                part = rows.slice(first, end - first) if rows is not None and end > first else None
+                state = self._made[number] = self._state(number, part)
+            yield state
+
+    def _bounds(self) -> Longs:
+        owners = self._layers[0].owners if self._layers else np.empty(0, np.int64)
+        bounds: Longs = np.searchsorted(owners, np.arange(len(self) + 1))
+        return bounds
+
+    def _state(self, number: int, rows: pa.RecordBatch | None) -> PartitionState:
+        start, end, dirty = (int(column[number]) for column in (self._starts, self._ends, self._dirty))
+        return PartitionState(start, end, NO_SEGMENTS if rows is None else SegmentTable(rows), dirty)
+
+    def _settle(self) -> None:
+        """Make the layers one; the contents stay."""
+        if len(self._layers) > 1:
+            self._layers = (_merged(self._layers),)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionTable | tuple | list) or len(self) != len(other):
+            return False
+        return all(mine == its for mine, its in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return f"<PartitionTable of {len(self)} partitions>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rows = _merged(self._layers).rows.serialize().to_pybytes() if self._layers else b""
+        return _restore, (self._starts, self._ends, self._dirty, rows, dict(self._own))
+
+    # --- all partitions
+
+    @property
+    def log_start_offsets(self) -> Longs:
+        """The first readable offset of each partition."""
+        return self._offsets(self._starts, "log_start_offset")
+
+    @property
+    def log_end_offsets(self) -> Longs:
+        """The next offset of each partition."""
+        return self._offsets(self._ends, "log_end_offset")
+
+    @property
+    def first_dirty_offsets(self) -> Longs:
+        """The offset up to which each partition is compacted."""
+        return self._offsets(self._dirty, "first_dirty_offset")
+
+    def _offsets(self, column: Longs, name: str) -> Longs:
+        if self._own:
+            column = column.copy()
+            column[list(self._own)] = [getattr(state, name) for state in self._own.values()]
+        return column
+
+    @property
+    def own(self) -> Mapping[int, PartitionState]:
+        """The partitions that have a state of their own, as all with an active segment, and with producers."""
+        return self._own
+
+    def segments(self) -> pa.RecordBatch:
+        """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
+        self._settle()
+        rows = [layer.without(self._own, len(self)).rows for layer in self._layers]
+        rows += [state.segments.columns() for state in self._own.values() if len(state.segments)]
+        return _in_order(join(rows)) if rows else NO_SEGMENTS.columns()
+
+    # --- changes
+
+    def with_states(self, states: Mapping[int, PartitionState]) -> PartitionTable:
+        """This table with other states of some partitions."""
+        if not states:
+            return self
+        made = self._made if self._made.keys().isdisjoint(states) else {}
+        return PartitionTable(self._starts, self._ends, self._dirty, self._layers, {**self._own, **states}, made)
+
+    def extended(self, count: int) -> PartitionTable:
+        """This table with `count` partitions."""
+        more = np.zeros(count - len(self), np.int64)
+        starts, ends, dirty = (np.concatenate([one, more]) for one in (self._starts, self._ends, self._dirty))
+        return PartitionTable(starts, ends, dirty, self._layers, self._own)
+
+    def absorbed(self, partitions: Longs) -> PartitionTable:
+        """The same table, with columns of those of `partitions` that have a state of their own, if these are many."""
+        own = self._own
+        if not own or np.count_nonzero(_flags(own, len(self))[partitions]) <= _MOST_OWN:
+            return self
+        plain = {number: state for number, state in own.items() if state.is_plain}
+        rest = {number: state for number, state in own.items() if number not in plain}
+        layers = [layer.without(own, len(self)) for layer in self._layers]
+        tables = [state.segments.columns() for state in plain.values()]
+        layers = [layer for layer in (*layers, *([_Layer(join(tables))] if tables else [])) if len(layer.rows)]
+        merged = (_merged(layers),) if layers else ()
+        return PartitionTable(self.log_start_offsets, self.log_end_offsets, self.first_dirty_offsets, merged, rest)
+
+    def changed(self, added: pa.RecordBatch, removed: pa.RecordBatch, gc_floor: int) -> PartitionTable:
+        """This table after a commit that adds and removes these segments, none of a partition with its own state.
+
+        Raises ValueError as `PartitionDraft` does for one partition.
+        """
+        owners = numbers_of(added["partition"])
+        if (owners[1:] < owners[:-1]).any():
+            # those of a partition stay in the order in which the commit adds them
+            added = added.take(integers(np.argsort(owners, kind="stable")))
+        owners, bases = numbers_of(added["partition"]), numbers_of(added["base_offset"])
+        is_new = bases >= self._ends[owners]
+        replacing = _in_order(added if not is_new.any() else added.filter(booleans(~is_new)))
+        new = added if is_new.all() else added.filter(booleans(is_new))
+        layers = self._layers
+        _check_once(added)
+        if len(removed) or len(replacing):
+            layers = self._replaced(replacing, removed)
+        self._check_read_versions(added, removed, gc_floor)
+        ends = self._check_at_ends(new, layers)
+        for layer in layers:
+            _check_not_live(layer, new)
+        if len(new):
+            layers = _stacked((*layers, _Layer(new)))
+        return PartitionTable(self._starts, ends, self._dirty, layers, self._own)
+
+    def _check_at_ends(self, new: pa.RecordBatch, layers: Sequence[_Layer]) -> Longs:
+        """The log ends after `new` segments, which must follow each other from the log ends of today."""
+        owners, bases, ends = (numbers_of(new[name]) for name in ("partition", "base_offset", "next_offset"))
+        expected = self._ends[owners]
+        same = owners[1:] == owners[:-1]
+        expected[1:] = np.where(same, ends[:-1], expected[1:])
+        if (bases != expected).any():
+            row = int((bases != expected).argmax())
+            stem = new["stem"][row]
+            raise ValueError(f"segment {stem} begins at {bases[row]}, not at the log end {expected[row]}")
+        times = numbers_of(new["append_time_ms"])
+        if (times >= 0).any():
+            ahead = np.full(len(self), -1, np.int64)
+            for layer in layers:
+                # of the rows of a partition, the last is what stays
+                ahead[layer.owners] = numbers_of(layer.rows["append_time_ms"])
+            before = ahead[owners]
+            before[1:] = np.where(same, times[:-1], before[1:])
+            if ((times >= 0) & (times < before)).any():
+                raise ValueError("a segment was appended before the segment ahead of it")
+        later = self._ends.copy()
+        later[owners] = ends
+        return later
+
+    def _check_read_versions(self, added: pa.RecordBatch, removed: pa.RecordBatch, gc_floor: int) -> None:
+        stems = pc.unique(added["stem"]).to_pylist()
+        old = [stem for stem in stems if (version := stem_read_version(stem)) is not None and version < gc_floor]
+        if old:
+            known = set(zip(removed["partition"].to_pylist(), removed["stem"].to_pylist(), strict=True))
+            for pair in zip(added["partition"].to_pylist(), added["stem"].to_pylist(), strict=True):
+                if pair[1] in old and pair not in known:
+                    raise ValueError(f"segment {pair[1]} was begun below the gc floor {gc_floor}")
+
+    def _replaced(self, added: pa.RecordBatch, removed: pa.RecordBatch) -> tuple[_Layer, ...]:
+        """The layers without the removed segments, and with others in the holes that they leave."""
+        if not self._layers:
+            raise ValueError("a removed segment is not live")
+        layer = _merged(self._layers) if len(self._layers) > 1 else self._layers[0]
+        stems = pc.unique(removed["stem"])
+        gone = np.zeros(len(layer.rows), bool)
+        if len(removed):
+            _check_once(removed)
+            found, keys = layer.places(stems)
+            gone[found[np.isin(keys, _keys(removed, stems))]] = True
+        if np.count_nonzero(gone) != len(removed):
+            raise ValueError("a removed segment is not live")
+        _check_fit(layer, gone, added)
+        kept = _Layer(layer.rows.filter(booleans(~gone)))
+        _check_not_live(kept, added)
+        if len(added):
+            kept = _merged([kept, _Layer(added)])
+            if (numbers_of(added["append_time_ms"]) >= 0).any():
+                _check_append_times(kept)
+        return (kept,) if len(kept.rows) else ()
+
+
+def _flags(partitions: Iterable[int], count: int) -> Flags:
+    flags = np.zeros(count, bool)
+    flags[list(partitions)] = True
+    return flags
+
+
+def _keys(rows: pa.RecordBatch, stems: pa.Array) -> Longs:
+    """A number for each (partition, stem) of the rows; all of the stems must be among `stems`."""
+    codes = numbers_of(pc.index_in(rows["stem"], value_set=stems))
+    keys: Longs = numbers_of(rows["partition"]) * len(stems) + codes
+    return keys
+
+
+def _check_once(rows: pa.RecordBatch) -> None:
+    if len(rows):
+        keys = _keys(rows, pc.unique(rows["stem"]))
+        if len(np.unique(keys)) < len(keys):
+            raise ValueError("a segment is added or removed twice")
+
+
+def _check_not_live(layer: _Layer, added: pa.RecordBatch) -> None:
+    stems = pc.unique(added["stem"])
+    both = stems.filter(pc.is_in(stems, value_set=layer.stems))
+    if len(both):
+        _, keys = layer.places(both)
+        again = added.filter(pc.is_in(added["stem"], value_set=both))
+        if np.isin(_keys(again, both), keys).any():
+            raise ValueError("a segment is added twice")
+
+
+def _check_fit(layer: _Layer, gone: Flags, added: pa.RecordBatch) -> None:
+    """Raise ValueError unless each added segment lies in a run of adjacent segments that are gone."""
+    if not len(added):
+        return
+    owners, bases, ends = (numbers_of(added[name]) for name in ("partition", "base_offset", "next_offset"))
+    live_bases, live_ends = (numbers_of(layer.rows[name]) for name in ("base_offset", "next_offset"))
+    apart = np.append(True, layer.owners[1:] != layer.owners[:-1])
+    begins = np.flatnonzero(gone & (apart | np.append(True, ~gone[:-1])))
+    lasts = np.flatnonzero(gone & (np.append(apart[1:], True) | np.append(~gone[1:], True)))
+    hole_owners, hole_bases, hole_ends = layer.owners[begins], live_bases[begins], live_ends[lasts]
+    kinds = np.append(np.zeros(len(begins), np.int8), np.ones(len(bases), np.int8))
+    order = np.lexsort((kinds, np.append(hole_bases, bases), np.append(hole_owners, owners)))
+    # the last hole that begins at or before each added segment
+    before = np.maximum.accumulate(np.where(kinds[order] == 0, np.cumsum(kinds[order] == 0) - 1, -1))
+    hole = np.empty(len(order), np.int64)
+    hole[order] = before
+    hole = hole[len(begins) :]
+    fits = hole >= 0
+    fits[fits] = (hole_owners[hole[fits]] == owners[fits]) & (ends[fits] <= hole_ends[hole[fits]])
+    fits[1:] &= (owners[1:] != owners[:-1]) | (bases[1:] >= ends[:-1])
+    if not fits.all():
+        raise ValueError(f"segment {added['stem'][int(fits.argmin())]} fits in no hole that this commit leaves")
+
+
+def _check_append_times(layer: _Layer) -> None:
+    times = numbers_of(layer.rows["append_time_ms"])
+    has_one = times >= 0
+    owners, times = layer.owners[has_one], times[has_one]
+    if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
+        raise ValueError("a segment was appended before the segment ahead of it")
+
+
+def _stacked(layers: tuple[_Layer, ...]) -> tuple[_Layer, ...]:
+    """The layers, of which many of about one size become one: so a row is rarely moved."""
+    last = [len(layer.rows) for layer in layers[-_SIMILAR:]]
+    while len(last) == _SIMILAR and max(last) < _SIMILAR * min(last):
+        layers = (*layers[:-_SIMILAR], _merged(layers[-_SIMILAR:]))
+        last = [len(layer.rows) for layer in layers[-_SIMILAR:]]
+    return layers
+
+
+def _restore(
+    starts: Longs, ends: Longs, dirty: Longs, rows: bytes, own: Mapping[int, PartitionState]
+) -> PartitionTable:
+    schema = NO_SEGMENTS.columns().schema
+    layers = (_Layer(pa.ipc.read_record_batch(pa.py_buffer(rows), schema)),) if rows else ()
+    return PartitionTable(starts, ends, dirty, layers, own)
+
+
+NO_PARTITIONS = PartitionTable.empty(0)

@@ -1,0 +1,377 @@
+"""The live segments of one partition: immutable, columnar, in the order of their offsets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from itertools import repeat
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.arrays import booleans, flags_of, integers, numbers_of, texts
+from distlog.core.commits.fields import Integer, boolean, check_column, checks
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_LONG
+from distlog.core.paths import stem_read_version
+
+# ---
+# Arrow batches as immutable columns.
+
+
+def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows of `batches` in one batch; there must be at least one, and all must have the same schema."""
+    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole[0] if whole else batches[0]
+
+
+# ---
+# The offsets that a commit leaves free among a partition's segments, and whether what it adds fits there.
+
+
+Longs = npt.NDArray[np.int64]
+
+
+def holes(
+    starts: Longs, ends: Longs, gone: npt.NDArray[np.bool_], front: tuple[int, int] | None
+) -> tuple[Longs, Longs]:
+    """The start and end offsets of each run of adjacent segments that is `gone`.
+
+    `starts` and `ends` are those of the segments. `front` are offsets ahead of the first segment that are free too,
+    as far as no segment has them.
+    """
+    if front is not None:
+        end = min([front[1], *starts[:1].tolist()])
+        starts, ends = np.concatenate([[front[0]], starts]), np.concatenate([[end], ends])
+        gone = np.concatenate([[True], gone])
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], gone, [False]]).astype(np.int8)))
+    return starts[edges[0::2]], ends[edges[1::2] - 1]
+
+
+def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> None:
+    """Raise ValueError unless each of `segments`, by base offset, lies in one of the holes, behind the one before."""
+    end = 0
+    for segment in segments:
+        hole = int(np.searchsorted(starts, segment.base_offset, side="right")) - 1
+        if hole < 0 or segment.next_offset > ends[hole] or segment.base_offset < end:
+            raise ValueError(f"segment {segment.stem} fits in no hole that this commit leaves")
+        end = segment.next_offset
+
+
+# ---
+# The live segments of one partition: immutable, columnar, in the order of their offsets.
+#
+# A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` is a slice
+# of a checkpoint's columns. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
+# the columns when it grows. A SegmentInfo of a column row is made on access.
+
+
+TAIL_LIMIT = 256
+#: Segments that were asked for one by one and are kept: to make one costs as much as to read a record of it.
+PICKED = 64
+_ROWS_AT_ONCE = 1024
+
+
+def _arrow_type(check: object) -> pa.DataType:
+    if isinstance(check, Integer):
+        return pa.int64()
+    return pa.bool_() if check is boolean else pa.string()
+
+
+SCHEMA = pa.schema(
+    [*((name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()), ("unknown", pa.string())]
+)
+
+_DEFAULTS = {spec.name: spec.default for spec in fields(SegmentInfo) if spec.default is not MISSING}
+#: The columns that name segments.
+REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
+
+
+class SegmentTable(Sequence[SegmentInfo]):
+    """A partition's segments as a sequence, with the columns that searches and sums need as arrays."""
+
+    __slots__ = ("_arrays", "_columns", "_picked", "_tail")
+
+    def __init__(self, columns: pa.RecordBatch, tail: tuple[SegmentInfo, ...] = ()) -> None:
+        self._columns = columns
+        self._tail = tail
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._picked: dict[int, SegmentInfo] = {}
+
+    @classmethod
+    def of(cls, segments: Sequence[SegmentInfo]) -> SegmentTable:
+        """The table of `segments`, which must be in the order of their offsets."""
+        return cls(to_columns(segments))
+
+    def columns(self) -> pa.RecordBatch:
+        """All segments as one batch of SCHEMA."""
+        if not self._tail:
+            return self._columns
+        return join([self._columns, to_columns(self._tail)])
+
+    @property
+    def base_offsets(self) -> Longs:
+        """Each segment's first offset; ascending."""
+        return self.array("base_offset")
+
+    @property
+    def next_offsets(self) -> Longs:
+        """Each segment's end offset; ascending, never above the following base offset."""
+        return self.array("next_offset")
+
+    @property
+    def log_bytes(self) -> Longs:
+        """The size of each log file."""
+        return self.array("log_bytes")
+
+    @property
+    def min_timestamps(self) -> Longs:
+        """For each segment a time in ms that none of its records is older than; -1 if unknown."""
+        return self.array("min_timestamp")
+
+    @property
+    def record_counts(self) -> Longs:
+        """The number of records in each segment."""
+        return self.array("record_count")
+
+    @property
+    def max_timestamps(self) -> Longs:
+        """Each segment's largest record timestamp in ms, -1 where no record has one."""
+        return self.array("max_timestamp")
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The column `name` of SCHEMA, of numbers or of flags; unlike `columns`, it costs little for a long tail."""
+        if name not in self._arrays:
+            column = self._columns[name]
+            first = flags_of(column) if column.type == pa.bool_() else numbers_of(column)
+            array = np.concatenate([first, np.array([getattr(one, name) for one in self._tail], first.dtype)])
+            array.flags.writeable = False
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def find(self, offset: int) -> int:
+        """The index of the first segment that ends above `offset`; `len(self)` when none does."""
+        return int(self.next_offsets.searchsorted(offset, side="right"))
+
+    def part(self, start: int, end: int) -> SegmentTable:
+        """The segments from number `start` (in) to `end` (out) as a table; both lie in this one. None is made."""
+        split = len(self._columns)
+        first = min(start, split)
+        tail = self._tail[max(0, start - split) : max(0, end - split)]
+        return SegmentTable(self._columns.slice(first, min(end, split) - first), tail)
+
+    def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
+        """This table with `segments` behind it; raises ValueError when one of them is in it already."""
+        if not segments:
+            return self
+        stems = {segment.stem for segment in segments}
+        if len(stems) < len(segments) or self.live(stems):
+            raise ValueError("a segment is added twice")
+        grown = SegmentTable(self._columns, (*self._tail, *segments))
+        return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
+
+    def with_active(self, segment: SegmentInfo) -> SegmentTable:
+        """This table with the partition's active segment behind it, for readers."""
+        return SegmentTable(self._columns, (*self._tail, segment))
+
+    def without_active(self) -> SegmentTable:
+        """This table without the active segment that `with_active` put behind it, if there is one."""
+        is_there = bool(self._tail) and self._tail[-1].is_active
+        return SegmentTable(self._columns, self._tail[:-1]) if is_there else self
+
+    def replaced(
+        self, stems: Collection[str], segments: Sequence[SegmentInfo], front: tuple[int, int] | None = None
+    ) -> SegmentTable:
+        """This table without the segments of `stems`, and with `segments` in the holes that they leave.
+
+        `front` are offsets ahead of the first segment that may be filled as well. Raises ValueError when a stem is
+        not here, or a new segment does not fit in a hole.
+        """
+        count = len(stems)
+        if not segments and set(self._columns["stem"].slice(0, count).to_pylist()) == set(stems):
+            return SegmentTable(self._columns.slice(count), self._tail)
+        columns = self.columns()
+        gone = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
+        if np.count_nonzero(gone) != count:
+            raise ValueError("a removed segment is not live")
+        added = sorted(segments, key=lambda segment: segment.base_offset)
+        check_fit(added, *holes(self.base_offsets, self.next_offsets, gone, front))
+        kept = SegmentTable(columns.filter(booleans(~gone))).appended(added).columns()
+        return SegmentTable(kept.take(pc.sort_indices(kept["base_offset"])))
+
+    def check_append_times(self) -> None:
+        """Raise ValueError if a segment has an earlier append time than a segment before it."""
+        times = self.array("append_time_ms")
+        if (np.diff(times[times >= 0]) < 0).any():
+            raise ValueError("a segment was appended before the segment ahead of it")
+
+    def live(self, stems: Collection[str]) -> set[str]:
+        """The stems, of `stems`, that name a segment of this table."""
+        wanted = texts([*stems])
+        live_stems: list[Any] = (
+            self._columns["stem"].filter(pc.is_in(self._columns["stem"], value_set=wanted)).to_pylist()
+        )
+        return {*live_stems, *(segment.stem for segment in self._tail if segment.stem in stems)}
+
+    def __len__(self) -> int:
+        return len(self._columns) + len(self._tail)
+
+    @overload
+    def __getitem__(self, index: int) -> SegmentInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SegmentInfo]: ...
+
+    def __getitem__(self, index: int | slice) -> SegmentInfo | list[SegmentInfo]:
+        if isinstance(index, slice):
+            return self._pick(range(*index.indices(len(self))))
+        number = index if index >= 0 else index + len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"segment {index} of {len(self)}")
+        segment = self._picked.get(number)
+        if segment is None:
+            segment = self._pick(range(number, number + 1))[0]
+            if len(self._picked) >= PICKED:
+                self._picked = {}
+            self._picked[number] = segment
+        return segment
+
+    def _pick(self, numbers: range) -> list[SegmentInfo]:
+        if not numbers:
+            return []
+        low, high, split = min(numbers), max(numbers) + 1, len(self._columns)
+        rows = to_segments(self._columns.slice(low, min(high, split) - low)) if low < split else []
+        rows += self._tail[max(0, low - split) : max(0, high - split)]
+        return [rows[number - low] for number in numbers]
+
+    def __iter__(self) -> Iterator[SegmentInfo]:
+        for start in range(0, len(self._columns), _ROWS_AT_ONCE):
+            yield from to_segments(self._columns.slice(start, _ROWS_AT_ONCE))
+        yield from self._tail
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SegmentTable) and bool(self.columns().equals(other.columns()))
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return f"<SegmentTable of {len(self)} segments>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arrow pickles the whole buffers that a slice points into; its own messages hold the slice.
+        return _restore, (self._columns.serialize().to_pybytes(), self._tail)
+
+
+NO_SEGMENTS = SegmentTable(pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in SCHEMA], schema=SCHEMA))
+
+
+def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
+    return SegmentTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
+
+
+_COLUMNS = {pa.int64(): integers, pa.bool_(): booleans, pa.string(): texts}
+
+
+def to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
+    """The segments as one batch of SCHEMA."""
+    if isinstance(segments, SegmentTable):
+        return segments.columns()
+    columns = [_COLUMNS[spec.type]([getattr(segment, spec.name) for segment in segments]) for spec in SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+# A frozen dataclass's own way costs three times as much, and a scan may make a hundred thousand.
+_SET_FIELDS = [getattr(SegmentInfo, name).__set__ for name in SCHEMA.names]
+_SET_ACTIVE = vars(SegmentInfo)["is_active"].__set__
+
+
+def to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
+    """The rows of a batch of SCHEMA as segments."""
+    segments = [object.__new__(SegmentInfo) for _ in range(len(columns))]
+    for set_field, column in zip(_SET_FIELDS, columns.columns, strict=True):
+        # no Python function is called here
+        deque(map(set_field, segments, column.to_pylist()), maxlen=0)
+    deque(map(_SET_ACTIVE, segments, repeat(False)), maxlen=0)
+    return segments
+
+
+def of_numbers(columns: Mapping[str, npt.ArrayLike], stem: str, compression: str) -> pa.RecordBatch:
+    """Segments of one stem and compression, as a batch of SCHEMA; other fields are their defaults, or 0."""
+    count = len(np.asarray(columns["partition"]))
+    shared = {"stem": stem, "compression": compression, "unknown": ""}
+    arrays = []
+    for spec in SCHEMA:
+        if spec.type == pa.string():
+            arrays.append(
+                pa.DictionaryArray.from_arrays(
+                    integers(np.zeros(count, np.int32), pa.int32()), texts([shared[spec.name]])
+                ).dictionary_decode()
+            )
+        elif spec.name in columns:
+            arrays.append(integers(columns[spec.name]))
+        else:
+            value = _DEFAULTS.get(spec.name, 0)
+            arrays.append(
+                booleans(np.zeros(count, bool)) if spec.type == pa.bool_() else integers(np.full(count, value))
+            )
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def with_numbers(rows: pa.RecordBatch, columns: Mapping[str, npt.ArrayLike]) -> pa.RecordBatch:
+    """The rows, of SCHEMA, with other numbers in some columns."""
+    arrays = [
+        integers(columns[name]) if name in columns else column
+        for name, column in zip(SCHEMA.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def moved(rows: pa.RecordBatch, base_offsets: Longs) -> pa.RecordBatch:
+    """The rows moved to begin at `base_offsets`, as `SegmentInfo.at` moves one."""
+    by = base_offsets - numbers_of(rows["base_offset"])
+    numbers = {name: numbers_of(rows[name]) for name in ("offset_of_max_timestamp", "first_unstable_offset")}
+    later = {name: np.where(column >= 0, column + by, column) for name, column in numbers.items()}
+    next_offsets = numbers_of(rows["next_offset"]) + by
+    return with_numbers(rows, {"base_offset": base_offsets, "next_offset": next_offsets, **later})
+
+
+def appended_at(rows: pa.RecordBatch, chosen: npt.NDArray[np.bool_], time_ms: int) -> pa.RecordBatch:
+    """The rows, the `chosen` ones of which have `time_ms` as the time of all their records."""
+    names = ("append_time_ms", "first_timestamp", "min_timestamp", "max_timestamp")
+    timed = {name: np.where(chosen, time_ms, numbers_of(rows[name])) for name in names}
+    newest = np.where(chosen, numbers_of(rows["base_offset"]), numbers_of(rows["offset_of_max_timestamp"]))
+    return with_numbers(rows, {**timed, "offset_of_max_timestamp": newest})
+
+
+# ---
+# The checks of many segments at once: those of the fields, and those of `SegmentInfo.check`.
+
+
+def check_rows(rows: pa.RecordBatch) -> None:
+    """Raise ValueError unless each row of a batch of SCHEMA is a segment."""
+    for name, check in checks(SegmentInfo).items():
+        check_column(name, rows[name], check)
+    numbers = {spec.name: numbers_of(rows[spec.name]) for spec in SCHEMA if spec.type == pa.int64()}
+    base, end, newest = numbers["base_offset"], numbers["next_offset"], numbers["offset_of_max_timestamp"]
+    is_bundled, times = numbers["log_position"] >= 0, numbers["append_time_ms"]
+    by_append_time = [numbers[name] != times for name in ("first_timestamp", "min_timestamp", "max_timestamp")]
+    wrong = {
+        "ends at or below its base offset": base >= end,
+        "has more records than offsets": numbers["record_count"] > end - base,
+        "stores offsets that are larger than offsets are": numbers["stored_base_offset"] > MAX_LONG - (end - base),
+        "has its largest timestamp outside": (newest != -1) & ((newest < base) | (newest >= end)),
+        "ends before its first unstable offset": numbers["first_unstable_offset"] >= end,
+        "has an index in a bundle, but a log of its own": ~is_bundled
+        & (np.maximum(numbers["offset_index_position"], numbers["time_index_position"]) >= 0),
+        "has other times than that of its append": (times >= 0) & np.any(by_append_time, axis=0),
+    }
+    for complaint, rows_of in wrong.items():
+        if rows_of.any():
+            raise ValueError(f"segment {rows['stem'][int(rows_of.argmax())]} {complaint}")
+    for stem in pc.unique(rows["stem"].filter(booleans(is_bundled))).to_pylist():
+        if stem_read_version(stem) is None:
+            raise ValueError(f"segment {stem} has a stem of Kafka's, so it is no part of a bundle")

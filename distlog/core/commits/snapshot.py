@@ -1,0 +1,581 @@
+"""The state of a topic at one version, and `fold`: how commits change it, and the invariants of commits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core import paths
+from distlog.core.arrays import booleans, numbers_of
+from distlog.core.commits import actions
+from distlog.core.commits.actions import (
+    COMPLETE,
+    NOTHING,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    Action,
+    Active,
+    Add,
+    AddTable,
+    Cleaned,
+    Create,
+    Drop,
+    GcFloor,
+    InPlaceTransaction,
+    LogFloor,
+    Manifest,
+    Pin,
+    ProducerBatches,
+    Remove,
+    RemoveTable,
+    Requires,
+    Restore,
+    Seal,
+    SetConfig,
+    SetLogStartOffset,
+    SetPartitions,
+    SetTransaction,
+    UnknownAction,
+    Unpin,
+)
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
+from distlog.core.commits.partition_table import PartitionState as PartitionState
+from distlog.core.commits.producer_table import NO_PRODUCERS, PAUSE_MS, ProducerBatch
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, join
+from distlog.core.commits.transaction_table import (
+    NO_TRANSACTIONS,
+    TransactionDraft,
+    TransactionInfo,
+    TransactionTable,
+)
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CorruptMetadataError
+from distlog.core.paths import stem_read_version
+
+# ---
+# The state of a topic at one version: `fold` makes it from commits, and plans are made from it.
+
+
+#: The clocks of a store's servers are taken to differ by less.
+CLOCKS_DIFFER_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A topic at `version`; immutable, so it is shared, kept and pickled freely.
+
+    `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
+    read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far. `requires` names
+    the features that readers and writers must know. `passed_ms` is the time that has passed in commits since they
+    tell of producers (see `producer_table`). `producer_transactions` are those that older versions left without their
+    end, by transactional id. `unknown` holds fields that only a newer library knows.
+
+    Commits below `log_floor` may be deleted. What `commit.retention.ms` was before version
+    `former_retention_version` lowered it is `former_retention_ms`: it holds until the floor is above that version.
+    The next version was written after `seen_ms`, a time of the store's own clock, if it is there; 0 if that is not
+    known. It is what a process saw, and is not stored.
+    """
+
+    version: int
+    commit_id: str
+    topic_id: str
+    name: str
+    timestamp_ms: int
+    config: TopicConfig
+    partitions: Sequence[PartitionState]
+    transactions: TransactionTable
+    gc_floor: int = 0
+    log_floor: int = 0
+    former_retention_ms: int = 0
+    former_retention_version: int = 0
+    pins: Mapping[str, Pin]
+    dropped: bool = False
+    requires: Requires = NOTHING
+    unknown: str = ""
+    commit_bytes: int = 0
+    passed_ms: int = 0
+    producer_transactions: Mapping[str, InPlaceTransaction] = field(default_factory=dict)
+    seen_ms: int = field(default=0, compare=False)
+
+    @property
+    def commits_kept_ms(self) -> int | None:
+        """The time for which vacuum keeps commits, in ms; None if for ever.
+
+        If the setting was lowered, the former one still counts: processes that know only that one go by it.
+        """
+        kept_ms = self.config.commits_kept_ms
+        return None if kept_ms is None else max(kept_ms, self.former_retention_ms)
+
+    def note_seen(self, time_ms: int) -> None:
+        """Note that the next version was not there at `time_ms`; the only thing that a snapshot learns later."""
+        if time_ms > self.seen_ms:
+            object.__setattr__(self, "seen_ms", time_ms)
+
+    def is_fresh_at(self, time_ms: int) -> bool:
+        """True if the knowledge of a process of the next version still holds at `time_ms` of the store's clock.
+
+        The next version was written after `seen_ms`, so it is deleted `commit.retention.ms` after that at the
+        earliest. Half of this is left for clocks of servers that differ, and for requests that take long.
+        """
+        age_ms = time_ms - self.seen_ms
+        known = self.seen_ms > 0 and time_ms > 0
+        return known and -CLOCKS_DIFFER_MS <= age_ms < self.config.look_retention_ms // 2
+
+    @property
+    def table(self) -> PartitionTable:
+        """The partitions, in columns."""
+        return PartitionTable.of(self.partitions)
+
+    @property
+    def active_partitions(self) -> list[int]:
+        """The partitions with an active segment, ascending."""
+        partitions = self.partitions
+        states = partitions.own if isinstance(partitions, PartitionTable) else dict(enumerate(partitions))
+        return sorted(number for number, state in states.items() if state.active is not None)
+
+    def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
+        """The set transaction of the application's batch; None if it was not committed, or was forgotten.
+
+        Batches older than 30 days are forgotten, except the application's newest; so are earlier ones than the last
+        few of an application that commits in order.
+        """
+        return self.transactions.get(app_id, batch_id)
+
+
+# ---
+# One partition while `fold` applies commits to it, with its invariants.
+
+
+class PartitionDraft:
+    """A private, mutable copy of a PartitionState; every method raises ValueError when an invariant breaks.
+
+    Offsets change with each action. Added and removed segments go into the table at the end of the commit, in
+    `settle`: only then the holes to fill are known.
+    """
+
+    def __init__(self, state: PartitionState) -> None:
+        self._log_start_offset = state.log_start_offset
+        self._log_end_offset = state.log_end_offset
+        self._first_dirty_offset = state.first_dirty_offset
+        self._active = state.active
+        self._unknown = state.unknown
+        self._segments = state.segments
+        self._producers = state.producers
+        self._appended: list[SegmentInfo] = []
+        self._begin_commit()
+
+    def _begin_commit(self) -> None:
+        self._new: list[SegmentInfo] = []
+        self._replacements: list[SegmentInfo] = []
+        self._removed: set[str] = set()
+        self._opened: set[str] = set()
+        self._sealed: set[str] = set()
+        self._restored_from: int | None = None
+        self._end_before, self._is_told = self._log_end_offset, False
+
+    def add(self, segment: SegmentInfo) -> None:
+        """Put `segment` at the log's end, or, if it begins below, in a hole that the commit makes."""
+        segment.check()
+        if segment.base_offset < self._log_end_offset:
+            self._replacements.append(segment)
+            return
+        self._check_at_end(segment.stem, segment.base_offset)
+        self._check_append_time(segment)
+        self._new.append(segment)
+        self._log_end_offset = segment.next_offset
+
+    def remove(self, stem: str) -> None:
+        """Take out the segment `stem`, which was live before the commit."""
+        if stem in self._removed:
+            raise ValueError(f"segment {stem} is removed twice")
+        self._removed.add(stem)
+
+    def set_log_start_offset(self, offset: int) -> None:
+        """Raise the log start offset, never lower it; an empty partition may begin at any higher offset."""
+        if offset > self._log_end_offset:
+            if self._active or self._new or self._appended or len(self._segments):
+                raise ValueError(f"the log start {offset} is above the log end {self._log_end_offset}")
+            self._log_end_offset = offset
+        self._log_start_offset = max(self._log_start_offset, offset)
+
+    def restore(self, offset: int) -> None:
+        """Lower the log start offset, and let the commit add segments that were removed before."""
+        self._log_start_offset = min(self._log_start_offset, offset)
+        self._restored_from = offset
+
+    def set_first_dirty_offset(self, offset: int) -> None:
+        """Note how far the partition is compacted."""
+        if offset > self._log_end_offset:
+            raise ValueError(f"cleaned up to {offset}, above the log end {self._log_end_offset}")
+        self._first_dirty_offset = offset
+
+    def open(self, active: Active) -> None:
+        """Begin an active segment at the log's end."""
+        self._check_at_end(active.stem, active.base_offset)
+        if self._segments.live([active.stem]):
+            raise ValueError(f"segment {active.stem} is sealed already")
+        self._opened.add(active.stem)
+        self._active = active
+
+    def seal(self, stem: str) -> None:
+        """End the active segment `stem`."""
+        if not self._active or self._active.stem != stem:
+            raise ValueError(f"segment {stem} is not active")
+        self._sealed.add(stem)
+        self._active = None
+
+    def take(self, batches: Sequence[ProducerBatch], passed_ms: int) -> None:
+        """Note what the commit tells of producers, after the segments that it adds."""
+        # where nothing was told before, the commit may tell of the log so far, too
+        first = self._end_before if self._producers else 0
+        for batch in batches:
+            if not first <= batch.last_offset - batch.offset_delta <= batch.last_offset < self._log_end_offset:
+                raise ValueError(f"producer {batch.producer_id} has a batch that the commit does not add")
+        self._producers, self._is_told = self._producers.updated(batches, passed_ms), True
+
+    def settle(self, gc_floor: int) -> None:
+        """End the commit: fill the holes, and refuse files that were begun below `gc_floor`."""
+        self._check_read_versions(gc_floor)
+        if not self._is_told and any(segment.has_producers or segment.has_transactions for segment in self._new):
+            # appended in place: what is known is behind the log
+            self._producers = NO_PRODUCERS
+        if self._removed or self._replacements:
+            segments = self._segments.appended(self._appended)
+            front = None if self._restored_from is None else (self._restored_from, self._log_end_offset)
+            self._segments = segments.replaced(self._removed, self._replacements, front)
+            self._appended = []
+            if any(segment.append_time_ms >= 0 for segment in self._replacements):
+                self._segments.check_append_times()
+        self._appended += self._new
+        self._begin_commit()
+
+    def finish(self) -> PartitionState:
+        """The partition's state after the commits."""
+        return PartitionState(
+            log_start_offset=self._log_start_offset,
+            log_end_offset=self._log_end_offset,
+            segments=self._segments.appended(self._appended),
+            first_dirty_offset=self._first_dirty_offset,
+            active=self._active,
+            producers=self._producers,
+            unknown=self._unknown,
+        )
+
+    def _check_at_end(self, stem: str, base_offset: int) -> None:
+        if self._active:
+            raise ValueError(f"the active segment {self._active.stem} must be sealed first")
+        if base_offset != self._log_end_offset:
+            raise ValueError(f"segment {stem} begins at {base_offset}, not at the log end {self._log_end_offset}")
+
+    def _check_append_time(self, segment: SegmentInfo) -> None:
+        if segment.append_time_ms < 0:
+            return
+        ahead = (self._new or self._appended or self._segments[-1:])[-1:]
+        if ahead and segment.append_time_ms < ahead[0].append_time_ms:
+            raise ValueError(f"segment {segment.stem} was appended before the segment ahead of it")
+
+    def _check_read_versions(self, gc_floor: int) -> None:
+        replacements = self._replacements if self._restored_from is None else ()
+        added = {segment.stem for segment in (*self._new, *replacements)}
+        for stem in (added | self._opened) - self._removed - self._sealed:
+            read_version = stem_read_version(stem)
+            if read_version is not None and read_version < gc_floor:
+                raise ValueError(f"segment {stem} was begun below the gc floor {gc_floor}")
+
+
+# ---
+# `fold` and `apply`: how commits change a snapshot, and the invariants of commits.
+#
+# Pure functions. A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an
+# overlap or a duplicate record. A writer runs `apply` before it commits, so it never writes such a commit.
+
+
+#: The states that may follow each state of a transaction in place.
+_NEXT_STATES = {
+    ONGOING: (ONGOING, PREPARE_COMMIT, PREPARE_ABORT),
+    PREPARE_COMMIT: (COMPLETE,),
+    PREPARE_ABORT: (COMPLETE,),
+}
+
+
+#: The actions on one partition, besides tables.
+_ON_PARTITIONS = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal | ProducerBatches
+
+
+def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
+    """The state after `commit`; `snapshot` is the state before it, None for commit 0."""
+    return fold(snapshot, [commit])
+
+
+def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
+    """The state after `commits`, which follow `snapshot` without a gap; each container is copied once.
+
+    Raises CorruptMetadataError, with the commit's file, when a commit breaks an invariant, and
+    UnsupportedVersionError when a newer library set a config that this one cannot keep.
+    """
+    draft = _Draft(snapshot)
+    version = -1
+    try:
+        for commit in commits:
+            version = commit.version
+            draft.apply(commit)
+        return draft.finish()
+    except ValueError as error:
+        file = paths.commit_file(max(version, 0))
+        raise CorruptMetadataError(f"the commit cannot be applied: {error}", file=file) from error
+
+
+class _Draft:
+    """A private, mutable copy of a snapshot; every method raises ValueError when an invariant breaks."""
+
+    def __init__(self, snapshot: Snapshot | None) -> None:
+        self._head = snapshot
+        self._partitions = snapshot.table if snapshot else NO_PARTITIONS
+        self._pins = dict(snapshot.pins) if snapshot else {}
+        self._changed: dict[int, PartitionDraft] = {}
+        self._touched: dict[int, PartitionDraft] = {}
+        self._transactions = TransactionDraft(snapshot.transactions if snapshot else NO_TRANSACTIONS)
+        self._in_place = dict(snapshot.producer_transactions) if snapshot else {}
+
+    def apply(self, commit: Commit) -> None:
+        head = self._follow(commit)
+        tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
+        # the order of actions on one partition counts, so tables are taken whole only if there are no others
+        in_columns = tables and not any(isinstance(action, _ON_PARTITIONS) for action in commit.actions)
+        for action in actions.each(commit.actions) if tables and not in_columns else commit.actions:
+            if head.dropped and not isinstance(action, GcFloor | LogFloor):
+                raise ValueError("the topic was dropped")
+            head = self._act(head, commit, action)
+        if in_columns:
+            self._take_tables(tables, head.gc_floor)
+        head = self._with_former_retention(head)
+        actions.check_added(commit.actions)
+        for draft in self._touched.values():
+            draft.settle(head.gc_floor)
+        self._touched = {}
+        self._head = head
+
+    def finish(self) -> Snapshot:
+        if self._head is None:
+            raise ValueError("there is no commit")
+        changed = {partition: draft.finish() for partition, draft in self._changed.items()}
+        return dataclasses.replace(
+            self._head,
+            partitions=self._partitions.with_states(changed),
+            pins=self._pins,
+            transactions=self._transactions.finish(self._head.timestamp_ms),
+            producer_transactions=self._in_place,
+        )
+
+    def _follow(self, commit: Commit) -> Snapshot:
+        """The head's scalars after `commit`, which must follow the head in version, chain and time."""
+        head = self._head
+        if (commit.version, commit.prev) != ((head.version + 1, head.commit_id) if head else (0, None)):
+            raise ValueError("it does not follow the commit before it")
+        if head and commit.timestamp_ms <= head.timestamp_ms:
+            raise ValueError("time does not go forward")
+        if commit.actions and isinstance(commit.actions[0], Create):
+            head = self._create(commit, commit.actions[0])
+        if head is None or commit.topic_id != head.topic_id:
+            raise ValueError("it belongs to another topic")
+        pause_ms = min(commit.timestamp_ms - head.timestamp_ms, PAUSE_MS)
+        return dataclasses.replace(
+            head,
+            version=commit.version,
+            commit_id=commit.id,
+            timestamp_ms=commit.timestamp_ms,
+            commit_bytes=head.commit_bytes + commit.size,
+            requires=head.requires.also(commit.requires),
+            passed_ms=head.passed_ms + (pause_ms if actions.PRODUCERS in head.requires.writer else 0),
+        )
+
+    def _with_former_retention(self, head: Snapshot) -> Snapshot:
+        """`head`, which notes the former `commit.retention.ms` if the commit lowered it."""
+        former_ms = self._head.config.look_retention_ms if self._head else 0
+        if former_ms <= head.config.look_retention_ms:
+            return head
+        former_ms = max(former_ms, head.former_retention_ms)
+        return dataclasses.replace(head, former_retention_ms=former_ms, former_retention_version=head.version)
+
+    def _create(self, commit: Commit, action: Create) -> Snapshot:
+        head = self._head
+        if head and (not head.dropped or commit.topic_id == head.topic_id):
+            raise ValueError("the topic exists")
+        return Snapshot(
+            version=commit.version,
+            commit_id=commit.id,
+            topic_id=commit.topic_id,
+            name=paths.check_topic_name(action.name),
+            timestamp_ms=commit.timestamp_ms,
+            config=TopicConfig(),
+            partitions=NO_PARTITIONS,
+            transactions=NO_TRANSACTIONS,
+            gc_floor=head.gc_floor if head else 0,
+            log_floor=head.log_floor if head else 0,
+            former_retention_ms=head.former_retention_ms if head else 0,
+            former_retention_version=head.former_retention_version if head else 0,
+            seen_ms=head.seen_ms if head else 0,
+            pins={},
+            requires=head.requires if head else NOTHING,
+            unknown=head.unknown if head else "",
+            commit_bytes=head.commit_bytes if head else 0,
+            passed_ms=head.passed_ms if head else 0,
+        )
+
+    def _act(self, head: Snapshot, commit: Commit, action: Action) -> Snapshot:
+        match action:
+            case Create():
+                if action is not commit.actions[0]:
+                    raise ValueError("a topic is created by a commit's first action")
+            case Drop():
+                return self._drop(head)
+            case SetPartitions(count):
+                self._set_partitions(count)
+            case SetConfig(settings):
+                return dataclasses.replace(head, config=_stored(settings, head.config))
+            case SetTransaction():
+                self._record(commit, action)
+            case ProducerBatches(batches):
+                for partition, each in batches.items():
+                    self._partition(partition).take(each, head.passed_ms)
+            case InPlaceTransaction():
+                self._change_in_place(action, commit.timestamp_ms)
+            case GcFloor(version):
+                _check_past(version, commit)
+                return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
+            case LogFloor(version):
+                return _raised(head, version)
+            case Pin(name, version):
+                _check_past(version, commit)
+                if version < head.log_floor:
+                    raise ValueError(f"the commits of version {version} are not kept")
+                self._pins[name] = action
+            case Unpin(name):
+                self._pins.pop(name, None)
+            case AddTable() | RemoveTable():
+                # together with all tables of the commit
+                return head
+            case Manifest():
+                raise ValueError("its manifest was not read")
+            case UnknownAction(kind):
+                return dataclasses.replace(head, requires=head.requires.also(Requires(writer=(kind,))))
+            case Restore(_, _, version) if version < head.gc_floor or version >= commit.version:
+                raise ValueError(f"the files of version {version} are not kept")
+            case _:
+                self._act_on_partition(action)
+        return head
+
+    def _act_on_partition(self, action: Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal) -> None:
+        draft = self._partition(action.segment.partition if isinstance(action, Add) else action.partition)
+        match action:
+            case Add(segment):
+                draft.add(segment)
+            case Remove():
+                draft.remove(action.stem)
+            case SetLogStartOffset():
+                draft.set_log_start_offset(action.offset)
+            case Restore():
+                draft.restore(action.offset)
+            case Cleaned():
+                draft.set_first_dirty_offset(action.first_dirty_offset)
+            case Active():
+                draft.open(action)
+            case Seal():
+                draft.seal(action.stem)
+
+    def _partition(self, partition: int) -> PartitionDraft:
+        if partition not in self._changed:
+            if partition >= len(self._partitions):
+                raise ValueError(f"there is no partition {partition}")
+            self._changed[partition] = PartitionDraft(self._partitions[partition])
+        self._touched[partition] = self._changed[partition]
+        return self._changed[partition]
+
+    def _take_tables(self, tables: Sequence[AddTable | RemoveTable], gc_floor: int) -> None:
+        """Add and remove segments: in columns, but those of partitions that have a state of their own one by one."""
+        kinds = (AddTable, SCHEMA), (RemoveTable, REMOVED_SCHEMA)
+        added, removed = (
+            join([pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in schema], schema=schema), *rows])
+            for kind, schema in kinds
+            for rows in [[table.rows for table in tables if isinstance(table, kind)]]
+        )
+        owners = np.concatenate([numbers_of(rows["partition"]) for rows in (added, removed)])
+        count = len(self._partitions)
+        if owners.max() >= count:
+            raise ValueError(f"there is no partition {owners.max()}")
+        self._partitions = self._partitions.absorbed(owners)
+        alone = np.zeros(count, bool)
+        alone[[*self._partitions.own, *self._changed]] = True
+        chosen = [alone[numbers_of(rows["partition"])] for rows in (added, removed)]
+        if any(each.any() for each in chosen):
+            some = [rows.filter(booleans(flags)) for rows, flags in zip((added, removed), chosen, strict=True)]
+            for action in actions.each([AddTable(some[0]), RemoveTable(some[1])]):
+                if isinstance(action, Add | Remove):
+                    self._act_on_partition(action)
+            added, removed = (
+                rows.filter(booleans(~flags)) for rows, flags in zip((added, removed), chosen, strict=True)
+            )
+        if len(added) or len(removed):
+            self._partitions = self._partitions.changed(added, removed, gc_floor)
+
+    def _drop(self, head: Snapshot) -> Snapshot:
+        self._partitions, self._pins, self._changed, self._touched = NO_PARTITIONS, {}, {}, {}
+        self._transactions, self._in_place = TransactionDraft(NO_TRANSACTIONS), {}
+        return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
+
+    def _set_partitions(self, count: int) -> None:
+        if count < len(self._partitions):
+            raise ValueError("the number of partitions cannot shrink")
+        self._partitions = self._partitions.extended(count)
+
+    def _record(self, commit: Commit, action: SetTransaction) -> None:
+        if any(partition >= len(self._partitions) for partition in action.offsets):
+            raise ValueError("a transaction names a partition that does not exist")
+        in_order = action.in_order and isinstance(action.batch_id, int)
+        info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, action.unknown, in_order)
+        before_ms = self._head.timestamp_ms if self._head else 0
+        self._transactions.record(action.app_id, action.batch_id, info, before_ms)
+
+    def _change_in_place(self, action: InPlaceTransaction, timestamp_ms: int) -> None:
+        """Take the next state of a transaction that an older version began in place, and keep it until its end."""
+        name, before = action.transactional_id, self._in_place.get(action.transactional_id)
+        if any(partition >= len(self._partitions) for partition in action.partitions):
+            raise ValueError(f"the transaction of {name!r} names a partition that does not exist")
+        if before is not None and before.place == action.place:
+            started_ms, may_follow = before.started_ms, action.state in _NEXT_STATES[before.state]
+            may_follow = may_follow and set(before.partitions) <= set(action.partitions)
+        else:
+            has_ended = before is None or (before.is_decided and before.place < action.place)
+            started_ms, may_follow = timestamp_ms, has_ended and action.state == ONGOING
+        if not may_follow:
+            state = "nothing" if before is None else before.state
+            raise ValueError(f"the transaction of {name!r} cannot become {action.state} after {state}")
+        if action.state == COMPLETE:
+            del self._in_place[name]
+        else:
+            self._in_place[name] = dataclasses.replace(action, started_ms=started_ms)
+
+
+def _raised(head: Snapshot, log_floor: int) -> Snapshot:
+    if log_floor > head.gc_floor:
+        raise ValueError(f"the log floor {log_floor} is above the gc floor {head.gc_floor}")
+    if log_floor > head.former_retention_version:
+        head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
+    return dataclasses.replace(head, log_floor=max(head.log_floor, log_floor))
+
+
+def _check_past(version: int, commit: Commit) -> None:
+    if version > commit.version:
+        raise ValueError(f"version {version} is in the future")
+
+
+def _stored(settings: Mapping[str, str], before: TopicConfig) -> TopicConfig:
+    config = TopicConfig.stored(settings)
+    return config.with_defaults(dict(before.defaults)) if before.defaults else config

@@ -1,1 +1,0 @@
-"""What a topic is at a version: the snapshot, and how commits change it."""

@@ -1,0 +1,402 @@
+"""The positions of Kafka's clients, read from `__consumer_offsets` without a gateway."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.batches.record_batch import COMMIT, CONTROL, TRANSACTIONAL
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
+from distlog.core.log.live_snapshot import LiveSnapshot
+from distlog.core.reading import pipeline, scan_plan
+from distlog.core.reading.chunks import Chunk
+from distlog.core.reading.pipeline import GROUP_BYTES, whole_groups, whole_logs
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.parallel import cores
+from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.transactions.open_transactions import READ_UNCOMMITTED, control_type
+
+# ---
+# The fields of Kafka's own records (of groups, positions and transactions): numbers, texts and bytes.
+
+
+class FieldReader:
+    """Fields one after the other; raises CorruptRecordError when the bytes end too early.
+
+    `noun` and `topic` name them in the error. Newer versions of a message are flexible (KIP-482): lengths are
+    varints, and fields with tags come last.
+    """
+
+    def __init__(self, data: bytes, noun: str, topic: str) -> None:
+        self._data, self._at, self._noun, self._topic = data, 0, noun, topic
+        self.is_flexible = False
+
+    def number(self, form: str) -> int:
+        """The next number, of this `struct` form."""
+        size = struct.calcsize(form)
+        return int(struct.unpack(form, self._taken(size))[0])
+
+    def text(self) -> str:
+        """The next text."""
+        text = self.nullable_text()
+        if text is None:
+            raise self._corrupt("a text is missing")
+        return text
+
+    def nullable_text(self) -> str | None:
+        """The next text, or None."""
+        size = self._varint() - 1 if self.is_flexible else self.number(">h")
+        if size < 0:
+            return None
+        try:
+            return self._taken(size).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._corrupt("a text is not UTF-8") from error
+
+    def count(self) -> int:
+        """The number of elements of the array that comes next; -1 for None."""
+        return self._varint() - 1 if self.is_flexible else self.number(">i")
+
+    def skip_tags(self) -> None:
+        """Go behind the fields with tags, where the version has them."""
+        for _ in range(self._varint() if self.is_flexible else 0):
+            self._varint()
+            self._taken(self._varint())
+
+    def _varint(self) -> int:
+        """An unsigned number of at most five bytes, the lowest seven bits first."""
+        number = 0
+        for shift in range(0, 35, 7):
+            byte = self._taken(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise self._corrupt("a varint does not end")
+
+    def blob(self) -> bytes:
+        """The next bytes."""
+        return self._taken(self.number(">i"))
+
+    def _taken(self, size: int) -> bytes:
+        if not 0 <= size <= len(self._data) - self._at:
+            raise self._corrupt(f"{size} bytes are missing at position {self._at}")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _corrupt(self, why: str) -> CorruptRecordError:
+        return CorruptRecordError(f"not {self._noun} of {self._topic}: {why}")
+
+
+def text_field(value: str | None) -> bytes:
+    """The bytes of a text, or of None."""
+    if value is None:
+        return struct.pack(">h", -1)
+    data = value.encode("utf-8")
+    return struct.pack(">h", len(data)) + data
+
+
+# ---
+# The positions in `__consumer_offsets`, byte for byte Kafka's.
+#
+# Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers
+# from 2.3 on read, and read in 0 to 4, which brokers of 4.1 write.
+
+
+#: The topic's name, in Kafka too.
+OFFSETS_TOPIC = "__consumer_offsets"
+#: The versions of keys of positions.
+_OFFSET_KEYS = (0, 1)
+_VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetKey:
+    """The key of a position: a group, and a topic's partition."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next offset that a group reads; committed at `commit_ms` (since 1970), with a text of the client's."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = 0
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    """The bytes of a position's key."""
+    return struct.pack(">h", 1) + text_field(key.group) + text_field(key.topic) + struct.pack(">i", key.partition)
+
+
+def offset_key_prefixes(group: str, topic: str) -> tuple[bytes, ...]:
+    """The first bytes of the keys of a group's positions in a topic, in each version."""
+    return tuple(struct.pack(">h", version) + text_field(group) + text_field(topic) for version in _OFFSET_KEYS)
+
+
+def decode_offset_key(data: bytes) -> OffsetKey | None:
+    """The key of a position from a record's key; None for other records. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a key", OFFSETS_TOPIC)
+    if reader.number(">h") not in _OFFSET_KEYS:
+        return None
+    return OffsetKey(reader.text(), reader.text(), reader.number(">i"))
+
+
+def encode_position(position: Position) -> bytes:
+    """The bytes of a position."""
+    head = struct.pack(">hqi", _VALUE_VERSION, position.offset, position.leader_epoch)
+    return head + text_field(position.metadata) + struct.pack(">q", position.commit_ms)
+
+
+def decode_position(data: bytes) -> Position | None:
+    """A position; None in an unknown version. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a position", OFFSETS_TOPIC)
+    version = reader.number(">h")
+    if not 0 <= version <= _FLEXIBLE_VERSION:
+        return None
+    reader.is_flexible = version == _FLEXIBLE_VERSION
+    offset = reader.number(">q")
+    epoch = reader.number(">i") if version >= _VALUE_VERSION else -1
+    return Position(offset, epoch, reader.text(), reader.number(">q"))
+
+
+def offsets_partition(group: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that has a group: Java's hash of its name, as Kafka's brokers count."""
+    hashed = 0
+    units = group.encode("utf-16-be")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
+    # the most negative number has no positive one: Kafka takes 0
+    signed = hashed - (1 << 32) if hashed >> 31 else hashed
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+# ---
+# Changes that count when the transactions that brought them are committed, as Kafka's group coordinator has them.
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class WaitingChanges(Generic[Key, Value]):
+    """By key, then by producer id, in the order of the log: of two that are committed, the later one counts."""
+
+    def __init__(self) -> None:
+        self._by_key = dict[Key, dict[int, Value]]()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """The keys whose values depend on how transactions end."""
+        return frozenset(self._by_key)
+
+    def __iter__(self) -> Iterator[tuple[int, Key, Value]]:
+        for key, waiting in self._by_key.items():
+            for producer_id, value in waiting.items():
+                yield producer_id, key, value
+
+    def add(self, producer_id: int, key: Key, value: Value) -> None:
+        """Take a change that comes behind all others."""
+        waiting = self._by_key.setdefault(key, {})
+        waiting.pop(producer_id, None)
+        waiting[producer_id] = value
+
+    def supersede(self, key: Key) -> None:
+        """A change outside of transactions came behind all others: it counts, however they end."""
+        self._by_key.pop(key, None)
+
+    def end(self, producer_id: int, *, is_committed: bool) -> dict[Key, Value]:
+        """The changes that count now that this producer's transaction ended."""
+        changes = dict[Key, Value]()
+        for key, waiting in list(self._by_key.items()):
+            if producer_id not in waiting:
+                continue
+            value = waiting.pop(producer_id) if not is_committed else _taken(waiting, producer_id)
+            if is_committed:
+                changes[key] = value
+            if not waiting:
+                del self._by_key[key]
+        return changes
+
+
+def _taken(waiting: dict[int, Value], producer_id: int) -> Value:
+    """Take the producer's change, and drop the changes before it."""
+    while True:
+        first = next(iter(waiting))
+        value = waiting.pop(first)
+        if first == producer_id:
+            return value
+
+
+# ---
+# The records of `__consumer_offsets` as they count: a transaction's records count where it ends, not where they lie.
+
+
+_COLUMNS = ("partition", "offset", "key", "value")
+
+
+class OffsetsRecord(NamedTuple):
+    """A record; `waits_for` is the id of its producer while that has not ended its transaction."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes | None
+    waits_for: int | None = None
+
+
+def offsets_records(
+    reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
+) -> Iterator[OffsetsRecord]:
+    """The records that count in `snapshot`, in each partition in the order in which they do.
+
+    Of the records with one key, the last one comes, and some of the others. Records of open transactions come last in
+    their partition, and records whose keys begin with none of `prefixes` are left out. Each object is read once for
+    all partitions that it holds small segments of, and many objects at the same time.
+    """
+    states = {number: snapshot.partitions[number] for number in partitions}
+    mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
+    ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}
+    slices, visible = scan_plan.plan(reader, snapshot, ends, "read_uncommitted")
+    for batch in pipeline.read(reader, slices, _COLUMNS, visible, cores()):
+        yield from _records(batch, prefixes)
+    for group in _read_together(mixed):
+        yield from _with_transactions(reader, group, prefixes)
+
+
+def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
+    """The last record of each key."""
+    keys = pc.fill_null(batch.column("key"), b"")
+    has_prefix = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
+    chosen = batch.filter(has_prefix)
+    # a group commits the same few positions for ever, and each may become a Python object only once
+    codes = chosen.column("key").dictionary_encode(null_encoding="encode").indices.to_numpy()
+    _, from_end = np.unique(codes[::-1], return_index=True)
+    for row in chosen.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
+        yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
+
+
+def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
+    """Partitions whose logs fit into memory together; a large one is alone."""
+    group, size = dict[int, PartitionState](), 0
+    for number, state in states.items():
+        own = int(state.segments.log_bytes.sum())
+        if group and size + own > GROUP_BYTES:
+            yield group
+            group, size = {}, 0
+        group[number], size = state, size + own
+    if group:
+        yield group
+
+
+def _with_transactions(
+    reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
+) -> Iterator[OffsetsRecord]:
+    logs = [list(state.segments) for state in states.values()]
+    chunks = [whole_logs(reader, logs[0])] if len(logs) == 1 else [[one] for one in whole_groups(reader, logs)]
+    for group in chunks:
+        waiting = WaitingChanges[bytes, OffsetsRecord]()
+        for chunk in group:
+            for run in _runs(chunk):
+                yield from _counted(run, waiting, prefixes)
+        for producer_id, _, record in waiting:
+            yield record._replace(waits_for=producer_id)
+
+
+def _runs(chunk: Chunk) -> Iterator[Chunk]:
+    """The chunk, cut where other segments, other producers' batches, or end markers, begin."""
+    for at in range(len(chunk.pieces)):
+        yield from _runs_of_segment(chunk.part(at, at + 1))
+
+
+def _runs_of_segment(chunk: Chunk) -> Iterator[Chunk]:
+    rows = chunk.batches
+    kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)
+    changes = (np.diff(rows["producer_id"]) != 0) | (np.diff(kinds) != 0)
+    ends = [*(np.flatnonzero(changes) + 1).tolist(), len(rows)]
+    for start, end in zip([0, *ends], ends, strict=False):
+        if end > start:
+            yield chunk.rows(start, end)
+
+
+def _counted(
+    run: Chunk, waiting: WaitingChanges[bytes, OffsetsRecord], prefixes: Sequence[bytes]
+) -> Iterator[OffsetsRecord]:
+    first = run.batches[0]
+    producer_id, attributes = int(first["producer_id"]), int(first["attributes"])
+    if attributes & CONTROL:
+        is_committed = control_type(run.data, first) == COMMIT
+        yield from waiting.end(producer_id, is_committed=is_committed).values()
+        return
+    for batch in run.records(_COLUMNS, READ_UNCOMMITTED):
+        for record in _records(batch, prefixes):
+            if attributes & TRANSACTIONAL:
+                waiting.add(producer_id, record.key, record)
+            else:
+                waiting.supersede(record.key)
+                yield record
+
+
+# ---
+# The positions of groups of Kafka's clients in one topic, as the gateways of its root keep them.
+
+
+def kafka_positions(handle: TopicHandle, group: str) -> dict[int, int]:
+    """The offsets that Kafka's clients of `group` committed in the topic of `handle`, by partition.
+
+    They are read from `__consumer_offsets` beside the topic, without a gateway. A position in a transaction counts
+    when that is committed. Raises DistlogError.
+    """
+    return all_kafka_positions(handle, group).get(group, {})
+
+
+def all_kafka_positions(handle: TopicHandle, group: str | None = None) -> dict[str, dict[int, int]]:
+    """The positions of all groups, by group, or of the one `group` alone; see `kafka_positions`."""
+    storage, topic = handle.storage.sibling(OFFSETS_TOPIC), handle.storage.url.rpartition("/")[2]
+    if storage is None:
+        return {}
+    log = topic_log(storage, handle.clock)
+    try:
+        loaded = log.load()
+        offsets = TopicHandle.of(storage, loaded.name, log, handle.clock)
+        snapshot = LiveSnapshot(offsets, CurrentSnapshot(log, loaded)).refresh()
+        numbers, prefixes = range(len(snapshot.partitions)), tuple[bytes, ...]((b"",))
+        if group is not None:
+            number = offsets_partition(group, len(numbers))
+            numbers, prefixes = range(number, number + 1), offset_key_prefixes(group, topic)
+        records = offsets_records(offsets.reader, snapshot, numbers, prefixes)
+        return _positions({record.key: record.value for record in records if record.waits_for is None}, topic)
+    except TopicNotFoundError:
+        # the root has no gateway
+        return {}
+    except DistlogError as error:
+        # else it looks like damage of the topic itself
+        error.details.setdefault("url", storage.url)
+        raise
+
+
+def _positions(newest: Mapping[bytes, bytes | None], topic: str) -> dict[str, dict[int, int]]:
+    by_group = dict[str, dict[int, int]]()
+    for key_bytes, value in newest.items():
+        key = None if value is None else decode_offset_key(key_bytes)
+        position = decode_position(value) if key is not None and value is not None and key.topic == topic else None
+        # clients may commit a number that is no offset
+        if key is not None and position is not None and position.offset >= 0:
+            by_group.setdefault(key.group, {})[key.partition] = position.offset
+    return {group: dict(sorted(positions.items())) for group, positions in sorted(by_group.items())}

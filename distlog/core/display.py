@@ -1,0 +1,416 @@
+"""The display of values, tables, reports and progress: on a terminal, in a notebook, as text."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import Field, fields
+from html import escape
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
+
+import pyarrow as pa
+
+from distlog.core.times import iso
+
+# ---
+# Numbers, sizes and durations as text for people.
+
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def size_text(size: float) -> str:
+    """A number of bytes, in powers of 1000: `12.3 MB`."""
+    power = 0
+    while size >= 999.95 and power < len(_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} B"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration: `42 s`, `3 min 05 s`, `2 h 10 min`, `7 d`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    hours = whole % 86_400 // 3600
+    return f"{whole // 86_400} d {hours:02} h" if hours else f"{whole // 86_400} d"
+
+
+def counted(number: int, noun: str, nouns: str | None = None) -> str:
+    """A number with its noun: `1 byte`, `2,000 bytes`; `nouns` is an irregular plural."""
+    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
+# ---
+# Values as short texts for people. Bytes that are no UTF-8 and control characters are shown as \xNN.
+
+
+#: The longest text of a cell.
+LONGEST = 60
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+def text(value: object) -> str:
+    """A value as one line; a header is key=value. Control characters are escaped for the terminal."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace").translate(_ESCAPES)
+    if isinstance(value, list):
+        return " ".join(text(item) for item in value)
+    if isinstance(value, dict):
+        return f"{text(value['key'])}={text(value['value'])}"
+    return "null" if value is None else str(value).translate(_ESCAPES)
+
+
+def cells(column: pa.ChunkedArray, name: str) -> list[str]:
+    """The values of a table's column, for people: times in ISO 8601, sizes with units, nothing for null."""
+    if pa.types.is_timestamp(column.type):
+        return _shown(column.cast(pa.timestamp("ms")).cast(pa.int64()), iso)
+    if is_number(column.type):
+        return _shown(column, size_text if name.endswith("bytes") else "{:,}".format)
+    return _shown(column, lambda value: _cut(text(value)))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """True if values of this type are numbers, which stand to the right."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _shown(column: pa.ChunkedArray, show: Callable[[Any], str]) -> list[str]:
+    return ["" if value is None else show(value) for value in column.to_pylist()]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+# ---
+# Tables for people: HTML for a notebook, aligned text elsewhere. Of long tables they show both ends.
+
+
+#: Rows of a table in a notebook, and as text.
+HTML_ROWS, TEXT_ROWS = 20, 10
+
+
+def html(table: pa.Table, columns: Sequence[str] | None = None, most: int = HTML_ROWS) -> str:
+    """The table as HTML, some columns or all, at most `most` rows of it."""
+    titles, rows, _ = _laid_out(table, columns, most)
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<table class="dataframe"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def lines(table: pa.Table, columns: Sequence[str] | None = None, most: int = TEXT_ROWS) -> str:
+    """The table as lines of text, some columns or all, at most `most` rows of it; numbers stand to the right."""
+    titles, rows, right = _laid_out(table, columns, most)
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in (titles, *rows)
+    )
+
+
+def _laid_out(
+    table: pa.Table, columns: Sequence[str] | None, most: int
+) -> tuple[list[str], list[list[str]], list[bool]]:
+    """The titles, the rows with a row of dots for the ones left out, and which columns are numbers."""
+    chosen = table.select(list(columns)) if columns is not None else table
+    names = list(chosen.schema.names)
+    rows = _rows(chosen.slice(0, most - most // 2 if chosen.num_rows > most else most))
+    if chosen.num_rows > most:
+        rows += [["…"] * len(names), *_rows(chosen.slice(chosen.num_rows - most // 2))]
+    return names, rows, [is_number(field.type) for field in chosen.schema]
+
+
+def _rows(table: pa.Table) -> list[list[str]]:
+    columns = [cells(table.column(number), name) for number, name in enumerate(table.schema.names)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+# ---
+# Where progress is shown: a line of a terminal, or the output of a notebook's cell.
+
+
+class Screen(Protocol):
+    """Shows one line of text, and a bar where `share` (0 to 1) is known."""
+
+    def draw(self, line: str, share: float | None) -> None:
+        """Show the line in place of the one before."""
+
+    def close(self, line: str) -> None:
+        """The work is over, and `line` is its result. It is called only if something was drawn."""
+
+
+class Terminal:
+    """The last line of a terminal; it is wiped at the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def draw(self, line: str, share: float | None) -> None:
+        """Show the line in place of the one before."""
+        self._write(f"\r{line}\x1b[K")
+
+    def close(self, line: str) -> None:
+        """Wipe the line."""
+        self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class Notebook:
+    """A bar and a line in the output of the cell that runs; the line stays. `display` is IPython's."""
+
+    def __init__(self, display: Any) -> None:
+        self._display = display
+        self._handle: Any = None
+
+    def draw(self, line: str, share: float | None) -> None:
+        """Show the bar and the line in place of the ones before."""
+        value = "" if share is None else f' value="{share:.3f}"'
+        self._show(f"<progress{value}></progress> {escape(line)}", line)
+
+    def close(self, line: str) -> None:
+        """Leave the line alone."""
+        self._show(escape(line), line)
+
+    def _show(self, html: str, line: str) -> None:
+        content = {"text/html": f"<div>{html}</div>", "text/plain": line}
+        if self._handle is None:
+            self._handle = self._display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+
+
+def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None:
+    """The screen of this process: its notebook, or the terminal of `stream` (default: standard error).
+
+    None if it has none, and if `shown` is false. With `shown` None a program that runs by itself in a terminal gets
+    none either: progress shows by itself only in an interactive session.
+    """
+    if shown is False:
+        return None
+    if (ipython := sys.modules.get("IPython")) and hasattr(ipython.get_ipython(), "kernel"):
+        return Notebook(sys.modules["IPython.display"].display)
+    stream = sys.stderr if stream is None else stream
+    return Terminal(stream) if stream.isatty() and (shown or hasattr(sys, "ps1")) else None
+
+
+# ---
+# Shows the progress of a long operation on a terminal or in a notebook, and nothing in a pipe.
+
+
+#: Progress that was not asked for shows only for operations that take longer, in seconds.
+PATIENCE_S = 1.0
+
+
+class Progress:
+    """Shows rows and bytes done, the rate, and the time left if a total is known. Use it in a `with` block.
+
+    It shows itself after `delay_s` seconds and then at most every `interval_s` seconds, on the screen of this process
+    (see `screen_of`): with `shown` None only in an interactive session. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        *,
+        total_bytes: int | None = None,
+        total_rows: int | None = None,
+        shown: bool | None = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        interval_s: float = 0.2,
+    ) -> None:
+        self._label, self._total_bytes, self._total_rows = label, total_bytes, total_rows
+        self._screen: Screen | None = screen_of(shown, stream)
+        self._clock, self._interval = clock, interval_s
+        self._started = clock()
+        self._next = self._started + (PATIENCE_S if shown is None else interval_s)
+        self._is_drawn = False
+        self.rows = 0
+        self.bytes = 0
+
+    def add(self, rows: int, size: int = 0) -> None:
+        """Count `rows` rows of `size` bytes as done."""
+        self.rows += rows
+        self.bytes += size
+        if self._screen and self._clock() >= self._next:
+            self._next = self._clock() + self._interval
+            self._is_drawn = True
+            self._screen.draw(self.line(), self._share())
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, counted as done when they are taken."""
+        with self:
+            for batch in batches:
+                yield batch
+                self.add(batch.num_rows, batch.nbytes if self._screen else 0)
+
+    def line(self) -> str:
+        """The line that is shown."""
+        seconds, share = self._seconds(), self._share()
+        parts = [self._label, f"{self.rows:,} rows"]
+        if self.bytes:
+            parts += [size_text(self.bytes), f"{size_text(self.bytes / seconds)}/s"]
+        if share:
+            parts += [f"{int(100 * share)}%", f"{duration_text(seconds / share - seconds)} left"]
+        return "  ".join(parts)
+
+    def _share(self) -> float | None:
+        done, total = (self.rows, self._total_rows) if self._total_rows else (self.bytes, self._total_bytes)
+        return min(done / total, 1.0) if total else None
+
+    def _seconds(self) -> float:
+        return max(self._clock() - self._started, 1e-9)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._screen and self._is_drawn:
+            size = f"  {size_text(self.bytes)}" if self.bytes else ""
+            self._screen.close(f"{self._label}  {self.rows:,} rows{size}  {duration_text(self._seconds())}")
+
+
+# ---
+# The base of reports, so that they show themselves: one line as text, and with their rows in a notebook.
+
+
+class Shown:
+    """A report whose `str` is a summary, and whose `to_table` has the rows."""
+
+    __slots__ = ()
+
+    def to_table(self) -> pa.Table:
+        """The rows of the report."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {' | '.join(str(self).splitlines())}>"
+
+    def _repr_html_(self) -> str:
+        table = self.to_table()
+        said = "<br>".join(escape(line) for line in str(self).splitlines())
+        return f"<p>{said}</p>{html(table) if table.num_rows else ''}"
+
+
+class ShownSettings:
+    """A dataclass of settings under Kafka's names: as text the ones that were set, in a notebook all of them."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def all(self) -> dict[str, object]:
+        """Every setting."""
+        raise NotImplementedError
+
+    def overrides(self) -> dict[str, str]:
+        """The settings that are not the defaults."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.overrides().items())})"
+
+    def _repr_html_(self) -> str:
+        own = self.overrides()
+        meanings = {one.name.replace("_", "."): one.metadata.get("doc") for one in fields(self)}
+        rows = [
+            {
+                "setting": name,
+                "value": str(value),
+                "set": "yes" if name in own else "",
+                "meaning": meanings.get(name),
+            }
+            for name, value in {**self.all(), **own}.items()
+        ]
+        return html(pa.Table.from_pylist(rows), most=len(rows))
+
+
+# ---
+# A listing: a table of metadata that shows itself as one, in a notebook and as text, not as raw Arrow.
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Listing:
+    """Rows of metadata, such as commits or segments; immutable.
+
+    It is an Arrow stream (`pyarrow.table(listing)`, Polars, DuckDB), and `listing["column"]` is one of its columns.
+    `nouns` names the rows, and `shown` the columns that are shown.
+    """
+
+    def __init__(self, table: pa.Table, nouns: str, shown: Sequence[str] | None = None) -> None:
+        self._table, self._nouns = table, nouns
+        self._shown = list(table.schema.names if shown is None else shown)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The names and the types of the columns."""
+        return self._table.schema
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._table.schema.names)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return int(self._table.num_rows)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column as Arrow; raises KeyError if there is none of this name."""
+        return self._table.column(name)
+
+    def to_table(self) -> pa.Table:
+        """All rows and columns as an Arrow table."""
+        return self._table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows and columns as a pandas DataFrame; pandas must be installed."""
+        return self._table.to_pandas()
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """All rows as dicts."""
+        return self._table.to_pylist()  # type: ignore[no-any-return]
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return self._table[name]
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Listing) and bool(self._table.equals(other._table))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The rows as an Arrow stream."""
+        return self._table.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n{lines(self._table, self._shown)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self._title())}</p>{html(self._table, self._shown)}"
+
+    def _title(self) -> str:
+        hidden = len(self._table.schema.names) - len(self._shown)
+        more = f"; {hidden} more columns in to_pandas()" if hidden else ""
+        return f"{self._nouns}: {self.num_rows:,}{more}"

@@ -1,0 +1,373 @@
+"""The offset index and the time index of a segment (Kafka's `AbstractIndex`, `OffsetIndex`, `TimeIndex`)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from types import TracebackType
+from typing import ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from distlog.core.arrays import byte_array
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import CorruptIndexError
+from distlog.core.kernels.index import WARM_BYTES, first_bad_slot, floor_entry, floor_slot
+from distlog.core.storage.mapping import map_sealed
+from distlog.core.times import NO_TIMESTAMP
+
+# ---
+# The layout of index entries: where a field is, and which numbers it may hold.
+
+
+class Column(NamedTuple):
+    """The place of a field in the entries, in bytes: the last arguments of the search kernels."""
+
+    stride: int
+    start: int
+    width: int
+
+
+def in_order(what: str, values: npt.NDArray[np.int64], *, step: int, largest: int) -> npt.NDArray[np.int64]:
+    """Return `values` if each is at least `step` above the one before it, else raise ValueError.
+
+    Raises OverflowError for one that is not between 0 and `largest`.
+    """
+    if len(values) and not (values.min() >= 0 and values.max() <= largest):
+        raise OverflowError(f"{what} must be between 0 and {largest}, not {values.min()} to {values.max()}")
+    if (np.diff(values) < step).any():
+        raise ValueError(f"{what} must {'increase' if step else 'not decrease'}")
+    return values
+
+
+def column(entry: np.dtype[np.void], field: str) -> Column:
+    """The column of `field` in entries of type `entry`."""
+    fields = entry.fields
+    assert fields is not None
+    dtype, start = fields[field][:2]
+    return Column(entry.itemsize, start, dtype.itemsize)
+
+
+# ---
+# The file of an offset or time index of a sealed segment: a mapped array of entries of one size.
+#
+# Every slot of the file counts as an entry (Kafka's `AbstractIndex`). So a file that a crash left untrimmed ends in
+# zero entries: lookups are right but slow, and `sanity_check` refuses it. Sealed files never change (see
+# `mapping`). The indexes of an active segment are read by `growing_index`, and written by the segment.
+
+
+IndexT = TypeVar("IndexT", bound="MappedIndex")
+
+
+class MappedIndex:
+    """The common part of OffsetIndex and TimeIndex: the file, its length and its entries as bytes.
+
+    `base_offset` is added to the relative offsets of the file. The index may be `size` bytes of a larger file, from
+    `begin` on. Raises FileNotFoundError. A mapping lives until the last lookup in it returns.
+    """
+
+    ENTRY: ClassVar[np.dtype[np.void]]
+    PACKED: ClassVar[struct.Struct]
+    OFFSETS: ClassVar[Column]
+
+    def __init__(self, path: str, base_offset: int, begin: int = 0, size: int | None = None) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._begin = begin
+        end = None if size is None else begin + size
+        self._stride = self.ENTRY.itemsize
+        with open(path, "rb", buffering=0) as file:
+            mapped = map_sealed(file.fileno(), begin, end)
+        self._mapped: npt.NDArray[np.uint8] | None = np.frombuffer(mapped, np.uint8)
+        self._entries = len(self._mapped) // self._stride
+
+    def __repr__(self) -> str:
+        state = "closed" if self._mapped is None else f"{self._entries} entries"
+        return f"{type(self).__name__}({self.path!r}, base_offset={self.base_offset}, {state})"
+
+    def __enter__(self: IndexT) -> IndexT:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def entries(self) -> int:
+        """The number of entries."""
+        return self._entries
+
+    def checksum(self) -> int:
+        """The CRC-32C of the file."""
+        return crc32c(self._data.data)
+
+    def close(self) -> None:
+        """Let go of the file; a second call does nothing."""
+        self._mapped = None
+
+    @property
+    def _data(self) -> npt.NDArray[np.uint8]:
+        if self._mapped is None:
+            raise ValueError(f"the index is closed: {self.path}")
+        return self._mapped
+
+    def _floor_slot(self, target: int, column: Column) -> int:
+        return floor_slot(self._data, self._entries, target, *column)
+
+    def _ceiling_slot(self, target: int, column: Column) -> int:
+        return self._floor_slot(target - 1, column) + 1
+
+    def _read(self, slot: int) -> tuple[int, int]:
+        # The two fields of an entry, as they are stored.
+        data = self._data
+        first, second = self.PACKED.unpack_from(data.data, slot * self._stride)
+        if first < 0 or second < 0:
+            raise self._negative(slot)
+        return first, second
+
+    def _check_length(self) -> None:
+        if len(self._data) % self._stride:
+            position = self._entries * self._stride
+            raise self._corrupt(
+                f"the length of the file is not a multiple of {self._stride}: rebuild the index", position=position
+            )
+
+    def _check_column(self, column: Column, what: str, *, step: int, largest: int) -> None:
+        slot = first_bad_slot(self._data, self._entries, step, largest, *column)
+        if slot >= 0:
+            raise self._corrupt(
+                f"an entry's {what} is out of order or range (a tail of zeros was not trimmed): rebuild the index",
+                position=slot * self._stride,
+            )
+
+    def _negative(self, slot: int) -> CorruptIndexError:
+        return self._corrupt("an entry has a negative number: rebuild the index", position=slot * self._stride)
+
+    def _unordered(self, slot: int) -> CorruptIndexError:
+        return self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)
+
+    def _corrupt(self, message: str, position: int) -> CorruptIndexError:
+        return CorruptIndexError(message, file=self.path, position=self._begin + position)
+
+
+# ---
+# The offset index, `<stem>.index`: from an offset to a position in the log file (Kafka's `OffsetIndex`).
+#
+#     position | type | field
+#     0        | i32  | relative offset: the last offset of an appended batch, less the segment's base offset
+#     4        | i32  | position of that batch in the log file
+#
+# Entries are big-endian, without a header, and sparse: one per `index.interval.bytes`, never for a segment's first
+# batch. Offsets strictly increase, and so do positions.
+
+
+OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+
+_OFFSET_KEY = (OFFSET_ENTRY.itemsize, 4)
+_POSITIONS = column(OFFSET_ENTRY, "position")
+
+
+class OffsetPosition(NamedTuple):
+    """An offset, absolute, and the position in the log file of the batch that ends with it."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(MappedIndex):
+    """The offset index of one segment, mapped; see MappedIndex for its arguments and the life of its file.
+
+    A lookup that meets a negative number raises CorruptIndexError. With other damage it returns an entry of the file
+    that is not above the target, but perhaps not the largest such entry: call `sanity_check` before you trust a file.
+    """
+
+    ENTRY: ClassVar[np.dtype[np.void]] = OFFSET_ENTRY
+    PACKED: ClassVar[struct.Struct] = struct.Struct(">ii")
+    OFFSETS: ClassVar[Column] = column(OFFSET_ENTRY, "relative_offset")
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """The entry with the largest offset not above `offset`, or (base offset, 0)."""
+        target = offset - self.base_offset
+        slot, relative_offset, position = floor_entry(self._data, self._entries, target, *_OFFSET_KEY)
+        if relative_offset < 0 or position < 0:
+            raise self._negative(slot)
+        return OffsetPosition(self.base_offset + relative_offset, position)
+
+    def ceiling(self, offset: int) -> OffsetPosition | None:
+        """The entry with the smallest offset not below `offset`, or None."""
+        slot = self._ceiling_slot(offset - self.base_offset, self.OFFSETS)
+        entry = self._at(slot) if slot < self._entries else None
+        if entry and entry.offset < offset:
+            raise self._unordered(slot)
+        return entry
+
+    def position_floor(self, position: int) -> OffsetPosition:
+        """The entry with the largest position not above `position`, or (base offset, 0)."""
+        return self._at(self._floor_slot(position, _POSITIONS))
+
+    def sanity_check(self, log_bytes: int | None = None) -> None:
+        """Raise CorruptIndexError unless offsets and positions increase and the positions are below `log_bytes`.
+
+        Stricter than Kafka's, which looks at the last entry only: 2 ms for a million entries.
+        """
+        self._check_length()
+        self._check_column(self.OFFSETS, "offset", step=1, largest=MAX_INT)
+        self._check_column(_POSITIONS, "position", step=1, largest=MAX_INT if log_bytes is None else log_bytes - 1)
+
+    def _at(self, slot: int) -> OffsetPosition:
+        if slot < 0:
+            return OffsetPosition(self.base_offset, 0)
+        relative_offset, position = self._read(slot)
+        return OffsetPosition(self.base_offset + relative_offset, position)
+
+
+# ---
+# The time index, `<stem>.timeindex`: from a timestamp to an offset (Kafka's `TimeIndex`).
+#
+#     position | type | field
+#     0        | i64  | timestamp: the largest one in the segment so far, ms
+#     8        | i32  | relative offset: the last offset of the batch that holds it, less the segment's base offset
+#
+# Entries are big-endian, without a header. Timestamps strictly increase, offsets never decrease. An entry (T, O)
+# says that no record up to O is later than T, so a search for a later time may start behind O. The last entry of a
+# sealed segment is its maximum; one slot of the preallocated file is kept free for it.
+
+
+TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+
+_TIME_KEY = (TIME_ENTRY.itemsize, 8)
+_TIMESTAMPS = column(TIME_ENTRY, "timestamp")
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp in ms, and the absolute offset up to which nothing is later."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex(MappedIndex):
+    """The time index of one segment, mapped; see MappedIndex for its arguments and the life of its file.
+
+    A lookup that meets a negative number raises CorruptIndexError. With other damage it returns an entry of the file
+    that is not above the target, but perhaps not the largest such entry: call `sanity_check` before you trust a file.
+    """
+
+    ENTRY: ClassVar[np.dtype[np.void]] = TIME_ENTRY
+    PACKED: ClassVar[struct.Struct] = struct.Struct(">qi")
+    OFFSETS: ClassVar[Column] = column(TIME_ENTRY, "relative_offset")
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
+        slot, entry_timestamp, relative_offset = floor_entry(self._data, self._entries, timestamp, *_TIME_KEY)
+        if slot < 0:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        if entry_timestamp < 0 or relative_offset < 0:
+            raise self._negative(slot)
+        return TimestampOffset(entry_timestamp, self.base_offset + relative_offset)
+
+    def sanity_check(self, next_offset: int | None = None) -> None:
+        """Raise CorruptIndexError unless timestamps increase and offsets, below `next_offset`, do not decrease.
+
+        Stricter than Kafka's, which looks at the first and the last entry only: 2 ms for a million entries.
+        """
+        largest = MAX_INT if next_offset is None else next_offset - 1 - self.base_offset
+        self._check_length()
+        self._check_column(_TIMESTAMPS, "timestamp", step=1, largest=MAX_LONG)
+        self._check_column(self.OFFSETS, "offset", step=0, largest=largest)
+
+
+def encode_time_entries(timestamps: npt.NDArray[np.int64], relative_offsets: npt.NDArray[np.int64]) -> bytes:
+    """The bytes of a time index with these entries.
+
+    Raises ValueError unless timestamps increase strictly and offsets do not decrease, OverflowError unless
+    timestamps are not negative and relative offsets between 0 and 2^31-1.
+    """
+    entries = np.empty(len(timestamps), TIME_ENTRY)
+    entries["timestamp"] = in_order("timestamps", timestamps, step=1, largest=MAX_LONG)
+    entries["relative_offset"] = in_order("relative offsets", relative_offsets, step=0, largest=MAX_INT)
+    return entries.tobytes()
+
+
+# ---
+# Lookups in the indexes of an active segment: entries are read in place, and never mapped or kept.
+#
+# Another process appends to such a file, and may cut it; a process that had it mapped would be killed (SIGBUS) by
+# touching a part that was cut. The segment's state tells how many bytes of entries count. Behind them
+# are newer entries, or zeros.
+
+
+#: Reads the bytes of the file from a position (in) to another (out); fewer if the file is shorter.
+ReadBytes = Callable[[int, int], memoryview | bytes]
+
+_OFFSETS, _POSITIONS_IN_PLACE = column(OFFSET_ENTRY, "relative_offset"), column(OFFSET_ENTRY, "position")
+_TIMESTAMPS_IN_PLACE = column(TIME_ENTRY, "timestamp")
+
+
+def floor_in_place(
+    read: ReadBytes, size: int, target: int, entry: np.dtype[np.void], key: Column
+) -> tuple[int, int, int]:
+    """(slot, first field, second field) of the last entry in `size` bytes whose key is not above `target`.
+
+    (-1, -1, 0) if there is none. Reads the last 8192 bytes first, then larger and larger parts before them.
+    """
+    stride = entry.itemsize
+    end, step = size // stride * stride, WARM_BYTES // stride * stride
+    while end > 0:
+        start = max(end - step, 0)
+        data = byte_array(read(start, end))
+        slot = floor_slot(data, len(data) // stride, target, *key)
+        if slot >= 0:
+            first, second = np.frombuffer(data.data, entry, 1, slot * stride)[0].item()
+            if first >= 0 and second >= 0:
+                return start // stride + slot, first, second
+        end, step = start, 2 * step
+    return -1, -1, 0
+
+
+class GrowingOffsetIndex:
+    """The first `size` bytes of a growing offset index; lookups as in OffsetIndex."""
+
+    def __init__(self, read: ReadBytes, size: int, base_offset: int) -> None:
+        self._read, self._size, self._base_offset = read, size, base_offset
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """The entry with the largest offset not above `offset`, or (base offset, 0)."""
+        return self._floor(offset - self._base_offset, _OFFSETS)
+
+    def position_floor(self, position: int) -> OffsetPosition:
+        """The entry with the largest position not above `position`, or (base offset, 0)."""
+        return self._floor(position, _POSITIONS_IN_PLACE)
+
+    def ceiling(self, offset: int) -> OffsetPosition | None:
+        """The entry with the smallest offset not below `offset`, or None."""
+        slot, *_ = floor_in_place(self._read, self._size, offset - self._base_offset - 1, OFFSET_ENTRY, _OFFSETS)
+        start = (slot + 1) * OFFSET_ENTRY.itemsize
+        data = self._read(start, min(start + OFFSET_ENTRY.itemsize, self._size))
+        if len(data) < OFFSET_ENTRY.itemsize:
+            return None
+        relative_offset, position = np.frombuffer(data, OFFSET_ENTRY)[0].item()
+        return OffsetPosition(self._base_offset + relative_offset, position)
+
+    def _floor(self, target: int, key: Column) -> OffsetPosition:
+        _, relative_offset, position = floor_in_place(self._read, self._size, target, OFFSET_ENTRY, key)
+        return OffsetPosition(self._base_offset + max(relative_offset, 0), position)
+
+
+class GrowingTimeIndex:
+    """The first `size` bytes of a growing time index; lookups as in TimeIndex."""
+
+    def __init__(self, read: ReadBytes, size: int, base_offset: int) -> None:
+        self._read, self._size, self._base_offset = read, size, base_offset
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
+        _, entry_timestamp, relative_offset = floor_in_place(
+            self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS_IN_PLACE
+        )
+        return TimestampOffset(
+            entry_timestamp if entry_timestamp >= 0 else NO_TIMESTAMP, self._base_offset + relative_offset
+        )

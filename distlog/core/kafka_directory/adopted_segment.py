@@ -1,0 +1,436 @@
+"""Takes a partition over as a broker would load it, segment by segment: recovers after a crash, and says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distlog.core.arrays import byte_array, numbers_of
+from distlog.core.batches.record_batch import CONTROL, Source
+from distlog.core.batches.record_decoder import BatchSelection, decode, decode_parts
+from distlog.core.batches.walk import Batches, BatchWalk
+from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
+from distlog.core.commits.producer_table import NONE, ProducerBatch
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.kafka_directory.log_dir import LogDir
+from distlog.core.kafka_directory.partition_folder import Epochs, PartitionFolder, PartitionName
+from distlog.core.kafka_directory.source_log import SourceLog, log_walk
+from distlog.core.maintenance.rebuild import complete_index
+from distlog.core.maintenance.verify_segment import CHECKS, IndexCheck
+from distlog.core.segments.segment_parts import index_facts
+from distlog.core.segments.segment_state import LogDescription, RecordFacts, UnfitBatchError
+from distlog.core.storage.backend import Part
+from distlog.core.times import NO_TIMESTAMP
+from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.core.transactions.producer_states import ProducerStates, batches_of, read_producer_snapshot
+
+# ---
+# Describes a segment that a broker wrote, from the headers of its batches; checks its indexes, or makes them anew.
+#
+# The headers tell all that a commit needs, also the checksum of the whole file: they hold the checksum of each
+# batch, and these can be joined. So a log is not read, except where a broker would read it too, after a crash.
+#
+# A log whose offsets are further apart than an index can tell becomes several segments: a broker splits it when it
+# loads it (KAFKA-6264; `LocalLog.splitOverflowedSegment`).
+
+
+_PART_BYTES = 4 << 20
+_INDEXES = (".index", ".timeindex", ".txnindex")
+
+
+class AdoptedSegment(NamedTuple):
+    """A segment to be committed.
+
+    `files` has by suffix the name of a broker's file that is right as it is, or the content of a file that was
+    missing or wrong. Of the file of the log, the bytes from `position` to `end` count. `damage` says why they end
+    there, if neither the file does nor another segment follows in it. `remade` are the suffixes of the indexes that
+    were made anew. `gap` is how many offsets there are between its last batch and the next segment. `is_sparse` means
+    that its batches leave out offsets, as those of a compacted log do.
+    """
+
+    info: SegmentInfo
+    files: Mapping[str, str | bytes]
+    position: int
+    damage: CorruptRecordError | None
+    remade: tuple[str, ...]
+    gap: int = 0
+    is_sparse: bool = False
+
+    @property
+    def end(self) -> int:
+        """The position in the file where its log ends."""
+        return self.position + self.info.log_bytes
+
+
+class LogState(NamedTuple):
+    """The state that a partition's batches leave for the next ones: open transactions, and its producers."""
+
+    transactions: OpenTransactions
+    producers: ProducerStates
+
+
+def take_segments(
+    folder: PartitionFolder,
+    base_offset: int,
+    end: int | None,
+    state: LogState,
+    interval_bytes: int,
+    *,
+    checked: bool,
+    split_at: int = 0,
+) -> Iterator[AdoptedSegment]:
+    """Describe the segment of `folder` that begins at `base_offset`, and ends at `end`, or with its last batch.
+
+    It is several if its offsets are too far apart for one, and two if a batch begins at offset `split_at` in it.
+    `state` is that of the log before it, and goes on to that behind it. With `checked` every checksum is compared.
+    Raises CorruptRecordError for a batch with a codec that Kafka does not have.
+    """
+    names: Mapping[str, str] = folder.loaded.segments[base_offset]
+    file, position = names[".log"], 0
+    begin: int | None = base_offset
+    while begin is not None:
+        look = _Look(folder, names, begin, end, folder.size(file), interval_bytes, state, split_at)
+        log = folder.log(file) if checked else folder.headers(file, look.indexes[".index"])
+        walk = log_walk(log, checked=checked, file=folder.path(file), start=position)
+        for batches in walk:
+            look.take(walk, batches)
+        yield look.finish(walk, position)
+        # the broker's indexes are those of the first part
+        names, position, begin = {".log": file}, walk.position, look.beyond
+
+
+@dataclass(slots=True)
+class _Look:
+    """One segment while its batches are passed."""
+
+    folder: PartitionFolder
+    names: Mapping[str, str]
+    base_offset: int
+    end: int | None
+    size: int
+    interval_bytes: int
+    state: LogState
+    split_at: int
+    log: LogDescription = field(init=False)
+    indexes: dict[str, bytes] = field(init=False)
+    checks: dict[str, IndexCheck] = field(init=False)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    newest_timestamp: int = NO_TIMESTAMP
+    newest: tuple[memoryview, Any] | None = None
+    has_old_formats: bool = False
+    is_sparse: bool = False
+    #: The base offset of the batch with which the next segment begins in the same log.
+    beyond: int | None = None
+
+    def __post_init__(self) -> None:
+        self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
+        self.indexes = {suffix: self._index(suffix) for suffix in _INDEXES}
+        self.checks = self._checks()
+
+    def _checks(self) -> dict[str, IndexCheck]:
+        """The checks of the index files that have entries which a log can have."""
+        description, _ = LogDescription(self.base_offset).describe(self.folder.name.partition, self._stem(), 0)
+        last = self.base_offset + MAX_INT + 1 if self.end is None else self.end
+        bounds = dataclasses.replace(description, next_offset=last, log_bytes=self.size)
+        checks = dict[str, IndexCheck]()
+        for suffix in _INDEXES:
+            with suppress(CorruptIndexError):
+                data = self.indexes[suffix]
+                part = Part.file(self.names.get(suffix, ""), len(data))
+                checks[suffix] = CHECKS[suffix](part, bounds, data)
+        return checks
+
+    def _stem(self) -> str:
+        return f"{self.base_offset:020d}"
+
+    def _index(self, suffix: str) -> bytes:
+        return self.folder.read(self.names[suffix]) if suffix in self.names else b""
+
+    def take(self, walk: BatchWalk, batches: Batches) -> None:
+        """Pass the next batches; ends the walk before one that cannot follow those before it."""
+        if self.base_offset < self.split_at <= int(batches.rows["base_offset"][-1]):
+            row = int(np.argmax(batches.rows["base_offset"] >= self.split_at))
+            self.beyond = int(batches.rows["base_offset"][row])
+            batches = walk.stop(batches, row, None)
+            if not len(batches.rows):
+                return
+        begin = self.log.next_offset
+        try:
+            self.log.add(batches.data, batches.rows)
+        except UnfitBatchError as error:
+            self.beyond = self._beyond(batches, error.row)
+            reason = f"a record batch cannot follow those before it: {error}" if self.beyond is None else None
+            batches = walk.stop(batches, error.row, reason)
+            if not len(batches.rows):
+                return
+            self.log.add(batches.data, batches.rows)
+        # a batch that was emptied by a cleaner hides nothing, and opens nothing
+        filled = batches.rows[batches.rows["record_count"] > 0]
+        self.aborted += self.state.transactions.see(batches.data, filled)
+        self.state.producers.see(batches.data, batches.rows)
+        for check in self.checks.values():
+            check.add(batches.rows, batches.position)
+        self._find_newest(batches)
+        self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - begin)
+        self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
+
+    def _beyond(self, batches: Batches, row: int) -> int | None:
+        """The base offset of a batch that was refused, if only the indexes of this segment cannot tell it."""
+        rows = batches.rows[row - 1 : row + 1] if row else batches.rows[:1]
+        bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
+        is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)
+        return bases[-1] if is_next and ends[-1] - self.base_offset > MAX_INT + 1 else None
+
+    def _find_newest(self, batches: Batches) -> None:
+        row = int(batches.rows["max_timestamp"].argmax())
+        if batches.rows["max_timestamp"][row] > self.newest_timestamp:
+            self.newest_timestamp = int(batches.rows["max_timestamp"][row])
+            self.newest = batches.data, batches.rows[row : row + 1].copy()
+
+    def finish(self, walk: BatchWalk, position: int) -> AdoptedSegment:
+        """The segment, from byte `position` of the file up to where the walk ended."""
+        created_ms = self.folder.modified_ms(self.names[".log"])
+        partition = self.folder.name.partition
+        info, made = self.log.describe(partition, self._stem(), created_ms)
+        files, remade = self._files(made)
+        kept = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
+        facts: dict[str, Any] = {
+            **self._record_facts(position),
+            **index_facts({suffix: kept.get(suffix, b"") for suffix in _INDEXES}),
+            "first_unstable_offset": self.state.transactions.first_offset,
+        }
+        end = self.end if self.beyond is None else self.beyond
+        gap = 0 if walk.damage is not None or end is None else max(0, end - info.next_offset)
+        info = dataclasses.replace(info, next_offset=info.next_offset + gap, **facts)
+        # within a file no other one can be missing
+        is_sparse = self.is_sparse or (gap > 0 and self.beyond is not None)
+        files = {".log": self.names[".log"], **files}
+        return AdoptedSegment(info, files, position, walk.damage, remade, gap, is_sparse)
+
+    def _files(self, made: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
+        """The index files that have entries, and the suffixes of those that the broker's do not serve for."""
+        present = self.indexes
+        sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
+        transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
+        files, remade = dict[str, str | bytes](), []
+        for suffix, data in {**made, ".txnindex": transactions}.items():
+            exact = suffix == ".txnindex"
+            if suffix in sound and (present[suffix] == data if exact else present[suffix] or not data):
+                files |= {suffix: self.names[suffix]} if present[suffix] else {}
+            else:
+                files |= {suffix: data} if data else {}
+                remade.append(suffix)
+        return files, tuple(remade)
+
+    def _record_facts(self, position: int) -> dict[str, Any]:
+        if self.has_old_formats:
+            file = self.names[".log"]
+            return _counted(self.folder.log(file), position, position + self.log.size, file)
+        return {"offset_of_max_timestamp": _first_newest(*self.newest)} if self.newest else {}
+
+
+def _first_newest(data: memoryview, batch: Any) -> int:
+    """The offset of the first record with the largest timestamp of its batch; -1 if the batch shows no record."""
+    if batch["attributes"][0] & CONTROL:
+        return -1
+    records = decode(data, batch, columns=("offset", "timestamp"))
+    timestamps = numbers_of(records.column(1).cast("int64"))
+    rows = np.flatnonzero(timestamps == batch["max_timestamp"][0])
+    return int(records.column(0)[int(rows[0])].as_py()) if len(rows) else -1
+
+
+def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
+    """The facts from the records themselves, where the headers of old formats lack them."""
+    facts = RecordFacts()
+    for batches in log_walk(log, checked=False, file=file, start=start, size=end):
+        source = Source(file, batches.position)
+        to_decode = BatchSelection(byte_array(batches.data), batches.rows, 0, 0, 0, MAX_LONG, source)
+        for records in decode_parts(to_decode, ("offset", "timestamp"), _PART_BYTES):
+            facts.add(records)
+    return facts.fields()
+
+
+# ---
+# Takes a partition over as a broker would load it: recovers after a crash, cuts what is not whole, and says so.
+
+
+_REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPartition:
+    """A partition to be committed; `notes` say what of its files was cut, left out or made anew.
+
+    `producer_snapshot` is the content of the snapshot at the log end.
+    """
+
+    name: PartitionName
+    folder: PartitionFolder
+    log_start_offset: int
+    log_end_offset: int
+    first_dirty_offset: int
+    segments: tuple[AdoptedSegment, ...]
+    producer_snapshot: bytes
+    epochs: Epochs
+    high_watermark: int
+    topic_id: uuid.UUID | None
+    notes: tuple[str, ...]
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of its logs."""
+        return sum(segment.info.log_bytes for segment in self.segments)
+
+    @property
+    def completeness(self) -> tuple[int, int, int]:
+        """Of the replicas of a partition, the one with the largest has all that was committed.
+
+        As when a leader is elected: the latest leader epoch with records counts first, then the log end offset.
+        """
+        return self.epochs[-1][0] if self.epochs else -1, self.log_end_offset, self.high_watermark
+
+    def actions(self) -> Iterator[Action]:
+        """The actions that give an empty partition this log."""
+        begin = self.segments[0].info.base_offset if self.segments else self.log_start_offset
+        if begin:
+            yield SetLogStartOffset(self.name.partition, begin)
+        yield from (Add(segment.info) for segment in self.segments)
+        if self.log_start_offset > begin:
+            yield SetLogStartOffset(self.name.partition, self.log_start_offset)
+        if self.first_dirty_offset > self.log_start_offset:
+            yield Cleaned(self.name.partition, self.first_dirty_offset)
+
+    def producers(self, known_end: int, most: int) -> tuple[ProducerBatch, ...]:
+        """Return the states of `most` producers for a commit, without the ones of batches below `known_end`."""
+        entries = read_producer_snapshot(self.producer_snapshot)
+        # those of open transactions, and then the last ones, if there are too many
+        order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
+        found = (batch for entry in entries[np.sort(order[-most:])] for batch in batches_of(entry))
+        return tuple(batch for batch in found if batch.is_within(known_end, self.log_end_offset))
+
+
+def take_partition(
+    log_dir: LogDir, name: PartitionName, interval_bytes: int, split_at: int = 0, *, is_compacted: bool = False
+) -> AdoptedPartition:
+    """Look at the partition's files; nothing is changed.
+
+    `interval_bytes` is `index.interval.bytes` of indexes that are made anew. If a batch begins at offset `split_at`,
+    so does a segment, and there are no notes on what is below. In a log that `is_compacted` gaps are right. Raises
+    CorruptRecordError for damage in a log that a broker would not find either when it starts.
+    """
+    folder = log_dir.folder(name)
+    state = LogState(OpenTransactions(), folder.producers())
+    notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
+    segments = list(_segments(log_dir, folder, state, interval_bytes, notes, split_at))
+    checkpoint = log_dir.log_start_offsets.get(name, 0)
+    end = segments[-1].info.next_offset if segments else checkpoint
+    if segments and end < checkpoint:
+        notes.append(f"the log ends at {end}, below its log start offset {checkpoint}: it is empty")
+        segments, end = [], checkpoint
+    start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
+    if is_compacted or name in log_dir.first_dirty_offsets or any(each.is_sparse for each in segments):
+        segments = [_compacted(each) for each in segments]
+    else:
+        notes += _gap_notes(segments, max(start, split_at))
+    high_watermark = log_dir.high_watermarks.get(name, 0)
+    if end < high_watermark:
+        lost = f"what a broker had acknowledged from {end} to {high_watermark} is not here"
+        notes.append(f"the log ends at {end}, below its high watermark {high_watermark}: {lost}")
+    return AdoptedPartition(
+        name,
+        folder,
+        start,
+        end,
+        min(log_dir.first_dirty_offsets.get(name, 0), end),
+        tuple(each for each in segments if each.info.next_offset > max(start, each.info.base_offset)),
+        _producers(folder, segments, state.producers, end).snapshot(),
+        folder.leader_epochs(start, end),
+        high_watermark,
+        folder.topic_id(),
+        tuple(notes),
+    )
+
+
+def _segments(
+    log_dir: LogDir,
+    folder: PartitionFolder,
+    state: LogState,
+    interval_bytes: int,
+    notes: list[str],
+    split_at: int,
+) -> Iterator[AdoptedSegment]:
+    """The segments up to the first that is damaged, and what there is to say of them."""
+    bases = list(folder.loaded.segments)
+    recovery_point = log_dir.recovery_points.get(folder.name, 0)
+    for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
+        # as a broker does: after a crash it looks through what may not have been synced
+        checked = not log_dir.clean and (end is None or end > recovery_point)
+        segments = take_segments(folder, base, end, state, interval_bytes, checked=checked, split_at=split_at)
+        for segment in segments:
+            if segment.damage is not None and not checked and end is not None:
+                raise segment.damage
+            if segment.info.base_offset >= split_at:
+                notes += _notes(folder, segment, bases[number + 1 :], split_at)
+            _check_end(folder, segment, end)
+            yield segment
+            if segment.damage is not None:
+                return
+
+
+def _compacted(segment: AdoptedSegment) -> AdoptedSegment:
+    """The segment of a compacted partition: it says so if it has gaps."""
+    if not segment.gap and not segment.is_sparse:
+        return segment
+    return segment._replace(info=dataclasses.replace(segment.info, compacted=True))
+
+
+def _gap_notes(segments: Iterable[AdoptedSegment], from_offset: int) -> Iterator[str]:
+    for info, gap in ((segment.info, segment.gap) for segment in segments):
+        if gap and info.next_offset > from_offset:
+            why = "a segment is missing, or the log was compacted: then adopt with cleanup.policy=compact"
+            yield f"no batch holds the offsets from {info.next_offset - gap} to {info.next_offset}: {why}"
+
+
+def _producers(
+    folder: PartitionFolder, segments: list[AdoptedSegment], known_states: ProducerStates, end: int
+) -> ProducerStates:
+    """The producers at the log end: `known_states`, unless these came from a snapshot behind the cut."""
+    if known_states.offset <= end:
+        return known_states
+    states = folder.producers(end)
+    for segment in segments:
+        log = folder.log(str(segment.files[".log"]))
+        for batches in log_walk(log, checked=False, file="", start=segment.position, size=segment.end):
+            states.see(batches.data, batches.rows)
+    return states
+
+
+def _check_end(folder: PartitionFolder, segment: AdoptedSegment, end: int | None) -> None:
+    """Raise CorruptRecordError if the segment's batches go on behind the beginning of the next one."""
+    if end is not None and segment.info.next_offset > end:
+        text = f"the log has batches behind offset {end}, where the next segment begins: restore it from a copy"
+        raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
+
+
+def _notes(folder: PartitionFolder, segment: AdoptedSegment, later: list[int], split_at: int) -> list[str]:
+    log, notes = str(segment.files[".log"]), []
+    is_split = split_at and segment.info.base_offset == split_at
+    if segment.position and not is_split:
+        text = "it becomes a segment of its own: its offsets are too far above those before it"
+        notes.append(f"{log}: from position {segment.position} on, {text}")
+    if segment.damage is not None:
+        cut = folder.size(log) - segment.end
+        notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
+        notes += [f"{base:020d}.log: left out, since it is behind what was cut" for base in later]
+    made = [_REMADE[suffix] for suffix in segment.remade if not (segment.position and is_split)]
+    return notes + ([f"{log}: made the {' and the '.join(made)} anew"] if made else [])

@@ -1,0 +1,708 @@
+"""The tools of the loops in `distlog.core.kernels`: the only module that imports numba."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache as remember
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite.ir as ir  # type: ignore[import-untyped]
+import numba
+import numpy as np
+from numba.core import cgutils, event, types
+from numba.core.codegen import get_host_cpu_features
+from numba.core.compiler_lock import global_compiler_lock
+from numba.extending import intrinsic, typeof_impl
+
+from distlog.core import VERSION
+
+# ---
+# CRC-32C of eight bytes by the processor's own instruction, SSE 4.2, if numba compiles for a processor that has it.
+#
+# Otherwise HAS_INSTRUCTION is False, and nothing may call `crc_of_word`.
+
+
+def _is_there() -> bool:
+    # Ask for numba's target, which is also its key for cached code, not for the features of this processor.
+    config: Any = numba.config
+    host_features: Any = get_host_cpu_features
+    features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return not config.DISABLE_JIT and "+sse4.2" in features.split(",")
+
+
+HAS_INSTRUCTION = _is_there()
+
+
+@intrinsic
+def _crc_of_word_compiled(typing_context: Any, crc: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word_type = ir.IntType(64)
+        kind = ir.FunctionType(word_type, [word_type, word_type])
+        step = builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", (), kind)
+        return builder.call(step, args)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+#: `crc_of_word(crc, word)`: the register `crc` after the eight bytes of `word`, both int64.
+crc_of_word: Any = _crc_of_word_compiled
+
+
+# ---
+# Where the machine code of kernels is kept, which code there is trusted, and the messages about it.
+#
+# The code of one state of the kernels' sources has a folder of its own, named by the version and a digest. It lies
+# in NUMBA_CACHE_DIR, beside the source, below the user's home, or below the temporary folder: in the first that can
+# be written. An image for containers, or an installation of another user, has the code that `distlog warmup` left
+# there, but can mostly not be written to. So a new folder begins with a copy of the code that was left in a better
+# place.
+#
+# Numba keeps code beside the source of a function. So each kernel says that its source is a copy in that folder,
+# which is the same for a library in an archive, wherever the archive lies.
+#
+# Kept code is pickled: its writer runs code in the process that reads it. So nothing is read or kept where
+# other users than this one, root, and the owner of the library's source may write. The log says so.
+
+
+_log = logging.getLogger("distlog")
+
+#: The folder of the library's source.
+_LIBRARY = Path(__file__).parents[2]
+_KERNELS = "distlog.core.kernels"
+#: How many states of the sources have code in one place; the ones that were not used for longest are deleted.
+_STATES_KEPT = 8
+#: How long a process waits for others that compile; all kernels together take half of that.
+_WAIT_S = 60.0
+#: The file that says which process compiles, by its lock.
+_TURN = "compiling"
+#: The folder for code below that of the source, as numba names it.
+_CODE = "__pycache__"
+
+#: The ids of kernels, which live as long as the process.
+_kernels: set[int] = set()
+#: Compilations that take longer are told of.
+_WORTH_A_LINE_S = 1.0
+
+
+def with_kept_code(function: Callable[..., Any], **options: Any) -> Any:
+    """`function` compiled by numba with these options; its code is loaded from the folder for code, or kept there."""
+    compiled = _cached(function, **options) or numba.njit(**options)(function)
+    _kernels.add(id(compiled))
+    return compiled
+
+
+def _cached(function: Callable[..., Any], **options: Any) -> Any | None:
+    source = _kept_source(function.__module__)
+    if source is None:
+        return None
+    config: Any = numba.config
+    original = function.__code__
+    function.__code__ = original.replace(co_filename=str(source))
+    # numba would prefer this folder to the one of the source
+    chosen, config.CACHE_DIR = config.CACHE_DIR, ""
+    try:
+        compiled = numba.njit(cache=True, **options)(function)
+        if compiled.stats.cache_path == str(source.parent / _CODE):
+            compiled._cache = _CompiledOnce(compiled._cache, _turn_of(source.parent / _TURN))
+            return compiled
+    except RuntimeError:
+        pass
+    finally:
+        config.CACHE_DIR = chosen
+    function.__code__ = original  # the folder cannot be written any more
+    return None
+
+
+class _Turn:
+    """The turn of one process of this machine to compile; numba's own lock guards this object from threads."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._depth, self._descriptor = file, 0, -1
+        self._is_patient = True
+
+    def take(self) -> None:
+        """Wait for the turn; if that takes too long, or the folder has no locks, go on without it from now on."""
+        self._depth += 1
+        if self._depth > 1 or not self._is_patient:
+            return  # a kernel that calls another compiles it in the same turn
+        deadline = time.monotonic() + _WAIT_S
+        with suppress(OSError):
+            self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            while time.monotonic() < deadline:
+                with suppress(BlockingIOError):
+                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                time.sleep(0.02)
+        self._is_patient = False
+
+    def give_back(self) -> None:
+        """End what `take` began."""
+        self._depth -= 1
+        if self._depth == 0 and self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+_turn_of = remember(_Turn)
+
+
+class _CompiledOnce:
+    """Numba's store of the code of one kernel, for processes that begin at once, as the workers of Spark do.
+
+    One of them compiles, and the others wait for its code.
+    """
+
+    def __init__(self, kept: Any, turn: _Turn) -> None:
+        self._kept, self._turn = kept, turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept, name)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """The code, or None if this process must compile it: it then has the turn."""
+        found = self._kept.load_overload(signature, context)
+        if found is None:
+            self._turn.take()
+            found = self._kept.load_overload(signature, context)
+            if found is not None:
+                self._turn.give_back()
+        return found
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        """Keep the code, and end the turn."""
+        try:
+            self._kept.save_overload(signature, data)
+        finally:
+            self._turn.give_back()
+
+    def fail(self) -> None:
+        """End the turn: there is no code, since the kernel could not be compiled."""
+        self._turn.give_back()
+
+
+def _kept_source(module: str) -> Path | None:
+    """The copy of the source of a module of kernels in the folder for code, or None if there is none."""
+    package, _, stem = module.rpartition(".")
+    folder, name = _folder(), f"{stem}.py"
+    source = _sources().get(name)
+    if package != _KERNELS or folder is None or source is None:
+        return None
+    copy = folder / name
+    with suppress(OSError):
+        if not copy.exists():
+            temporary = folder / f"{name}.{uuid.uuid4().hex}"
+            temporary.write_bytes(source)
+            os.utime(temporary, (0, 0))  # some versions of numba trust no code of a source with another time
+            temporary.replace(copy)
+    return copy
+
+
+@remember
+def _sources() -> dict[str, bytes]:
+    """By its path, each source file that a kernel may be made of, since a kernel has code of other files inlined."""
+    kernels, tuples = files(_KERNELS), files("distlog.core") / "kernel_tuples.py"
+    sources = {file.name: file.read_bytes() for file in kernels.iterdir() if file.name.endswith(".py")}
+    return {**sources, f"../{tuples.name}": tuples.read_bytes()}
+
+
+@remember
+def _folder() -> Path | None:
+    """The folder for code, made if need be; None if no place for it can be written, or none is trusted."""
+    digest = hashlib.sha256(repr((numba.__version__, sorted(_sources().items()))).encode()).hexdigest()
+    folders = [place / f"kernels-{VERSION}-{digest[:16]}" for place in _places()]
+    for number, folder in enumerate(folders):
+        try:
+            if not folder.exists():
+                _begin(folder, folders[:number])
+            tempfile.TemporaryFile(dir=folder).close()
+            os.utime(folder)
+        except OSError:
+            continue
+        if _is_trusted(folder / _CODE):
+            return folder
+    return None
+
+
+def _places() -> Iterator[Path]:
+    if chosen := numba.config.CACHE_DIR:  # type: ignore[attr-defined]
+        yield Path(chosen).absolute()
+    if _LIBRARY.exists():  # not in an archive
+        yield Path(__file__).parent / _CODE
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if caches.is_absolute():
+        yield caches / "distlog"
+    yield Path(tempfile.gettempdir()) / f"distlog-kernels-{os.geteuid()}"
+
+
+def _begin(folder: Path, better: list[Path]) -> None:
+    """Make a folder for code, with the code of the first of the `better` ones that has any."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
+    (temporary / _CODE).mkdir(parents=True)
+    try:
+        for left in (other / _CODE for other in better):
+            if os.access(left, os.R_OK) and _is_trusted(left):
+                for file in _code_in(left):
+                    shutil.copyfile(file, temporary / _CODE / file.name)
+                break
+        with suppress(OSError):  # another process was first
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    states = sorted(folder.parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime)
+    for state in states[:-_STATES_KEPT]:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@remember
+def _is_trusted(folder: Path) -> bool:
+    reason = distrust(folder, _LIBRARY)
+    if reason is not None:
+        _log.warning(
+            "code of distlog's kernels in %s is not used, since other users may write there, and so run code "
+            "here: %s; "
+            "set NUMBA_CACHE_DIR to a folder that you alone may write",
+            folder,
+            reason,
+        )
+    return reason is None
+
+
+def distrust(folder: Path, library: Path) -> str | None:
+    """Return the reason why users other than this one, root and `library`'s owner may write to `folder`, or None.
+
+    A folder below `library` is as safe as its source, so its parents are not checked.
+    """
+    owners = {0, os.geteuid()}
+    try:
+        if library.exists():
+            owners.add(library.stat().st_uid)
+        for path in (*_parents(folder, library), folder, folder.resolve(), *_code_in(folder)):
+            is_parent = path in folder.absolute().parents or path in folder.resolve().parents
+            reason = _distrust(path, owners, is_parent=is_parent)
+            if reason is not None:
+                return reason
+    except OSError as error:
+        return f"{folder} cannot be looked at: {error.strerror}"
+    return None
+
+
+def _distrust(path: Path, owners: set[int], *, is_parent: bool) -> str | None:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None  # another process has replaced a file, or nothing is there
+    if status.st_uid not in owners:
+        return f"{path} belongs to user {status.st_uid}"
+    is_link = stat.S_ISLNK(status.st_mode)
+    return f"other users may write {path}" if not is_link and _may_others_write(status, is_parent=is_parent) else None
+
+
+def _parents(folder: Path, library: Path) -> Iterator[Path]:
+    """The folders above, by their names and by where links lead."""
+    if library not in folder.parents:
+        yield from folder.absolute().parents
+        yield from folder.resolve().parents
+
+
+def _code_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.suffix in (".nbi", ".nbc")] if folder.exists() else []
+
+
+def _may_others_write(status: os.stat_result, *, is_parent: bool) -> bool:
+    if is_parent and status.st_mode & stat.S_ISVTX:
+        return False  # as in /tmp: users cannot rename or replace other users' files
+    # a user's own group has the number of the user
+    is_own_group = status.st_gid in (0, status.st_uid)
+    return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_own_group))
+
+
+class _Compilations(event.Listener):
+    """Logs once per process that kernels are compiled, and whether the next process must do it again.
+
+    A warning goes to standard error where a program has set no logging up. Less than a second is not worth one.
+    """
+
+    def __init__(self) -> None:
+        self._is_told = False
+        self._spent_s = 0.0
+        #: By thread, when the compilation of a kernel began.
+        self._begun: dict[int, float] = {}
+
+    def on_start(self, event: Any) -> None:
+        """The compilation of a function begins, be it a kernel or a part of one."""
+        if self._is_told:
+            return
+        thread, now = threading.get_ident(), time.monotonic()
+        if thread not in self._begun and id(event.data.get("dispatcher")) in _kernels:
+            self._begun[thread] = now
+        if thread in self._begun:
+            self._tell(self._spent_s + now - self._begun[thread])
+
+    def on_end(self, event: Any) -> None:
+        """It has ended, perhaps in an error."""
+        dispatcher = event.data.get("dispatcher")
+        kept = getattr(dispatcher, "_cache", None)
+        # numba's `is_failed` says the opposite of its name
+        if isinstance(kept, _CompiledOnce) and event._exc_details and event._exc_details[0]:
+            kept.fail()
+        if not self._is_told and id(dispatcher) in _kernels:
+            self._spent_s += time.monotonic() - self._begun.pop(threading.get_ident(), time.monotonic())
+            self._tell(self._spent_s)
+
+    def _tell(self, spent_s: float) -> None:
+        folder = _folder()
+        if folder is None:
+            _log.warning(
+                "compiling distlog's kernels takes some seconds, in each process anew, since no folder for the code "
+                "can be written: set NUMBA_CACHE_DIR to a folder of your own"
+            )
+        elif spent_s > _WORTH_A_LINE_S:
+            _log.warning("compiling distlog's kernels takes some seconds, once: the code is kept in %s", folder)
+        self._is_told = folder is None or spent_s > _WORTH_A_LINE_S
+
+
+if not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    event.register("numba:compile", _Compilations())  # type: ignore[no-untyped-call]
+
+
+# ---
+# The decorators behind every kernel.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
+COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+
+# Numba then counts no references to arrays when one function passes them to the next. Nothing calls a kernel from C.
+_UNCOUNTED: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+#: Parts are called by kernels alone, so their code needs no way in from Python.
+_PART: Any = {**_UNCOUNTED, "no_cpython_wrapper": True}
+
+#: A constant, as the argument of a part, that is not a type of its own: one compilation then serves all values.
+constant: Any = np.int64 if COMPILED else int
+
+# A fork waits until no thread loads or compiles a kernel. Otherwise the child would find numba's lock held forever,
+# since it does not have the thread that holds it, and the state that the lock guards half changed.
+os.register_at_fork(
+    before=global_compiler_lock.acquire,
+    after_in_parent=global_compiler_lock.release,
+    after_in_child=global_compiler_lock.release,
+)
+
+
+def kernel(function: F) -> F:
+    """Compile `function` on first call to run without the interpreter lock; the machine code is kept.
+
+    `kept_code` says where. If no folder for compiled code can be written, the kernel compiles once per process.
+    """
+    return _kept(function, nogil=True)
+
+
+def fill_kernel(function: F) -> F:
+    """A kernel that creates no array and only fills the arrays that it is given.
+
+    Numba then counts no references. That matters where arrays are passed on to `inlined` functions: counting costs
+    several times as much as reading a varint.
+    """
+    return _kept(function, **_UNCOUNTED)
+
+
+class _Part:
+    """A function that kernels call: its code has no way in from Python, and takes a third less time to compile."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.compiled = numba.njit(**_PART, **options)(function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Refuse, since the code would crash: in Python wrap the part in a kernel."""
+        raise NotImplementedError(f"{self.compiled.__name__} is called by kernels alone")
+
+
+@typeof_impl.register(_Part)
+def _type_of_part(part: _Part, context: Any) -> Any:
+    return types.Dispatcher(part.compiled)
+
+
+def inlined(function: F) -> F:
+    """A part of fill kernels, merged into each of them by LLVM; it creates no array either.
+
+    Each costs some 50 ms to compile, for each set of types, in a process without kept code: prefer few, of some size.
+    """
+    return cast(F, _Part(function, forceinline=True)) if COMPILED else function
+
+
+def called(function: F) -> F:
+    """A part as `inlined`, but LLVM has one copy of it in a kernel: for what is long, or seldom runs."""
+    return cast(F, _Part(function)) if COMPILED else function
+
+
+def _kept(function: F, **options: Any) -> F:
+    return cast(F, with_kept_code(function, **options) if COMPILED else numba.njit(**options)(function))
+
+
+# ---
+# Operations that numba's arrays lack: access without an index check, unaligned words, memcpy on a slice, and
+# prefetch.
+#
+# Numba tests every index for a negative value, which counts from the end; that took a seventh of a scan of records.
+# Nothing is checked here: the calling kernel must have compared its positions with the end it was given. Arrays
+# must be contiguous; a kernel that is given others is not compiled. With NUMBA_DISABLE_JIT=1 plain Python takes
+# over, so that kernels run, slowly, without a compiler; Python does check.
+
+
+def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
+    if index < 0 or index > array.size - count:
+        raise IndexError(f"{count} items from {index} on, of {array.size}")
+    return index
+
+
+def _item_at_python(array: np.ndarray, index: int) -> int:
+    return int(array[_checked(index, array)])
+
+
+def _put_at_python(array: np.ndarray, index: int, value: int) -> None:
+    array[_checked(index, array)] = value
+
+
+def _word_at_python(data: np.ndarray, position: int) -> int:
+    return int.from_bytes(data[_checked(position, data, 8) :][:8].tobytes(), "little", signed=True)
+
+
+def _half_word_at_python(data: np.ndarray, position: int) -> int:
+    return int.from_bytes(data[_checked(position, data, 4) :][:4].tobytes(), "little")
+
+
+def _int_at_python(data: np.ndarray, position: int, width: int) -> int:
+    return int.from_bytes(data[_checked(position, data, width) :][:width].tobytes(), "big", signed=True)
+
+
+def _put_int_at_python(target: np.ndarray, position: int, width: int, value: int) -> None:
+    written = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "big")
+    target[_checked(position, target, width) :][:width] = np.frombuffer(written, np.uint8)
+
+
+def _copy_bytes_python(
+    target: np.ndarray, target_position: int, source: np.ndarray, source_position: int, count: int
+) -> None:
+    found = source[_checked(source_position, source, count) :][:count]
+    target[_checked(target_position, target, count) :][:count] = found
+
+
+def _wrapped_python(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _bits_of_python(value: int) -> int:
+    return value.bit_length()
+
+
+def _low_zeros_python(word: int) -> int:
+    return (word & -word).bit_length() - 1 if word else 64
+
+
+def _prefetch_python(data: np.ndarray, index: int) -> None:
+    """Does nothing: Python has no prefetch."""
+
+
+def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    """The address of an item, for intrinsics."""
+    if array_type.layout != "C":
+        raise TypeError("kernels take contiguous arrays")
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
+
+
+@intrinsic
+def _item_at_compiled(typing_context: Any, array: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        item = builder.load(pointer_to_item(context, builder, signature.args[0], *args))
+        extend = builder.sext if getattr(array.dtype, "signed", False) else builder.zext
+        return extend(item, ir.IntType(64)) if item.type.width < 64 else item
+
+    return types.int64(array, types.int64), codegen
+
+
+@intrinsic
+def _put_at_compiled(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, _, value_type = signature.args
+        item = context.cast(builder, args[2], value_type, array_type.dtype)
+        data = context.data_model_manager[array_type.dtype].as_data(builder, item)
+        builder.store(data, pointer_to_item(context, builder, array_type, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, value), codegen
+
+
+@intrinsic
+def _word_at_compiled(typing_context: Any, data: Any, position: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], *args)
+        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+
+    return types.int64(data, types.int64), codegen
+
+
+@intrinsic
+def _half_word_at_compiled(typing_context: Any, data: Any, position: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], *args)
+        word = builder.load(builder.bitcast(pointer, ir.IntType(32).as_pointer()), align=1)
+        return builder.zext(word, ir.IntType(64))
+
+    return types.int64(data, types.int64), codegen
+
+
+def _swapped(builder: Any, value: Any) -> Any:
+    # x86-64 and AArch64, which numba compiles for, are little-endian; LLVM makes load and swap one instruction
+    return builder.bswap(value) if value.type.width > 8 else value
+
+
+@intrinsic(prefer_literal=True)
+def _int_at_compiled(typing_context: Any, data: Any, position: Any, width: Any) -> Any:
+    kind = ir.IntType(8 * width.literal_value)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        value = _swapped(builder, builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1))
+        return builder.sext(value, ir.IntType(64)) if kind.width < 64 else value
+
+    return types.int64(data, types.int64, width), codegen
+
+
+@intrinsic(prefer_literal=True)
+def _put_int_at_compiled(typing_context: Any, target: Any, position: Any, width: Any, value: Any) -> Any:
+    kind = ir.IntType(8 * width.literal_value)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        cut = builder.trunc(args[3], kind) if kind.width < 64 else args[3]
+        builder.store(_swapped(builder, cut), builder.bitcast(pointer, kind.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, width, types.int64), codegen
+
+
+@intrinsic
+def _copy_bytes_compiled(
+    typing_context: Any, target: Any, target_position: Any, source: Any, source_position: Any, count: Any
+) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        origin = pointer_to_item(context, builder, signature.args[2], args[2], args[3])
+        cgutils.raw_memcpy(builder, to, origin, args[4], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _bits_of_compiled(typing_context: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zeros = builder.ctlz(args[0], cgutils.false_bit)
+        return builder.sub(zeros.type(64), zeros)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _low_zeros_compiled(typing_context: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], cgutils.false_bit)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
+        pointer = builder.bitcast(pointer_to_item(context, builder, signature.args[0], *args), byte_pointer)
+        # prefetch for a read, keep the line in all caches, and as data
+        builder.call(fetch, [pointer, flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), codegen
+
+
+@inlined
+def _wrapped_compiled(value: int) -> int:
+    return value
+
+
+#: `item_at(array, index)`: an item of integers or booleans as an int64, since numba makes a float where signed meets
+#: unsigned; an item of uint64 is taken as signed.
+item_at: Any = _item_at_compiled if COMPILED else _item_at_python
+
+#: `put_at(array, index, value)`: store an item.
+put_at: Any = _put_at_compiled if COMPILED else _put_at_python
+
+#: `word_at(data, position)`: the 8 bytes from `position` as a little-endian int64.
+word_at: Any = _word_at_compiled if COMPILED else _word_at_python
+
+#: `half_word_at(data, position)`: the 4 bytes from `position` as a little-endian number, not negative.
+half_word_at: Any = _half_word_at_compiled if COMPILED else _half_word_at_python
+
+#: `int_at(data, position, width)`: the signed big-endian integer of `width` bytes, a literal: 1, 2, 4 or 8.
+int_at: Any = _int_at_compiled if COMPILED else _int_at_python
+
+#: `put_int_at(target, position, width, value)`: write the low `width` bytes of `value`, big-endian.
+put_int_at: Any = _put_int_at_compiled if COMPILED else _put_int_at_python
+
+#: `copy_bytes(target, target_position, source, source_position, count)`: the slices must not overlap.
+copy_bytes: Any = _copy_bytes_compiled if COMPILED else _copy_bytes_python
+
+#: `bits_of(value)`: how many bits a value that is not negative takes; 0 for 0.
+bits_of: Any = _bits_of_compiled if COMPILED else _bits_of_python
+
+#: `low_zeros(word)`: the number of zero bits below the lowest bit that is set; 64 if none is.
+low_zeros: Any = _low_zeros_compiled if COMPILED else _low_zeros_python
+
+#: `prefetch(array, index)`: begin to fetch an item that will be needed soon; any index is safe.
+prefetch: Any = _prefetch_compiled if COMPILED else _prefetch_python
+
+#: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
+wrapped: Any = _wrapped_compiled if COMPILED else _wrapped_python
+
+
+# ---
+# Files for kernels: the calls of the C library that open, read and close one, without the interpreter lock.
+
+
+#: `open_file(name, flags)`: a file descriptor, negative when it fails. `name` is a pointer.
+open_file: Any = types.ExternalFunction("open", types.int32(types.voidptr, types.int32))
+
+#: `read_at(file, target, count, position)`: the bytes read to the pointer `target`, at most `count`; negative when it
+#: fails.
+read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
+
+#: `close_file(file)`.
+close_file: Any = types.ExternalFunction("close", types.int32(types.int32))
+
+
+@intrinsic
+def _pointer_to_compiled(typing_context: Any, array: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return pointer_to_item(context, builder, signature.args[0], *args)
+
+    return types.voidptr(array, types.int64), codegen
+
+
+#: `pointer_to(array, index)`: the address of an item, for these calls.
+pointer_to: Any = _pointer_to_compiled

@@ -1,0 +1,690 @@
+"""One segment on a local disk that is appended to in place: Kafka's `LogSegment`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
+from operator import itemgetter
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.arrays import numbers_of
+from distlog.core.batches.record_batch import check_crcs
+from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.walk import Batches
+from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
+from distlog.core.errors import CorruptRecordError, StorageError
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.kernels.index import MAX_TIMESTAMP
+from distlog.core.kernels.segment_fold import (
+    BASE_OFFSET,
+    NEXT_OFFSET,
+    OFFSET_OF_MAX,
+    POSITION,
+    PRODUCER_BITS,
+    PRODUCERS,
+    ROLL_TIMESTAMP,
+    TRANSACTIONS,
+)
+from distlog.core.log import segment_recovery
+from distlog.core.log.segment_files import FileCalls, SegmentFiles
+from distlog.core.log.segment_recovery import (
+    WALK_BYTES,
+    Behind,
+    DamagedLogError,
+    Kept,
+    Recovery,
+    batches_from,
+    sound_batches,
+)
+from distlog.core.segments.segment_state import (
+    BY_HEADERS,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TXN_INDEX,
+    Longs,
+    Numbers,
+    SegmentState,
+    emptied,
+    fold,
+    fold_seal,
+    pack_state,
+    places,
+)
+from distlog.core.segments.segment_writer import jittered, time_span
+from distlog.core.transactions.open_transactions import OpenTransactions
+
+# ---
+# When a log must be synced: the rules of `flush.messages` and `flush.ms`, as Kafka's UnifiedLog and LogManager ask.
+#
+# An append counts messages, and its caller waits for the sync. The time must be looked at also while
+# there are no appends: a writer does that for its own records, the LogManager for those of any process.
+
+
+_ends = itemgetter(*places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
+
+
+class Unflushed(NamedTuple):
+    """The end of a log that is not known to be on the device: its offsets and bytes, and when the last sync began.
+
+    The time is in ms since 1970; before the first sync, it is when the segment was created.
+    """
+
+    messages: int
+    size: int
+    flushed_ms: int
+
+    @classmethod
+    def of(cls, numbers: Numbers) -> Unflushed:
+        """Take it from the numbers of a segment."""
+        end, position, flushed_end, flushed_position, flushed_ms = _ends(numbers.tolist())
+        return cls(end - flushed_end, position - flushed_position, flushed_ms)
+
+
+def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], int]) -> bool:
+    """True if `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago by the `clock`."""
+    if unflushed.messages <= 0 or unflushed.messages >= config.flush_messages:
+        return unflushed.messages > 0
+    # a clock that was set back counts as a long time, since the true time is unknown
+    return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms
+
+
+# ---
+# Reads a segment that is being appended to, up to the end that its numbers had at one moment.
+#
+# `reading.files.segment_reader` reads sealed segments, from maps; here everything is read in place (`ActiveIndex`).
+
+
+#: Bytes read to find a batch by its header, and to look for a time.
+_HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10
+
+
+class BatchPlace(NamedTuple):
+    """The place of a batch: its offsets, its position in the log file, and its size."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    size: int
+
+
+class ReadBatches(NamedTuple):
+    """The result of a read: bytes that begin with a batch, and may end inside one.
+
+    `is_cut` says that not even the first batch is whole.
+    """
+
+    start_offset: int
+    base_offset: int
+    position: int
+    data: memoryview
+    is_cut: bool
+
+
+class TimedOffset(NamedTuple):
+    """A record that was found by its time (ms), and the leader epoch of its batch; -1 if that has none."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def translate(files: SegmentFiles, numbers: Numbers, offset: int) -> BatchPlace | None:
+    """The first batch whose last offset is `offset` or above; None if there is none."""
+    for batches in _from_offset(files, numbers, offset, _HEADER_STEP):
+        rows = batches.rows
+        last = rows["base_offset"] + rows["last_offset_delta"]
+        row = int(np.searchsorted(last, offset))
+        if row < len(rows):
+            position, size, base_offset = (int(rows[name][row]) for name in ("position", "size", "base_offset"))
+            return BatchPlace(base_offset, int(last[row]), batches.position + position, size)
+    return None
+
+
+def read(
+    files: SegmentFiles,
+    numbers: Numbers,
+    start_offset: int,
+    max_size: int,
+    max_position: int | None = None,
+    *,
+    min_one_batch: bool = False,
+) -> ReadBatches | None:
+    """Read from the batch that holds `start_offset`, or the next one, on; None if there is none.
+
+    Gives at most `max_size` bytes, but with `min_one_batch` at least the whole first batch. Gives no bytes from
+    `max_position` on. Raises ValueError for a negative size.
+    """
+    if max_size < 0:
+        raise ValueError(f"a size must not be negative: {max_size}")
+    place = translate(files, numbers, start_offset)
+    if place is None:
+        return None
+    wanted = max(max_size, place.size) if min_one_batch else max_size
+    limit = int(numbers[POSITION]) if max_position is None else min(max_position, int(numbers[POSITION]))
+    data = files.log.read(place.position, min(place.position + wanted, max(limit, place.position)))
+    return ReadBatches(start_offset, int(numbers[BASE_OFFSET]), place.position, data, data.nbytes < place.size)
+
+
+def find_offset_by_timestamp(
+    files: SegmentFiles, numbers: Numbers, timestamp: int, starting_offset: int
+) -> TimedOffset | None:
+    """The first record at or after `timestamp` (ms) from `starting_offset` on; None if there is none."""
+    _, delta = files.times.floor(timestamp, int(numbers[TIME_INDEX]))
+    begin = max(int(numbers[BASE_OFFSET]) + delta, starting_offset)
+    for batches in _from_offset(files, numbers, begin, _TIME_STEP):
+        for row in np.flatnonzero(batches.rows["max_timestamp"] >= timestamp):
+            match = _first_in_batch(files, batches, int(row), timestamp, starting_offset)
+            if match is not None:
+                return match
+    return None
+
+
+def with_newest_offset(files: SegmentFiles, numbers: Numbers) -> Numbers:
+    """`numbers` with the offset of the first record with the largest timestamp; searched if no header told it.
+
+    It stays unknown if its batch is damaged: an append, or a drop of the topic, must be able to end the segment.
+    """
+    if numbers[OFFSET_OF_MAX] >= 0 or numbers[MAX_TIMESTAMP] < 0:
+        return numbers
+    known = numbers.copy()
+    with suppress(CorruptRecordError):
+        newest = find_offset_by_timestamp(files, numbers, int(numbers[MAX_TIMESTAMP]), int(numbers[BASE_OFFSET]))
+        known[OFFSET_OF_MAX] = -1 if newest is None else newest.offset
+    return known
+
+
+def _first_in_batch(
+    files: SegmentFiles, batches: Batches, row: int, timestamp: int, starting_offset: int
+) -> TimedOffset | None:
+    batch, where = batches.rows[row : row + 1], batches.position
+    check_crcs(batches.data, batch, file=files.log.path, file_position=where)
+    records = decode(
+        batches.data,
+        batch,
+        columns=("offset", "timestamp"),
+        start_offset=starting_offset,
+        file=files.log.path,
+        file_position=where,
+    )
+    timestamps = numbers_of(records.column(1).cast("int64"))
+    matches = np.flatnonzero(timestamps >= timestamp)
+    if not len(matches):
+        return None
+    first = int(matches[0])
+    return TimedOffset(int(timestamps[first]), records.column(0)[first].as_py(), int(batch["leader_epoch"][0]))
+
+
+def _from_offset(files: SegmentFiles, numbers: Numbers, offset: int, step: int) -> Iterator[Batches]:
+    """Batches from the index's entry for `offset` on; from the log's start if the index does not fit the log."""
+    base_offset, end = int(numbers[BASE_OFFSET]), int(numbers[POSITION])
+    delta, position = files.offsets.floor(offset - base_offset, int(numbers[OFFSET_INDEX]))
+    walk = batches_from(files.log, position, end, step)
+    if delta < 0:
+        return walk
+    with suppress(CorruptRecordError):
+        first = next(walk, None)
+        if first is not None and _ends_at(first, base_offset + delta):
+            return chain([first], walk)
+    # a recovery in another process may have dropped this entry or batch meanwhile
+    return batches_from(files.log, 0, end, step)
+
+
+def _ends_at(batches: Batches, offset: int) -> bool:
+    first = batches.rows[0]
+    return int(first["base_offset"]) + int(first["last_offset_delta"]) == offset
+
+
+# ---
+# A segment on a local disk as far as it is read. No lock is needed: nothing behind the known end is read.
+
+
+class ReadableSegment:
+    """A segment in `folder` whose state is known. Errors of the disk are raised as StorageError.
+
+    Only a subclass may be `writable`, and gives the system `calls` that change files.
+    """
+
+    def __init__(
+        self, folder: str, state: SegmentState, config: TopicConfig, calls: FileCalls = os, *, writable: bool = False
+    ) -> None:
+        self.stem, self.config = state.stem, config
+        self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
+        self._files.check_size()
+        self._numbers, self._interval = state.numbers(), config.index_interval_bytes
+
+    @property
+    def state(self) -> SegmentState:
+        """The state now."""
+        return SegmentState.of_numbers(self.stem, self._numbers)
+
+    def packed_state(self) -> bytes:
+        """`state.pack()`, without making a SegmentState."""
+        return pack_state(self.stem, self._numbers)
+
+    @property
+    def file(self) -> str:
+        """The path of the log."""
+        return self._files.log.path
+
+    @property
+    def is_preallocated(self) -> bool:
+        """True if the log is as long from the start as it may become."""
+        return self._files.log_bytes > 0
+
+    @property
+    def is_open(self) -> bool:
+        """True if this process has the log open."""
+        return self._files.log.is_open
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of its first record."""
+        return int(self._numbers[BASE_OFFSET])
+
+    @property
+    def has_producers(self) -> bool:
+        """True if batches carry producer ids."""
+        return bool(self._numbers[PRODUCER_BITS] & PRODUCERS)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last one."""
+        return int(self._numbers[NEXT_OFFSET])
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms; -1 if there is none."""
+        return int(self._numbers[MAX_TIMESTAMP])
+
+    @property
+    def size(self) -> int:
+        """The bytes of the log."""
+        return int(self._numbers[POSITION])
+
+    @property
+    def unflushed(self) -> Unflushed:
+        """The part that is not known to be on the device."""
+        return Unflushed.of(self._numbers)
+
+    def read(
+        self, start_offset: int, max_size: int, max_position: int | None = None, *, min_one_batch: bool = False
+    ) -> ReadBatches | None:
+        """See `segment_reads.read`."""
+        return read(self._files, self._numbers, start_offset, max_size, max_position, min_one_batch=min_one_batch)
+
+    def translate_offset(self, offset: int) -> BatchPlace | None:
+        """See `segment_reads.translate`."""
+        return translate(self._files, self._numbers, offset)
+
+    def find_offset_by_timestamp(self, timestamp: int, starting_offset: int | None = None) -> TimedOffset | None:
+        """See `segment_reads.find_offset_by_timestamp`; starts at the base offset by default."""
+        begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
+        return find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
+
+    def batches(self, position: int) -> Iterator[Batches]:
+        """The batches from `position` on; see `batches_from`."""
+        return batches_from(self._files.log, position, self.size, WALK_BYTES)
+
+    def behind(self) -> Behind:
+        """The part of the log behind the state's end."""
+        return segment_recovery.behind_of(self._files, self._numbers)
+
+    def damage(self, kept: Kept) -> DamagedLogError | None:
+        """See `segment_recovery.damage`."""
+        return segment_recovery.damage(self._files, self._numbers, self.behind(), kept)
+
+    def end_behind(self) -> int:
+        """The offset behind the last of the sound batches behind the state's end that can be walked to; 0: none."""
+        sound, end = self.behind().sound, 0
+        if sound is not None:
+            for batches in sound_batches(self._files.log, sound[0], self._files.log.size(), sound[1]):
+                end = segment_recovery.next_offset_of(batches.rows)
+        return end
+
+    def has_its_end(self) -> bool:
+        """True if a batch of the log ends where the state does; reads the headers behind an index entry.
+
+        True too where there is no index to find it by.
+        """
+        if not self.seems_to_have_entries():
+            return True
+        try:
+            last = self.translate_offset(self.next_offset - 1) if self.size else None
+        except CorruptRecordError:
+            return False
+        return not self.size or (last is not None and last.position + last.size == self.size)
+
+    def look_through(self, transactions: OpenTransactions) -> SegmentState:
+        """The state that `LogSegment.recover_tail` would come to; nothing is written or cut."""
+        opened = self._open_at_end(transactions)
+        numbers = segment_recovery.look_through(self._files, self._numbers, self._interval, opened)
+        return SegmentState.of_numbers(self.stem, numbers)
+
+    def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
+        """The transactions that are open at the known end, if `transactions` are where the segment begins."""
+        if self._numbers[PRODUCER_BITS] & TRANSACTIONS:
+            for batches in self.batches(0):
+                transactions.see(batches.data, batches.rows)
+        return transactions
+
+    def has_its_bytes(self) -> bool:
+        """True if the log is as long as the state says, and the indexes have the entries that it counts.
+
+        Reads the entries, and compares their checksums; reads nothing of the log.
+        """
+        return self._files.log.size() >= self.size and self._files.has_entries(self._numbers)
+
+    def seems_to_have_entries(self) -> bool:
+        """See `SegmentFiles.seems_to_have_entries`."""
+        return self._files.seems_to_have_entries(self._numbers)
+
+    def unknown_bytes(self) -> int:
+        """See `segment_recovery.unknown_bytes`."""
+        return segment_recovery.unknown_bytes(self._files, self._numbers)
+
+    def close(self) -> None:
+        """Close the files, which stay as they are; nothing is flushed."""
+        self._files.close()
+
+
+@contextmanager
+def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
+    """Close the segment's files when the block raises."""
+    try:
+        yield
+    except BaseException:
+        segment.close()
+        raise
+
+
+# ---
+# Decides whether the next batches need a new segment: Kafka's `LogSegment.shouldRoll`.
+#
+# The span of time is that of `segments.roll`. An empty segment takes everything that fits its offsets, so that one
+# roll does not lead to another.
+
+
+(_CREATED,) = places(("created_ms",))
+
+
+def time_span_of(stem: str, config: TopicConfig) -> int:
+    """The time in ms that the records of the segment `stem` may span; the same in all processes."""
+    return jittered(time_span(config), config, Random(stem))
+
+
+def must_roll(
+    numbers: Numbers,
+    config: TopicConfig,
+    span_ms: int,
+    clock: Callable[[], int],
+    size: int,
+    max_timestamp: int,
+    max_offset: int,
+) -> bool:
+    """True if batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment.
+
+    They do if they would pass `segment.bytes`, are more than `span_ms` later than the first batch (by the clock if
+    that has no time), find an index full, or have an offset that an index cannot hold.
+    """
+    if not 0 <= max_offset - int(numbers[BASE_OFFSET]) <= MAX_INT:
+        return True
+    position = int(numbers[POSITION])
+    if position == 0:
+        return False
+    if position + size > config.segment_size or _index_is_full(numbers, config.segment_index_bytes):
+        return True
+    begin = int(numbers[ROLL_TIMESTAMP])
+    waited_ms = max_timestamp - begin if begin >= 0 else clock() - int(numbers[_CREATED])
+    return waited_ms > span_ms
+
+
+def _index_is_full(numbers: Numbers, room: int) -> bool:
+    # one slot of the time index is for the last entry
+    offsets, times = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
+    return offsets + OFFSET_ENTRY.itemsize > room or times + 2 * TIME_ENTRY.itemsize > room
+
+
+# ---
+# One segment on a local disk that is appended to in place: Kafka's `LogSegment`.
+#
+# It knows nothing of locks, commits and topics. Callers that append, recover, truncate or seal hold the partition's
+# lock; `readable_segment` has what needs none. Many processes have a segment open: `resume` takes over the state
+# that another one left. Its files are read and written, never mapped (`active_index` says why). `close` does not
+# change their length: only `seal` trims, since others may be appending.
+
+
+(_UNSTABLE,) = places(("first_unstable_offset",))
+_FLUSHED = list(places(("flushed_offset", "flushed_position")))
+_TORN = "what was half written could not be cut off: recover it"
+(_FLUSHED_MS,) = places(("flushed_ms",))
+#: A process ended, and the machine goes on.
+STANDING = Kept()
+_SYNC_FAILED = "a sync failed, so what is on the device is unknown: recover it"
+
+
+class LogSegment(ReadableSegment):
+    """A segment that can be changed; `clock` tells the time in ms, `calls` are the system calls that change files.
+
+    Errors of the disk are raised as StorageError, or StorageFullError if it is full. After an error that leaves doubt
+    about the files' content, every change is refused until `recover`.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        state: SegmentState,
+        config: TopicConfig,
+        *,
+        clock: Callable[[], int],
+        calls: FileCalls = os,
+    ) -> None:
+        super().__init__(folder, state, config, calls, writable=True)
+        self._clock, self._span_ms = clock, time_span_of(state.stem, config)
+        self._refusal: str | None = None
+        self._has_durable_names = False
+
+    @classmethod
+    def create(
+        cls,
+        folder: str,
+        stem: str,
+        base_offset: int,
+        config: TopicConfig,
+        *,
+        clock: Callable[[], int],
+        calls: FileCalls = os,
+        first_unstable_offset: int = NO_OFFSET,
+    ) -> LogSegment:
+        """Create a segment, with durable file names; `first_unstable_offset` is that of the log before it."""
+        state = SegmentState.new(stem, base_offset, clock(), first_unstable_offset)
+        segment = cls(folder, state, config, clock=clock, calls=calls)
+        segment._files.create()
+        return segment
+
+    @property
+    def sync_failed(self) -> bool:
+        """True if a sync failed, and nothing was recovered since."""
+        return self._refusal == _SYNC_FAILED
+
+    @property
+    def is_torn(self) -> bool:
+        """True if an append failed and could not be taken back, and nothing was cut off since."""
+        return self._refusal == _TORN
+
+    def resume(self, state: SegmentState) -> None:
+        """Take over the state of this segment that another process left."""
+        if state.stem != self.stem:
+            raise ValueError(f"this is the state of segment {state.stem}, not of {self.stem}")
+        self._numbers = state.numbers()
+
+    def append(
+        self,
+        data: bytes | memoryview,
+        rows: npt.NDArray[Any],
+        *,
+        newest_offsets: Longs = BY_HEADERS,
+        min_timestamps: Longs = BY_HEADERS,
+        aborted: Sequence[AbortedTransaction] = (),
+        first_unstable_offset: int | None = None,
+    ) -> None:
+        """Append batches: all of `data`, whose headers are `rows` (BATCH rows, absolute offsets).
+
+        If known, `newest_offsets` gives the offset of the first record with the largest timestamp of each batch, and
+        `min_timestamps` its smallest timestamp. `aborted` are the transactions whose markers are among the batches.
+        `first_unstable_offset` is that of the log behind them, if it changes. The checksums in `rows` must be right.
+        Raises the UnfitBatchError of `fold`, before anything is written. After other errors the files are as before.
+        """
+        if not len(rows):
+            return
+        before = self._usable()
+        after, entries = fold(before, data, rows, self._interval, newest_offsets, min_timestamps, aborted)
+        if first_unstable_offset is not None:
+            after[_UNSTABLE] = first_unstable_offset
+        try:
+            self._files.log.write(data, int(before[POSITION]))
+            if any(entries):
+                self._files.write_entries(before, entries)
+        except BaseException:
+            self._take_back(before)
+            raise
+        self._numbers = after
+
+    def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
+        """True if batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment."""
+        return must_roll(self._numbers, self.config, self._span_ms, self._clock, size, max_timestamp, max_offset)
+
+    def recover_tail(self, transactions: OpenTransactions, kept: Kept | None = STANDING) -> Recovery:
+        """Walk the log behind the state's end, and cut off a torn end; see `recover`."""
+        return self._recovered(self._numbers, self._open_at_end(transactions), kept=kept)
+
+    def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
+        """Write what is not known to be on the device again, for the next sync: the end of one before is not known.
+
+        After a sync that failed, Linux keeps the bytes, but would not write them. False if it no longer has them.
+        `transactions` are those that were open before the segment. With `only_read` it is read and not written.
+        """
+        numbers, flushed = self._usable(), self._numbers[_FLUSHED].tolist()
+        return self._took(
+            segment_recovery.write_again(
+                self._files, numbers, self._interval, transactions, *flushed, only_read=only_read
+            )
+        )
+
+    def make_indexes(self, transactions: OpenTransactions) -> bool:
+        """See `segment_recovery.with_new_indexes`; False if a batch is damaged, and then nothing is changed."""
+        indexed = segment_recovery.with_new_indexes(self._files, self._usable(), self._interval, transactions)
+        return self._took(indexed)
+
+    def open(self) -> None:
+        """Open all files now."""
+        self._files.open()
+
+    def sync_error(self) -> StorageError:
+        """Refuse every change until `recover`, since a sync of another process failed; returns the error to raise."""
+        self._refusal = _SYNC_FAILED
+        return StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
+
+    def drop_uncounted(self) -> None:
+        """Cut off what is behind the state's end, also whole batches: their append failed."""
+        segment_recovery.tell_cut(self._files, self._numbers, self.behind())
+        self._files.cut(self._numbers)
+        self._refusal = None
+
+    def recover(self, transactions: OpenTransactions, kept: Kept | None = STANDING) -> Recovery:
+        """Walk the whole log, make its indexes anew, and cut off a torn end.
+
+        `transactions` are those that were open before the segment. Raises DamagedLogError for a cut that `kept`
+        forbids; with None all is cut that lies behind a bad batch.
+        """
+        return self._recovered(emptied(self.stem, self._numbers), transactions, kept=kept)
+
+    def truncate_to(self, offset: int, transactions: OpenTransactions) -> int:
+        """Drop the batch that holds `offset`, or else the next one, and all behind it; returns the bytes dropped."""
+        place = self.translate_offset(offset)
+        if place is None:
+            return 0
+        dropped = self.size - place.position
+        self._recovered(emptied(self.stem, self._numbers), transactions, place.position)
+        return dropped
+
+    def drop_unflushed(self, transactions: OpenTransactions) -> None:
+        """After a failed sync, drop all that is not known to be on the device.
+
+        Raises DamagedLogError if what is known to be there is not.
+        """
+        flushed = self._numbers[_FLUSHED]
+        kept = Kept(*flushed.tolist())
+        self._recovered(emptied(self.stem, self._numbers), transactions, kept.position, kept)
+        self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
+
+    def know_flushed(self, offset: int, position: int, since_ms: int) -> None:
+        """Note that the log is on the device up to this offset and position, by a sync that began at `since_ms`."""
+        self._numbers[_FLUSHED] = np.maximum(self._numbers[_FLUSHED], (offset, position))
+        self._numbers[_FLUSHED_MS] = since_ms
+
+    def flush(self) -> None:
+        """Return when all earlier appends are on the device; other appends may go on meanwhile.
+
+        An error is final: a second sync after a failed one would succeed, without what was lost.
+        """
+        (offset, position), since_ms = self._usable()[[NEXT_OFFSET, POSITION]].tolist(), self._clock()
+        self._sync()
+        self.know_flushed(offset, position, since_ms)
+
+    def seal(self) -> SegmentState:
+        """End the segment: add its last time entry, trim its files, and sync them.
+
+        Kafka's `onBecomeInactiveSegment`. The segment can then only be read, until it is closed.
+        """
+        before = with_newest_offset(self._files, self._usable())
+        after, entries = fold_seal(before)
+        self._files.write_entries(before, entries)
+        self._files.trim(after)
+        self._numbers = after
+        self.flush()
+        self._refusal = "the segment is sealed"
+        return self.state
+
+    def _took(self, numbers: Numbers | None) -> bool:
+        self._numbers = self._numbers if numbers is None else numbers
+        return numbers is not None
+
+    def _usable(self) -> Numbers:
+        if self._refusal:
+            raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
+        return self._numbers
+
+    def _take_back(self, before: Numbers) -> None:
+        """Cut off a write that failed halfway."""
+        try:
+            self._files.cut(before)
+        except StorageError:
+            self._refusal = _TORN
+
+    def _recovered(
+        self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None, kept: Kept | None = None
+    ) -> Recovery:
+        recovery = segment_recovery.recover(self._files, numbers, self._interval, transactions, end, kept)
+        self._numbers, self._refusal = recovery.numbers, None
+        return recovery
+
+    def _sync(self) -> None:
+        # a file that cannot be opened is no failed sync: nothing is lost
+        self._files.open()
+        try:
+            self._files.sync()
+            if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:
+                # the transaction index's file was made with its first entry, so its name may not be durable
+                self._files.sync_names()
+                self._has_durable_names = True
+        except StorageError:
+            self._refusal = _SYNC_FAILED
+            raise

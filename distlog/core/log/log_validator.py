@@ -1,0 +1,325 @@
+"""Checks a producer's batches before they are appended as they are: Kafka's `LogValidator` (errors: KIP-467)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from distlog.core.arrays import byte_array, new_array
+from distlog.core.batches.compression import CODEC_NAMES, MAX_RECORDS_BYTES, NONE, Expander, compress
+from distlog.core.batches.record_batch import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    CRC_START,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+    read_headers,
+)
+from distlog.core.batches.record_encoder import EncodedBatches, write_headers
+from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
+from distlog.core.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordErrors,
+    RecordTooLargeError,
+    RecordValidationError,
+)
+from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
+from distlog.core.kernel_tuples import CheckedRecords, TimeBounds
+from distlog.core.kernels.batch_scan import ALL_FINE, BAD_FORMAT, NOT_ALL, look_at_batches
+from distlog.core.kernels.record_scan import BAD_TIME, FINE, NO_KEY, OK, SMALLEST_RECORD, check_records
+from distlog.core.segments.segment_writer import RollTime, codec_of, compression_level, time_span
+
+# ---
+# Checks a batch that a producer made before it is appended as it is: Kafka's `LogValidator` (errors: KIP-467).
+#
+# No record becomes a Python object: a kernel looks at the records where they are, or where they were decompressed
+# to. The records stay as they came, unless the topic has another codec. Of the header, the base offset, the leader
+# epoch, the timestamp type and the largest timestamp are the log's; the checksum is made anew if these change.
+#
+# Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch that says
+# that it has an append time is refused whatever the topic's timestamp type is; and so are bytes behind the batch,
+# which Kafka drops without a word.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FIRST_GUESS = 4
+#: How far a batch may expand: so many times `max.message.bytes`, or these bytes. A few KB can become gigabytes.
+_MOST_EXPANSION = 32
+_SMALLEST_LIMIT = 32 << 20
+#: So many records are told of, the first ones: 32 MiB have millions, and a request has thousands of such batches.
+_MOST_ERRORS = 100
+_UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
+_WRONG = {
+    NO_KEY: "a record of a compacted topic needs a key",
+    BAD_TIME: "the timestamp is not within message.timestamp.before.max.ms and .after.max.ms of the time now",
+}
+
+
+class ValidBatch(NamedTuple):
+    """A batch as a log can take it: its bytes, at offset 0, and its BATCH row, as arrays for `PartitionLog.append`.
+
+    `newest_offset` is that of the first record with the largest timestamp, -1 if none has a timestamp;
+    `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.
+    """
+
+    data: npt.NDArray[np.uint8]
+    rows: npt.NDArray[Any]
+    newest_offset: int
+    min_timestamp: int
+
+    @property
+    def offset_count(self) -> int:
+        """The number of offsets that it takes."""
+        return int(self.rows[0]["last_offset_delta"]) + 1
+
+    @property
+    def has_producer(self) -> bool:
+        """True if it is of a producer, or ends a producer's transaction."""
+        return bool(self.rows[0]["producer_id"] >= 0)
+
+
+def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: bool = True) -> ValidBatch:
+    """Check the one batch in `data`, which stays as it is, against the topic's `config`, at the time `now_ms`.
+
+    `from_client` is false for control batches that the log's own coordinator makes. Raises InvalidRecordError,
+    RecordTooLargeError, RecordValidationError, InvalidTimestampError, and CorruptRecordError for bytes that were
+    changed on their way, or that do not decode.
+    """
+    rows = _one_batch(data, config, from_client)
+    records = _records(data, rows, config)
+    if from_client and rows[0]["attributes"] & APPEND_TIME:
+        _refuse_append_time(int(rows[0]["record_count"]))
+    by_log = config.message_timestamp_type == "LogAppendTime"
+    is_control = bool(rows[0]["attributes"] & CONTROL)
+    verdicts = np.zeros(int(rows[0]["record_count"]), np.uint8)
+    checked = check_records(
+        records.data,
+        records.start,
+        records.end,
+        int(rows[0]["base_timestamp"]),
+        _UNBOUNDED if by_log or is_control else _bounds(config, now_ms),
+        "compact" in config.cleanup_policy,
+        verdicts,
+    )
+    _refuse(checked, verdicts)
+    rows["leader_epoch"], rows["max_timestamp"] = -1, checked.max_timestamp
+    written = _written(records, rows, records.codec if is_control else _target(config, records.codec), config)
+    newest = checked.newest_record if checked.max_timestamp >= 0 else -1
+    return ValidBatch(written, rows, newest, checked.min_timestamp)
+
+
+class _Records(NamedTuple):
+    """The uncompressed records: bytes [start, end) of `data`. They came as `section`, in `codec`."""
+
+    data: npt.NDArray[np.uint8]
+    start: int
+    end: int
+    section: npt.NDArray[np.uint8]
+    codec: int
+
+
+def _one_batch(data: Buffer, config: TopicConfig, from_client: bool) -> npt.NDArray[Any]:
+    view = memoryview(data).cast("B")
+    if view.nbytes > 16 and view[16] in (0, 1):
+        raise InvalidRecordError("batches of format 0 and 1 cannot be appended: use a newer client", magic=view[16])
+    rows = read_headers(view)
+    if len(rows) != 1 or int(rows[0]["size"]) != view.nbytes:
+        raise InvalidRecordError("exactly one whole batch must be appended at once", batches=len(rows))
+    row = rows[0]
+    if row["base_offset"] != 0:
+        raise InvalidRecordError("a producer's batch begins at offset 0", base_offset=int(row["base_offset"]))
+    check_size(view.nbytes, config)
+    if crc32c(view[CRC_START:]) != row["crc"]:
+        raise CorruptRecordError("a batch fails its checksum: it was changed on its way, so send it again")
+    count, from_offsets = int(row["record_count"]), int(row["last_offset_delta"]) + 1
+    if count != from_offsets:
+        raise InvalidRecordError(
+            "a batch has another number of records than of offsets", records=count, offsets=from_offsets
+        )
+    if from_client:
+        _check_client(row)
+    return rows
+
+
+def _check_client(row: Any) -> None:
+    attributes = int(row["attributes"])
+    if attributes & CONTROL:
+        raise InvalidRecordError("a client must not append control batches")
+    if row["producer_id"] >= 0 and row["base_sequence"] < 0:
+        raise InvalidRecordError("a producer id needs a sequence number", producer_id=int(row["producer_id"]))
+
+
+def _refuse_append_time(count: int) -> None:
+    errors = RecordErrors((number, "a producer set the append time") for number in range(min(count, _MOST_ERRORS)))
+    raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
+
+
+def check_size(largest: int, config: TopicConfig) -> None:
+    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
+    if largest > config.max_message_bytes:
+        raise RecordTooLargeError(
+            "a batch is larger than max.message.bytes: make smaller batches",
+            size=largest,
+            limit=config.max_message_bytes,
+        )
+
+
+def _records(data: Buffer, rows: npt.NDArray[Any], config: TopicConfig) -> _Records:
+    array, row = byte_array(data), rows[0]
+    codec, count = int(row["attributes"]) & CODEC_MASK, int(row["record_count"])
+    section = array[HEADER_SIZE:]
+    records = _Records(array, HEADER_SIZE, array.size, section, codec)
+    if codec != NONE:
+        expander = _expanded(codec, section, config)
+        records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
+    # before there is an array with an item for each of them
+    if count * SMALLEST_RECORD > records.end - records.start:
+        raise InvalidRecordError("a batch is too short for the records that it claims to hold", records=count)
+    return records
+
+
+def _expanded(codec: int, section: npt.NDArray[np.uint8], config: TopicConfig) -> Expander:
+    limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
+    expander = Expander(min(_FIRST_GUESS * section.size, limit))
+    try:
+        expander.expand(codec, section, limit=limit)
+    except CorruptRecordError as error:
+        if "limit" not in error.details:
+            raise
+        raise RecordTooLargeError(
+            f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
+            limit=limit,
+        ) from None
+    return expander
+
+
+def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:
+    oldest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    return TimeBounds(oldest, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
+
+
+def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
+    if checked.status != OK:
+        raise InvalidRecordError(
+            "a record does not decode, or its offset is not the next one", record=int(checked.number)
+        )
+    if not checked.refused:
+        return
+    errors = RecordErrors(
+        (number, _WRONG[int(verdicts[number])]) for number in np.flatnonzero(verdicts != FINE)[:_MOST_ERRORS].tolist()
+    )
+    kind = InvalidTimestampError if (verdicts == BAD_TIME).any() else RecordValidationError
+    raise kind("the topic does not take some records of the batch", record_errors=errors)
+
+
+def _target(config: TopicConfig, codec: int) -> int:
+    return CODEC_NAMES.index(codec_of(config, CODEC_NAMES[codec]))
+
+
+def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:
+    """The batch with the header that `rows` has, in `codec`; puts its size, codec and checksum into `rows`."""
+    section: Any = records.section
+    if codec != records.codec:
+        level = compression_level(config, CODEC_NAMES[codec])
+        section = compress(codec, records.data[records.start : records.end], level)
+    size = HEADER_SIZE + len(section)
+    rows["size"] = size
+    rows["attributes"] = rows["attributes"] & ~CODEC_MASK | codec
+    check_size(size, config)
+    data = new_array(size, np.uint8)
+    data[HEADER_SIZE:] = np.frombuffer(section, np.uint8)
+    write_headers(data.data, rows)
+    return data
+
+
+# ---
+# Cuts a partition's new batches into runs that one segment may hold, and checks runs before their append.
+
+
+Longs = npt.NDArray[np.int64]
+
+
+_WRONG_RUN = {
+    NOT_ALL: "the batches are not back to back in their bytes, or not all of them",
+    BAD_FORMAT: "batches that are appended in place are of format 2, and not of transactions",
+}
+_BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a gap"
+
+
+class BatchRun(NamedTuple):
+    """Batches from offset 0 on, as `PartitionLog.append` takes them.
+
+    `in_transaction` says that they are of a transaction that is open, or its end marker: only who has asked the
+    commit log, with the partition's lock held, or keeps the transaction as it is, may say so.
+    """
+
+    data: npt.NDArray[np.uint8]
+    rows: npt.NDArray[Any]
+    newest_offsets: Longs
+    min_timestamps: Longs
+    in_transaction: bool = False
+
+
+def runs(
+    batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
+) -> Iterator[BatchRun]:
+    """Cut `batches` where a segment must end by size, by time or by a full index; most often there is one run."""
+    data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
+    first = 0
+    while first < len(rows):
+        end = first + _room(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
+        run = rows[first:end].copy()
+        start, base_offset = int(run["position"][0]), int(run["base_offset"][0])
+        run["position"] -= start
+        run["base_offset"] -= base_offset
+        newest = batches.offsets_of_max_timestamp[first:end]
+        yield BatchRun(
+            data[start : start + int(run["size"].sum())],
+            run,
+            np.where(newest < 0, newest, newest - base_offset),
+            batches.min_timestamps[first:end],
+            in_transaction,
+        )
+        first = end
+
+
+def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: int) -> int:
+    """The number of batches that an empty segment may hold: at least one."""
+    time = RollTime(time_span(config))
+    time.open(rows[0], smallest, now_ms)
+    by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
+    # one entry of the time index is kept for the segment's end
+    by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
+    return max(1, min(by_size, by_index, time.room(rows, now_ms)))
+
+
+def look_at(
+    rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
+) -> tuple[int, int, bool]:
+    """Check batches that are to be appended: all of `size` bytes. Batches of transactions must be `in_transaction`.
+
+    Returns the offset behind them, their largest timestamp, and whether any is of a producer. Raises
+    InvalidRecordError, RecordTooLargeError.
+    """
+    if not len(rows):
+        raise InvalidRecordError("there is no batch to append")
+    verdict, largest, end, newest, of_producers = look_at_batches(
+        rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
+    )
+    check_size(largest, config)
+    if size > config.segment_size:
+        raise RecordTooLargeError(
+            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
+        )
+    if verdict != ALL_FINE:
+        raise InvalidRecordError(_WRONG_RUN.get(verdict, _BAD_OFFSETS))
+    return end, newest, of_producers

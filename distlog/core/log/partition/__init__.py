@@ -1,1 +1,0 @@
-"""One partition's log in place: the lock, the appends, the flushes and the rolls."""

@@ -1,0 +1,315 @@
+"""A partition's lock, and the page of state that the processes share by it."""
+
+from __future__ import annotations
+
+import os
+import struct
+import uuid
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from functools import partial
+from typing import NamedTuple
+
+from distlog.core import paths
+from distlog.core.commits.actions import Active
+from distlog.core.errors import StorageError
+from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_position
+from distlog.core.storage.durable_files import failing_as
+from distlog.core.storage.locks_and_pages import (
+    PAGE_BYTES,
+    FileLock,
+    LockGuard,
+    boot_id,
+    counters_of,
+    open_page,
+    read_newest,
+)
+
+# ---
+# The content of a partition's lock page: which segment is active, its state, and its recovery point.
+#
+# The page outlives processes. After a restart of the machine it may be an older one, so it holds the boot id: the
+# state is believed in the same boot only. The recovery point is believed in any boot. It is a state that the
+# segment had when its log and its indexes were synced, and it was written after that sync: so whichever page the
+# device kept, all that its recovery point counts is on the device too. Kafka keeps the same in
+# `recovery-point-offset-checkpoint`. Of a page that does not check, nothing is believed: then the commit log and
+# the segment's own log are asked.
+
+
+_VERSION = 3
+_HEAD = struct.Struct("=BB16s16s")
+_POINT_AT = _HEAD.size + STATE_BYTES
+RECORD_BYTES = _HEAD.size + 2 * STATE_BYTES
+#: Stands for the recovery point of a segment that was never synced.
+NO_POINT = bytes(STATE_BYTES)
+
+
+class PageStatus(IntEnum):
+    """The state of a partition's active segment.
+
+    There is none; it takes appends; it is being sealed, so that only the commit log knows; a sync of it failed, so
+    that it must be cut to what was flushed before, and be sealed, before anything else; or an append failed and could
+    not be taken back, so that the log must be cut to the state's end first: it may have batches that no state counts.
+    """
+
+    NONE = 0
+    ACTIVE = 1
+    CHANGING = 2
+    FAILED = 3
+    TORN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """The state of a partition's active segment, with the topic's id; `state` is None if no segment is active.
+
+    `recovery_point` is a packed state of the same segment, or NO_POINT.
+    """
+
+    topic_id: str
+    status: PageStatus
+    state: SegmentState | None = None
+    recovery_point: bytes = NO_POINT
+
+    def pack(self) -> bytes:
+        """The record as RECORD_BYTES bytes; `unpack` accepts them until the machine is started again."""
+        state = bytes(STATE_BYTES) if self.state is None else self.state.pack()
+        return head(self.topic_id, self.status) + state + self.recovery_point
+
+    @classmethod
+    def unpack(cls, data: bytes | None) -> StateRecord | None:
+        """The record of `data`, if `pack` made it since the machine was started; None for anything else."""
+        if data is None or len(data) != RECORD_BYTES:
+            return None
+        version, status, boot, topic = _HEAD.unpack_from(data)
+        if version != _VERSION or boot != boot_id() or status not in PageStatus.__members__.values():
+            return None
+        try:
+            state = SegmentState.unpack(data[_HEAD.size : _POINT_AT]) if status != PageStatus.NONE else None
+        except ValueError:
+            return None
+        return cls(str(uuid.UUID(bytes=topic)), PageStatus(status), state, data[_POINT_AT:])
+
+    def state_of(self, topic_id: str, active: Active | None) -> SegmentState | None:
+        """The state, if it belongs to this topic and to this `active` segment; else None."""
+        return _of_segment(self.state, active) if topic_id == self.topic_id else None
+
+
+def recovery_point(data: bytes | None, topic_id: str, active: Active) -> SegmentState | None:
+    """The recovery point of the `active` segment in a page's value, which may be of another boot; else None."""
+    if data is None or len(data) != RECORD_BYTES:
+        return None
+    version, _, _, topic = _HEAD.unpack_from(data)
+    if version != _VERSION or topic != uuid.UUID(topic_id).bytes:
+        return None
+    try:
+        return _of_segment(SegmentState.unpack(data[_POINT_AT:]), active)
+    except ValueError:
+        return None
+
+
+def durable_end(data: bytes | None, topic_id: str, active: Active) -> tuple[int, int]:
+    """(offset, position) of the end up to which a page's value, of any boot, says that the log is on the device.
+
+    A page says it after the sync, so it is true whichever page a power loss left. (0, 0) if the page does not tell.
+    """
+    if data is None or len(data) != RECORD_BYTES:
+        return 0, 0
+    version, _, _, topic = _HEAD.unpack_from(data)
+    if version != _VERSION or topic != uuid.UUID(topic_id).bytes:
+        return 0, 0
+    ends = [(0, 0)]
+    for packed in (data[_HEAD.size : _POINT_AT], data[_POINT_AT:]):
+        with suppress(ValueError):
+            state = _of_segment(SegmentState.unpack(packed), active)
+            ends += [(state.flushed_offset, state.flushed_position)] if state else []
+    return max(ends)
+
+
+def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentState | None:
+    if state is None or active is None:
+        return None
+    return state if (state.stem, state.base_offset) == (active.stem, active.base_offset) else None
+
+
+def stored_value(path: str) -> bytes | None:
+    """The value of the page in the lock's file, read without the lock; None without a file, or a whole value."""
+    with failing_as("read", path):
+        try:
+            file = open_page(path)
+        except FileNotFoundError:
+            return None
+        try:
+            return read_newest(partial(os.pread, file, PAGE_BYTES, 0))
+        finally:
+            os.close(file)
+
+
+def head(topic_id: str, status: PageStatus) -> bytes:
+    """The bytes before the packed state."""
+    return _HEAD.pack(_VERSION, status, boot_id(), uuid.UUID(topic_id).bytes)
+
+
+# ---
+# The outcome of the last sync of a segment's log, in the flush lock's page; it counts until the machine restarts.
+#
+# The kernel tells an error of the disk once, to those that have the file open, and counts the pages as clean then.
+# So a sync is marked before it begins, and the mark tells others that a sync that succeeds now may save nothing.
+
+
+class FlushOutcome(Enum):
+    """The outcome of the last sync: unknown (BEGUN), FAILED, ENDED, or DOUBTED.
+
+    DOUBTED: it ended well, but later records were written by a process that may have been killed, so the kernel may
+    have lost these: the next sync can be trusted if it can be read.
+    """
+
+    BEGUN = b"B"
+    FAILED = b"F"
+    DOUBTED = b"D"
+    ENDED = b""
+
+
+def mark(sync: FlushOutcome, stem: str) -> bytes:
+    """The page's value that says this of the segment `stem`."""
+    return boot_id() + sync.value + stem.encode("ascii") if sync != FlushOutcome.ENDED else b""
+
+
+def marked(value: bytes | None, stem: str) -> FlushOutcome:
+    """The outcome that the page's value has for the segment `stem`."""
+    return next(
+        (
+            sync
+            for sync in (FlushOutcome.BEGUN, FlushOutcome.FAILED, FlushOutcome.DOUBTED)
+            if value == mark(sync, stem)
+        ),
+        FlushOutcome.ENDED,
+    )
+
+
+def stored_mark(folder: str, stem: str) -> FlushOutcome:
+    """The outcome in the page of the partition's `folder`; takes no lock. Raises StorageError."""
+    return marked(stored_value(os.path.join(folder, paths.FLUSH_FILE)), stem)
+
+
+def mark_doubted(folder: str, stem: str) -> bool:
+    """Have the next sync of the segment read first what it is to save; False while one is under way."""
+    lock = FileLock(os.path.join(folder, paths.FLUSH_FILE))
+    try:
+        with lock.held(0) as page:
+            if marked(page.read(), stem) == FlushOutcome.ENDED:
+                page.write(mark(FlushOutcome.DOUBTED, stem))
+    except StorageError:
+        return False
+    finally:
+        lock.close()
+    return True
+
+
+# ---
+# A partition's lock, and the page of state that the processes share by it.
+
+
+class PartitionLock:
+    """The lock of the partition in `folder`, of the topic with this id; its page can be read without the lock.
+
+    `recovery_point` is the packed one of the active segment, which every page has.
+    """
+
+    def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
+        self.folder = folder
+        self._topic_id, self._timeout_s = topic_id, timeout_s
+        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE), makes_folder=True)
+        # packed once, since every append writes one
+        self._active_head = head(topic_id, PageStatus.ACTIVE)
+        self.recovery_point = NO_POINT
+
+    def held(self, timeout_s: float | None = None) -> LockGuard:
+        """Hold the lock. Raises LockHeldError, which names the process that has it, if it is not free in time."""
+        return self._file.held(self._timeout_s if timeout_s is None else timeout_s)
+
+    def is_free(self) -> bool:
+        """True if the lock could be taken a moment ago."""
+        return self._file.is_free()
+
+    def value(self) -> bytes | None:
+        """The page's value, for `StateRecord.unpack`; None if its checksum is wrong."""
+        return self._file.page.read()
+
+    def stored_record(self) -> StateRecord | None:
+        """The page's record; None if it does not check, or there is no file, which is not created then."""
+        return StateRecord.unpack(stored_value(self._file.path))
+
+    @property
+    def recovery_position(self) -> int:
+        """The position in the log from which it would be walked after a power loss."""
+        return packed_position(self.recovery_point)
+
+    def publish(self, status: PageStatus, state: SegmentState | None) -> None:
+        """Write the page."""
+        self._file.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
+
+    def publish_active(self, packed_state: bytes) -> bytes:
+        """Write the page of a segment that takes appends; returns the page's new value."""
+        value = self._active_head + packed_state + self.recovery_point
+        self._file.page.write(value)
+        return value
+
+    def count(self, *done: int) -> None:
+        """Count what was done: the first of the PartitionCounters, or all. Needs the lock."""
+        self._file.page.add(*done)
+
+    def alone(self) -> AbstractContextManager[object]:
+        """No thread of this process holds the lock in the block; other processes may."""
+        return self._file.alone()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+# ---
+# Counts what all processes do to one partition in place, in the pages of its locks: for measurements only.
+#
+# Appends and seals count in the page of the partition's lock, flushes in that of the flush lock: each
+# counts under the lock that it holds anyway. A process that dies takes nothing with it. The counters begin at 0
+# when the machine is started.
+
+
+class PartitionCounters(NamedTuple):
+    """Counts of appends, seals and flushes; the fields are the first counters of a page.
+
+    An append is what one caller appends at once, one or more batches, and its time goes from when it asks for the
+    lock until others see it. A flush is a sync of the log, also that of a seal.
+    """
+
+    appends: int = 0
+    append_bytes: int = 0
+    append_ns: int = 0
+    flushes: int = 0
+    flush_ns: int = 0
+
+
+def counters_in(folder: str) -> PartitionCounters | None:
+    """The counters of this folder's partition; None if there was no append to it in place. Takes no lock.
+
+    Raises StorageError.
+    """
+    pages = [page for name in (paths.LOCK_FILE, paths.FLUSH_FILE) if (page := _page(os.path.join(folder, name)))]
+    if not pages:
+        return None
+    sums = [sum(each) for each in zip(*map(counters_of, pages), strict=True)]
+    return PartitionCounters(*sums[: len(PartitionCounters._fields)])
+
+
+def _page(path: str) -> bytes | None:
+    with failing_as("read", path):
+        try:
+            file = open_page(path)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.pread(file, PAGE_BYTES, 0)
+        finally:
+            os.close(file)

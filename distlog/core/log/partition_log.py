@@ -1,0 +1,376 @@
+"""Appending ready-made batches to one partition in place: Kafka's `UnifiedLog`, for any number of processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.record_batch import give_append_times, write_append_times
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.producer_table import KnownBatch
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import DistlogError, StorageFullError
+from distlog.core.kernels.batch_scan import move_batches
+from distlog.core.locks import ProcessLock
+from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
+from distlog.core.log.flush import SEALED, Appended, AppendInfo, LogEnd, PartitionFlush
+from distlog.core.log.log_segment import LogSegment, is_flush_due
+from distlog.core.log.log_validator import BatchRun, look_at, validate
+from distlog.core.log.producers import NO_EFFECT, PartitionProducers, TransactionEffect
+from distlog.core.log.segment_files import FileCalls
+from distlog.core.segments.segment_state import BY_HEADERS, Longs
+from distlog.core.storage.locks_and_pages import TIMEOUT_S
+from distlog.core.times import NO_TIMESTAMP
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.transactions.producer_states import FirstBatch, any_first
+
+# ---
+# LogAppendTime in place: batches get the time of their append, under the partition's lock. It never goes back.
+
+
+def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:
+    """The time in ms of an append to the active `segment`: now, but not before the largest timestamp ahead of it."""
+    ahead = [sealed.max_timestamp for sealed in state.segments[-1:]]
+    return max(now_ms, segment.max_timestamp, *ahead)
+
+
+def stamped(
+    data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], time_ms: int
+) -> tuple[npt.NDArray[Any], Longs, Longs]:
+    """Write the time into the batches of `data`, whose headers are `rows` (BATCH rows); their checksums change.
+
+    Returns the new rows and what is known of them then: the first offset with the largest timestamp of each batch,
+    and its smallest timestamp.
+    """
+    times, rows = np.full(len(rows), time_ms, np.int64), rows.copy()
+    give_append_times(rows, times)
+    write_append_times(data, rows)
+    return rows, rows["base_offset"].copy(), times
+
+
+# ---
+# One append to a partition, with its lock held: checked, put behind all that is there, and counted in the page.
+
+
+class PartitionAppend:
+    """Appends to the `active` segment. All methods need the partition's lock; errors are those of `PartitionLog`."""
+
+    def __init__(self, active: ActivePartition, producers: PartitionProducers, clock: Callable[[], int]) -> None:
+        self._active, self._producers, self._clock = active, producers, clock
+
+    def append(self, run: BatchRun) -> Appended:
+        """See `PartitionLog.append`."""
+        data, rows, newest_offsets, min_timestamps, in_transaction = run
+        active, snapshots = self._active, self._active.snapshots
+        end, newest, of_producers = look_at(
+            rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
+        )
+        segment = active.recover() or begin_segments([active])[0]
+        if of_producers and (known := self._producers.check(rows, segment)):
+            return self._appended_before(known, end, segment)
+        time_ms = NO_TIMESTAMP
+        if segment.config.message_timestamp_type == "LogAppendTime":
+            state = snapshots.snapshot.partitions[active.partition]
+            time_ms = append_time(state, segment, self._clock())
+            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
+            newest = time_ms
+        if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
+            segment = roll(active)
+            if of_producers:
+                self._producers.catch_up(segment)
+        first = segment.next_offset
+        moved = np.empty(len(rows), rows.dtype)
+        move_batches(data, rows, first, moved)
+        if len(newest_offsets):
+            newest_offsets = newest_offsets + first
+        effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
+        self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
+        if of_producers:
+            self._producers.appended(data, moved, segment)
+        due = is_flush_due(segment.unflushed, segment.config, self._clock)
+        return Appended(first, first + end, segment.stem, snapshots.snapshot.version, due, time_ms)
+
+    def has_open(self, row: Any, start_offset: int | None) -> bool:
+        """True if a transaction of the producer of this batch (a BATCH row), in its epoch, is open here.
+
+        With `start_offset`, one that began there.
+        """
+        segment = self._active.recover() or begin_segments([self._active])[0]
+        producer, epoch = int(row["producer_id"]), int(row["producer_epoch"])
+        return self._producers.has_open(producer, epoch, segment, start_offset)
+
+    def producers(self) -> npt.NDArray[np.void]:
+        """See `PartitionLog.producers`."""
+        return self._producers.entries(self._active.recover())
+
+    def _appended_before(self, known: KnownBatch, count: int, segment: LogSegment) -> Appended:
+        """The result of batches that a producer appends again."""
+        end, version = known.last_offset + 1, self._active.snapshots.snapshot.version
+        is_active = known.last_offset >= segment.base_offset
+        due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
+        by_log = segment.config.message_timestamp_type == "LogAppendTime"
+        time_ms = known.timestamp if by_log else NO_TIMESTAMP
+        return Appended(end - count, end, segment.stem if is_active else SEALED, version, due, time_ms)
+
+    def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
+        try:
+            segment.append(
+                run.data.data,
+                run.rows,
+                newest_offsets=run.newest_offsets,
+                min_timestamps=run.min_timestamps,
+                aborted=effect.aborted,
+                first_unstable_offset=effect.first_unstable_offset,
+            )
+            self._active.moved_on()
+        except BaseException:
+            self._active.doubt()
+            raise
+
+
+# ---
+# Appending ready-made batches to one partition in place: Kafka's `UnifiedLog`, for any number of processes.
+#
+# Each append holds the partition's lock, and continues where the last one ended, whichever process made it. An
+# append does not sync, but says whether the topic's flush policy wants a sync before its records are acknowledged.
+# `flush` syncs, once for all that wait for it.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class PartitionLog:
+    """The log of one partition of a topic on a local disk; for the threads of one process.
+
+    `snapshots` hold the commit log's newest snapshot; the log moves it on. `calls` are the system calls that change
+    files. A wait of more than `timeout_s` for a lock raises a StorageError that names the process that holds it.
+    `first` may refuse the first batch of a producer that the log does not know.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        partition: int,
+        snapshots: CurrentSnapshot,
+        *,
+        calls: FileCalls = os,
+        timeout_s: float = TIMEOUT_S,
+        first: FirstBatch = any_first,
+    ) -> None:
+        self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
+        self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
+        self._flush = PartitionFlush(self._active, timeout_s)
+        producers = PartitionProducers(handle, partition, snapshots, first)
+        self._appends = PartitionAppend(self._active, producers, handle.clock)
+
+    def append(
+        self,
+        data: npt.NDArray[np.uint8],
+        rows: npt.NDArray[Any],
+        *,
+        newest_offsets: Longs = BY_HEADERS,
+        min_timestamps: Longs = BY_HEADERS,
+    ) -> Appended:
+        """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
+
+        The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
+        `data`, and with LogAppendTime the time. `newest_offsets`, in the batches' own offsets, and `min_timestamps`
+        are those of `LogSegment.append`.
+        Batches of a producer that are there already are not appended again: the result is that of the first time.
+        Batches of transactions are refused.
+        Raises InvalidRecordError for batches that the topic or a segment cannot take, OutOfOrderSequenceError,
+        ProducerFencedError, StorageError, TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
+        """
+        asked_ns = perf_counter_ns()
+        with self._active.held():
+            return self._append(asked_ns, BatchRun(data, rows, newest_offsets, min_timestamps))
+
+    def append_runs(
+        self,
+        runs: Iterable[BatchRun],
+        fence: Callable[[Snapshot], None] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Generator[Appended, None, None]:
+        """Append each run as `append` does, with no record of others between them; they may lie in several segments.
+
+        Yields where each run is, and holds the lock until it is exhausted or closed. After an error, those that were
+        yielded are appended, and no others. `fence` gets the newest snapshot first, and may refuse to append. Raises
+        LockHeldError after `timeout_s`, and then nothing was appended.
+        """
+        asked_ns = perf_counter_ns()
+        with self._active.held(timeout_s):
+            if fence is not None:
+                fence(self._snapshots.refresh())
+            for run in runs:
+                yield self._append(asked_ns, run)
+                asked_ns = perf_counter_ns()
+
+    def end_transaction(
+        self,
+        marker: BatchRun,
+        fence: Callable[[Snapshot], None],
+        start_offset: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Appended | None:
+        """Append the end marker of a producer's transaction, if it is open here; returns None if it is not.
+
+        With `start_offset` only if it began there. `fence` is that of `append_runs`. Raises what that raises;
+        LockHeldError after `timeout_s`.
+        """
+        asked_ns = perf_counter_ns()
+        with self._active.held(timeout_s):
+            fence(self._snapshots.refresh())
+            is_open = self._appends.has_open(marker.rows[0], start_offset)
+            return self._append(asked_ns, marker) if is_open else None
+
+    def _append(self, asked_ns: int, run: BatchRun) -> Appended:
+        try:
+            appended = self._appends.append(run)
+        except StorageFullError:
+            # without space for that either, the segment stays active, and takes appends when there is space again
+            with suppress(DistlogError):
+                self._active.seal()
+            raise
+        self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
+        return appended
+
+    def append_batches(
+        self, data: Buffer, fence: Callable[[Snapshot], None] | None = None, *, timeout_s: float | None = None
+    ) -> AppendInfo:
+        """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
+
+        `fence` is that of `append_runs`; it says whether the batch's transaction is open, and without it a batch of a
+        transaction is refused. Raises what `validate` raises, and the errors of `append`; then nothing was appended.
+        LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to try again.
+        """
+        snapshot = self._snapshots.snapshot
+        valid = validate(data, snapshot.config, self._clock())
+        run = BatchRun(
+            valid.data,
+            valid.rows,
+            np.array([valid.newest_offset]),
+            np.array([valid.min_timestamp]),
+            in_transaction=fence is not None,
+        )
+        asked_ns = perf_counter_ns()
+        with self._active.held(timeout_s):
+            if fence is not None:
+                fence(self._snapshots.refresh())
+            appended = self._append(asked_ns, run)
+        return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
+
+    def roll(self) -> None:
+        """End the active segment and begin the next one; does nothing if none is active, or it is empty."""
+        with self._active.held():
+            if (segment := self._active.recover()) and segment.size:
+                roll(self._active)
+
+    def is_free(self, *, flush: bool) -> bool:
+        """True if an append, or a flush, could have had its lock a moment ago. Raises StorageError."""
+        return self._active.lock.is_free() and (not flush or self._flush.is_free())
+
+    def flush(self, appended: Appended | None = None, *, timeout_s: float | None = None) -> None:
+        """Return when the records of `appended` are on the device; without it, when all that the log has now are.
+
+        Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in this process
+        or another: records that were not on the device before are lost, and are cut off. Give `appended` for records
+        that are acknowledged after it: without, those that another process's failed sync cut off are not missed.
+        LockHeldError says that it only waited, for `timeout_s`, or for a second to tell the end of its sync: flush
+        again, since nobody counts the records as flushed.
+        """
+        self._flush.flush(appended, timeout_s)
+
+    def flush_if_due(self, *, timeout_s: float | None = None) -> bool:
+        """Flush all records if the topic's flush policy asks for it now; returns whether it did.
+
+        For `flush.ms`, call it now and then, from any process. While nothing is due it takes no lock, and opens no
+        file of a segment. Raises as `flush` does.
+        """
+        if not self._flush.is_due():
+            return False
+        self._flush.flush(None, timeout_s)
+        return True
+
+    def checkpoint(self, *, timeout_s: float | None = None) -> None:
+        """Flush, and have nothing of the log walked after a restart of the machine: as Kafka's clean shutdown.
+
+        Call it before the end of a program that appended; it syncs the indexes too. Raises as `flush` does.
+        """
+        self._flush.checkpoint(timeout_s)
+
+    def end(self) -> LogEnd:
+        """The log's end, and the end of what is on the device; recovers the log if needed."""
+        with self._active.held():
+            segment = self._active.recover()
+            if segment is None:
+                end = self._snapshots.snapshot.partitions[self.partition].log_end_offset
+                return LogEnd(end, end)
+            return LogEnd(segment.next_offset, segment.state.flushed_offset)
+
+    def producers(self, *, timeout_s: float | None = None) -> npt.NDArray[np.void]:
+        """The state of each producer, as a producer snapshot has it (ENTRY rows), by producer id.
+
+        Raises StorageError, CorruptRecordError.
+        """
+        with self._active.held(timeout_s):
+            return self._appends.producers()
+
+    def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
+        """Close the files; nothing is flushed, and the active segment stays active for the next process.
+
+        The kernel may forget the errors of a file that no process has open. So if not all is `flushed`, the next
+        flush or seal writes the rest again, or raises LostRecordsError if it is gone. To note that takes the flush
+        lock: LockHeldError says that nothing was closed.
+        """
+        self._flush.close(flushed=flushed, timeout_s=timeout_s)
+        self._active.close()
+
+
+def open_together(logs: Sequence[PartitionLog]) -> None:
+    """Have each of these logs of one topic ready for appends; the segments that are missing begin in one commit.
+
+    Raises the errors of `PartitionLog.append`.
+    """
+    open_segments([log._active for log in logs])
+
+
+# ---
+# How many logs stay open: a share of the files that the process may have open.
+
+
+#: How many files an open log takes, with some to spare; it has nine maps of memory, too.
+FILES_OF_LOG = 8
+#: More would come near the number of maps that Linux lets a process have.
+MOST_OPEN_LOGS = 3000
+
+_holders: WeakSet[object] = WeakSet()
+_holders_lock = ProcessLock()
+
+
+def most_open_logs(holder: object) -> int:
+    """The number of logs that `holder` may keep open now; `without_open_logs` takes it off the books.
+
+    Half of the files that the process may have open (RLIMIT_NOFILE) are shared by all holders alike.
+    """
+    with _holders_lock:
+        _holders.add(holder)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MOST_OPEN_LOGS if files == resource.RLIM_INFINITY else files // 2 // FILES_OF_LOG
+        return max(1, min(most, MOST_OPEN_LOGS) // len(_holders))
+
+
+def without_open_logs(holder: object) -> None:
+    """Note that `holder` has closed its logs, so that others may open more."""
+    with _holders_lock:
+        _holders.discard(holder)

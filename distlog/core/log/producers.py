@@ -1,0 +1,350 @@
+"""The states of producers in a partition's log and folder, as far as one process has read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core import paths
+from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.producer_table import KnownBatch
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    DistlogError,
+    OutOfOrderSequenceError,
+    StorageError,
+)
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.segment_files import ActiveFile
+from distlog.core.log.segment_recovery import WALK_BYTES, batches_from
+from distlog.core.segments.segment_parts import part_of
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.core.transactions.producer_states import (
+    EXPIRATION_CHECK_MS,
+    FirstBatch,
+    ProducerStates,
+    any_first,
+    read_producer_snapshot,
+)
+
+# ---
+# The states of producers in a partition's folder: snapshots in Kafka's format, and the logs of its segments.
+#
+# <stem>.snapshot          the states where this segment begins
+# <offset:020d>.snapshot   the states at this offset: where the log begins behind deleted segments, or where a
+#                          broker's log ended
+
+
+#: The bytes read at the end of the sealed segments for the last batches: five of 1 MiB of each of a dozen producers.
+LAST_BYTES = 64 << 20
+
+
+class StoredProducers:
+    """The producers in the files of a partition of the topic in `storage`.
+
+    All methods but `keep` raise StorageError, and `behind` CorruptRecordError for a damaged segment.
+    """
+
+    def __init__(self, storage: Storage, topic: str, partition: int) -> None:
+        self._storage, self._topic = storage, topic
+        self._folder = storage.child(paths.partition_dir(topic, partition))
+
+    def before(self, stem: str, offset: int = 0) -> ProducerStates | None:
+        """The states in the snapshot of the segment's begin, at `offset`; None if there is none, or it is damaged."""
+        name = stem + paths.SNAPSHOT_SUFFIX
+        with suppress(FileNotFoundError, CorruptIndexError):
+            return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
+        return None
+
+    def at(self, offset: int) -> ProducerStates:
+        """The states stored at `offset`, where the log begins."""
+        # nothing was before offset 0
+        return (self.before(f"{offset:020d}", offset) if offset else None) or ProducerStates()
+
+    def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
+        """The states by the newest snapshot of a partition's `segments`, which end at `log_end_offset`.
+
+        They have none if there is no snapshot.
+        """
+        names = {file.name for file in self._folder.list()}
+        for stem, offset in _snapshots(segments, log_end_offset):
+            if stem + paths.SNAPSHOT_SUFFIX in names and (states := self.before(stem, offset)) is not None:
+                return states
+        return ProducerStates()
+
+    def behind(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
+        """The states behind all of a partition's sealed `segments`, which end at `log_end_offset`."""
+        states = self.newest(segments, log_end_offset)
+        for sealed in segments:
+            if sealed.next_offset > states.offset and sealed.may_have_producers:
+                self._see(states, sealed)
+        return states
+
+    def last(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
+        """The states by the batches alone of a partition's last sealed `segments`: LAST_BYTES, or a segment.
+
+        Batches behind damage in a segment are passed over.
+        """
+        states, first, size = ProducerStates(), len(segments), 0
+        while first and size < LAST_BYTES:
+            first -= 1
+            size += segments[first].log_bytes
+        for sealed in segments[first:]:
+            if sealed.may_have_producers:
+                with suppress(CorruptRecordError):
+                    self._see(states, sealed)
+        return states
+
+    def keep(self, stem: str, states: ProducerStates) -> None:
+        """Store the states where the segment `stem` begins; after a disk error they are read from logs."""
+        data, path = states.snapshot(), self._folder.local_path(stem + paths.SNAPSHOT_SUFFIX)
+        # a file that a crash leaves half written is read as a missing one
+        with suppress(StorageError), closing(ActiveFile(path)) as file:
+            file.write(data, 0)
+            file.cut(len(data))
+
+    def _see(self, states: ProducerStates, sealed: SegmentInfo) -> None:
+        log = part_of(self._topic, sealed)
+        with closing(ActiveFile(self._storage.local_path(log.name), writable=False)) as file:
+            for batches in batches_from(file, log.begin, log.begin + log.size, WALK_BYTES):
+                states.see(batches.data, batches.rows, sealed.shift)
+
+
+def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
+    """The transactions that are open where the partition's active segment begins; see `behind`."""
+    active = state.active
+    assert active is not None
+    stored = StoredProducers(handle.storage, handle.name, active.partition)
+    states = stored.before(active.stem)
+    if states is None:
+        states = stored.behind(state.segments.without_active(), active.base_offset)
+    return OpenTransactions(states.opened)
+
+
+def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator[tuple[str, int]]:
+    """The stems that snapshots of these segments may have, and their offsets, the newest first."""
+    for segment in reversed(segments):
+        if paths.stem_read_version(segment.stem) is None:
+            # a broker stored it, or the adoption of its log
+            yield f"{segment.next_offset:020d}", segment.next_offset
+        yield segment.stem, segment.base_offset
+    first = segments[0].base_offset if len(segments) else log_end_offset
+    # nothing was before offset 0
+    if first:
+        yield f"{first:020d}", first
+
+
+# ---
+# Keeps the states of producers behind the first segments of a partition, before these are deleted.
+#
+# Kafka has a producer snapshot where each segment begins, so it knows producers whose records are gone: their
+# batches, sent again, are not appended again.
+
+
+class KeptProducers:
+    """The producers behind segments that are to be deleted: `keep` stores them, each state once, `has` only looks.
+
+    Both take how many segments are to go from the beginning of each partition. Only a disk of this machine has
+    producers, so elsewhere nothing is missing.
+    """
+
+    def __init__(self, handle: TopicHandle) -> None:
+        self._handle, self._is_needed = handle, handle.storage.is_local_disk
+        self._kept: set[tuple[int, int]] = set()
+
+    def has(self, snapshot: Snapshot, counts: Mapping[int, int]) -> bool:
+        """True if all states needed were stored; it reads nothing."""
+        return not self._missing(snapshot, counts)
+
+    def keep(self, snapshot: Snapshot, counts: Mapping[int, int]) -> None:
+        """Store the missing states.
+
+        Damage in a segment to be deleted is no error: then its producers are forgotten. Raises StorageError for a
+        disk that does not take a file.
+        """
+        missing, without = self._missing(snapshot, counts), []
+        for partition, offset in sorted(missing):
+            states = self._states(snapshot, partition, counts[partition])
+            name = f"{paths.partition_dir(snapshot.name, partition)}/{offset:020d}{paths.SNAPSHOT_SUFFIX}"
+            if len(states):
+                self._handle.storage.put(name, states.snapshot())
+            else:
+                without.append(name)
+        # there may be files of an earlier topic at this address
+        self._handle.storage.delete(without)
+        self._kept |= missing
+
+    def _missing(self, snapshot: Snapshot, counts: Mapping[int, int]) -> set[tuple[int, int]]:
+        """The partitions whose producers are not stored, each with the offset at which its log is to begin.
+
+        The states behind a log's first part are named by its end: the log before an offset never changes.
+        """
+        begins = {(number, _begin(snapshot.partitions[number], count)) for number, count in counts.items()}
+        return begins - self._kept if self._is_needed else set()
+
+    def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
+        stored = StoredProducers(self._handle.storage, snapshot.name, partition)
+        with suppress(DistlogError):
+            return _behind(stored, snapshot.partitions[partition], count)
+        return ProducerStates()
+
+
+def _begin(state: PartitionState, count: int) -> int:
+    """The offset at which the log begins without its first `count` segments."""
+    return int(state.segments.base_offsets[count]) if count < len(state.segments) else state.log_end_offset
+
+
+def _behind(stored: StoredProducers, state: PartitionState, count: int) -> ProducerStates:
+    """The states of producers behind the first `count` segments."""
+    deleted = state.segments[:count]
+    if not any(segment.may_have_producers for segment in deleted):
+        # these have no batches of producers, so the states are the ones before them
+        return stored.at(deleted[0].base_offset)
+    before_next = stored.before(state.segments[count].stem) if count < len(state.segments) else None
+    return before_next or stored.behind(deleted, _begin(state, count))
+
+
+# ---
+# The states of producers in a partition's log, as far as one process has read it: under the partition's lock.
+#
+# Any process may append. So before it checks a batch, a process reads the batches that others appended since. The
+# states before the active segment are kept in the segment's `.snapshot`, in Kafka's format. If that is missing or
+# damaged, the segments before are read: from the last one that has a snapshot, and only segments that have batches
+# of producers.
+#
+# A snapshot has but the last batch of each producer, and five may be in flight. So before a process that began with
+# a snapshot refuses a batch, it looks for the others in the segments before.
+
+
+class TransactionEffect(NamedTuple):
+    """The transactions that batches abort, and the first unstable offset behind them; None if it stays."""
+
+    aborted: Sequence[AbortedTransaction]
+    first_unstable_offset: int | None
+
+
+NO_EFFECT = TransactionEffect((), None)
+
+
+class _ReadPosition(NamedTuple):
+    """The end of the part of the log that was read: a position of the segment `stem`, and an offset."""
+
+    stem: str
+    position: int
+    offset: int
+
+
+_NOTHING = _ReadPosition("", 0, 0)
+
+
+class PartitionProducers:
+    """The producers of a partition of a topic; `first` see `ProducerStates.check`.
+
+    All methods need the partition's lock, and get the active `segment` at its end. They raise StorageError, and
+    CorruptRecordError for a damaged segment.
+    """
+
+    def __init__(
+        self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot, first: FirstBatch = any_first
+    ) -> None:
+        self._partition, self._snapshots, self._clock, self._first = partition, snapshots, handle.clock, first
+        self._expiration_ms = handle.producer_expiration_ms
+        self._stored = StoredProducers(handle.storage, handle.name, partition)
+        self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
+        # a look reads many batches, so that clients cannot have one for each batch that is refused
+        self._has_looked_back = False
+
+    def check(self, rows: npt.NDArray[Any], segment: LogSegment) -> KnownBatch | None:
+        """See `ProducerStates.check`."""
+        self.catch_up(segment)
+        now_ms = self._clock()
+        is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
+        self._states.expire(
+            now_ms, None if is_time else set(rows["producer_id"].tolist()), after_ms=self._expiration_ms
+        )
+        self._expired_ms = now_ms if is_time else self._expired_ms
+        try:
+            return self._states.check(rows, self._first)
+        except OutOfOrderSequenceError:
+            if self._has_looked_back:
+                raise
+        self._look_back()
+        return self._states.check(rows, self._first)
+
+    def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:
+        """The state of each producer now, as a producer snapshot has it (ENTRY rows); without an active segment,
+        by the sealed ones.
+        """
+        if segment is None:
+            state = self._snapshots.refresh().partitions[self._partition]
+            states = self._stored.behind(state.segments, state.log_end_offset)
+        else:
+            self.catch_up(segment)
+            states = self._states
+        states.expire(self._clock(), after_ms=self._expiration_ms)
+        return states.entries()
+
+    def has_open(self, producer_id: int, epoch: int, segment: LogSegment, start_offset: int | None = None) -> bool:
+        """See `ProducerStates.has_open`; with `start_offset`, only of a transaction that began there."""
+        self.catch_up(segment)
+        is_it = start_offset is None or self._states.opened.get(producer_id) == start_offset
+        return is_it and self._states.has_open(producer_id, epoch)
+
+    def effect_of(self, data: npt.NDArray[Any], rows: npt.NDArray[Any]) -> TransactionEffect:
+        """The effect of the next batches on the transactions that are open behind the read part of the log."""
+        if not (rows["attributes"] & TRANSACTIONAL).any():
+            return NO_EFFECT
+        transactions = OpenTransactions(self._states.opened)
+        return TransactionEffect(transactions.see(data, rows), transactions.first_offset)
+
+    def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
+        """Take the batches that were appended after their `check`."""
+        self._states.see(data, rows, heard_ms=self._clock())
+        self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
+
+    def catch_up(self, segment: LogSegment) -> None:
+        """Read the log behind the read part; a segment that is met first gets its snapshot."""
+        stem, position, _ = self._read
+        if segment.stem != stem or segment.size < position:
+            self._begin(segment)
+            position = 0
+        if segment.has_producers:
+            for batches in segment.batches(position):
+                self._states.see(batches.data, batches.rows, heard_ms=self._clock())
+        self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)
+
+    def _begin(self, segment: LogSegment) -> None:
+        """Know the states where the segment begins, and have them in its snapshot."""
+        segments = self._snapshots.refresh().partitions[self._partition].segments
+        if not self._ends_at(segments, segment):
+            stored = self._stored.before(segment.stem)
+            self._states = stored or self._stored.behind(segments, segment.base_offset)
+            self._states.expire(self._clock(), after_ms=self._expiration_ms)
+            self._has_looked_back = False
+            if stored is not None:
+                return
+        if segment.base_offset:
+            self._stored.keep(segment.stem, self._states)
+
+    def _look_back(self) -> None:
+        """Know the last batches before the active segment, not only the last one of each producer."""
+        segments = self._snapshots.refresh().partitions[self._partition].segments
+        self._states.recall(self._stored.last(segments))
+        self._has_looked_back = True
+
+    def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
+        """True if the read part ends where `segment` begins: it was sealed there, and nothing came between."""
+        end = [(segments[-1].stem, segments[-1].next_offset)] if len(segments) else []
+        position = self._read
+        return end == [(position.stem, position.offset)] and segment.base_offset == position.offset

@@ -1,1 +1,0 @@
-"""What a partition's log knows of its idempotent producers."""

@@ -1,0 +1,405 @@
+"""Recovers a segment after a crash: walks its log, keeps the whole batches, and cuts off a torn end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from distlog.core.arrays import new_array
+from distlog.core.batches.record_batch import CRC_AT, CRC_START, HEADER_SIZE, LOG_OVERHEAD
+from distlog.core.batches.walk import Batches, BatchWalk, size_of_first
+from distlog.core.config import MAX_INT
+from distlog.core.errors import CorruptRecordError
+from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
+from distlog.core.log.segment_files import ActiveFile, SegmentFiles
+from distlog.core.segments.segment_state import Folded, Numbers, UnfitBatchError, emptied, fold, places
+from distlog.core.transactions.open_transactions import OpenTransactions
+
+# ---
+# Walks the whole batches of a file. The file may be written to meanwhile, or a crash may have torn its end.
+#
+# As in Kafka's `FileLogInputStream`, a batch that is cut short by the end is ignored, without an error.
+# `look_behind` says what lies behind the last sound one: a torn end has no sound batch behind it.
+
+
+#: Bytes read at once where all of them are wanted.
+WALK_BYTES = 4 << 20
+#: A device loses what was not synced by so many bytes, or by multiples of them.
+_SECTOR = 512
+_MAGIC_AT, _MAGIC = 16, 2
+#: Bytes that are compared with checksums behind a bad batch, beside twice those that are there. Hostile records may
+#: hold any number of headers that claim any size.
+_SPARE_CHECKS = 64 << 20
+
+
+def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterator[Batches]:
+    """The whole batches between `position`, where one begins, and `end`, about `step` bytes at a time.
+
+    Checksums are left to the caller. Raises CorruptRecordError for bytes that cannot be a batch, after the batches
+    before them were yielded.
+    """
+    return iter(BatchWalk(_reader(file), position, end, step, "raise", file.path))
+
+
+def _reader(file: ActiveFile) -> Callable[[int, int], memoryview]:
+    buffer = new_array(0, np.uint8)
+
+    def read(start: int, end: int) -> memoryview:
+        # callers are done with a step's batches when they ask for the next, so one buffer is enough
+        nonlocal buffer
+        if buffer.size < end - start:
+            buffer = new_array(end - start, np.uint8)
+        return buffer.data[: file.read_into(buffer.data[: end - start], start)]
+
+    return read
+
+
+def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -> Iterator[Batches]:
+    """The batches from `position` on up to the first that is torn, fails its checksum or is out of order.
+
+    A crash left these whole. Their offsets begin at `next_offset` or above, and ascend.
+    """
+    walk = BatchWalk(_reader(file), position, end, WALK_BYTES, "stop", file.path, checked=True)
+    for batches in walk:
+        count = _in_order(batches.rows, next_offset)
+        sound = walk.stop(batches, count) if count < len(batches.rows) else batches
+        if count:
+            yield sound
+            next_offset = int(sound.rows["base_offset"][-1] + sound.rows["last_offset_delta"][-1]) + 1
+
+
+def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
+    """The number of batches before the first one that begins below the end of the batch before it."""
+    ends = rows["base_offset"] + rows["last_offset_delta"] + 1
+    bad = rows["base_offset"] < np.concatenate([[next_offset], ends[:-1]])
+    return int(bad.argmax()) if bad.any() else len(rows)
+
+
+class Behind(NamedTuple):
+    """The tail behind the last sound batch of a log: from `position` on, up to `end`, where only zeros follow.
+
+    `sound` is the position and the base offset of the first sound batch there, if there is one. `is_hole` says that a
+    device has lost what stood at `position`: its head is zeros, or a sector in which it has its bytes.
+    """
+
+    position: int
+    end: int
+    sound: tuple[int, int] | None
+    is_hole: bool
+
+
+def look_behind(file: ActiveFile, position: int, end: int, base_offset: int) -> Behind:
+    """The tail between `position`, where the sound batches end, and `end`; a sound batch has `base_offset` or above.
+
+    One at `position` itself counts whatever its offset is. Space that was allocated and never written is not read.
+    """
+    head = file.read(position, min(position + LOG_OVERHEAD, end)) if position < end else memoryview(b"")
+    if HEADER_SIZE <= (size := size_of_first(head)) <= end - position and _is_sound(file, position, size):
+        return Behind(position, end, (position, int.from_bytes(head[:8], "big", signed=True)), is_hole=False)
+    at, last, sound, to_check = position, position, None, 2 * (end - position) + _SPARE_CHECKS
+    while True:
+        at, stop = file.next_data(at, end)
+        if at == stop:
+            break
+        stop = min(at + WALK_BYTES, stop)
+        data = np.frombuffer(file.read(at, min(stop + HEADER_SIZE, end)), np.uint8)
+        written = data[: stop - at] != 0
+        if written.any():
+            last = at + written.size - int(written[::-1].argmax())
+            for place, offset, size in _headers_in(data, at, stop, end, base_offset) if sound is None else ():
+                to_check -= size
+                # a tail that would take too long to check counts as sound: nothing is cut then
+                if to_check < 0 or _is_sound(file, place, size):
+                    sound = place, offset
+                    break
+        at = stop
+    return Behind(position, last, sound, last > position and _is_hole(file, position, end))
+
+
+def _headers_in(
+    data: npt.NDArray[np.uint8], at: int, stop: int, end: int, base_offset: int
+) -> Iterator[tuple[int, int, int]]:
+    """The positions, base offsets and sizes of what may be a batch from `at`, where `data` begins, to `stop`."""
+    count = min(stop - at, data.size - HEADER_SIZE + 1)
+    places = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + max(count, 0)] == _MAGIC)
+    heads = data[places[:, None] + np.arange(LOG_OVERHEAD)]
+    offsets = np.ascontiguousarray(heads[:, :8]).view(">i8")[:, 0].astype(np.int64)
+    sizes = np.ascontiguousarray(heads[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
+    fits = (offsets >= base_offset) & (offsets - base_offset <= MAX_INT) & (sizes >= HEADER_SIZE)
+    fits &= sizes <= end - at - places
+    yield from zip((at + places[fits]).tolist(), offsets[fits].tolist(), sizes[fits].tolist(), strict=True)
+
+
+def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
+    """True if what may be a batch has the checksum that it says."""
+    wanted = int.from_bytes(file.read(position + CRC_AT, position + CRC_START), "big")
+    checksum, end = 0, position + size
+    for start in range(position + CRC_START, end, WALK_BYTES):
+        checksum = crc32c(file.read(start, min(start + WALK_BYTES, end)), checksum)
+    return checksum == wanted
+
+
+def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
+    """True if the batch at `position` has lost its head, or a sector in which it has its bytes."""
+    head = file.read(position, min(position + LOG_OVERHEAD, end))
+    if not any(head):
+        return True
+    sector = position - position % _SECTOR + _SECTOR
+    size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
+    batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
+    while sector < batch_end:
+        stop = min(sector + WALK_BYTES, end)
+        data = np.frombuffer(file.read(sector, stop), np.uint8)
+        sectors = data[: data.size // _SECTOR * _SECTOR].reshape(-1, _SECTOR)
+        if not sectors[: -(-(batch_end - sector) // _SECTOR)].any(axis=1).all():
+            return True
+        sector += WALK_BYTES
+    return False
+
+
+# ---
+# Recovers a segment after a crash: walks its log, keeps the whole batches, and cuts off a torn end.
+#
+# The walk folds headers as appends do, so it gets the same state and indexes as they did (Kafka's
+# `LogSegment.recover`). It compares checksums, and decompresses nothing.
+#
+# Acknowledged records are never cut (`Kept`): a log that ends below what was flushed, and a bad batch with sound
+# ones behind it, are the work of other hands, and DamagedLogError. Of a power loss there is one exception. A device
+# that lost a page has zeros there, and may have what was written behind it later. No sync covered that page, or it
+# would be there, and so no sync covered what was written after it. So that is a torn end too, unless it was known
+# as flushed.
+
+
+(_UNSTABLE,) = places(("first_unstable_offset",))
+_FLUSHED = list(places(("flushed_offset", "flushed_position", "flushed_ms")))
+
+
+_log = logging.getLogger("distlog")
+_REMEDY = "bring the file back, or run `distlog repair`, which cuts it and says what is gone"
+
+
+class DamagedLogError(CorruptRecordError):
+    """An active log lacks what was acknowledged, by other hands than a crash: nothing is appended, cut or changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The least that a recovery must find: the log to this end, which is on the device or was counted in this boot.
+
+    Behind it, a batch that lost a page counts as torn only `after_power_loss`.
+    """
+
+    offset: int = 0
+    position: int = 0
+    after_power_loss: bool = False
+
+
+class Recovery(NamedTuple):
+    """The result of a walk: the numbers, (leader epoch, start offset) of each epoch, how many bytes were cut off."""
+
+    numbers: Numbers
+    epochs: list[tuple[int, int]]
+    truncated: int
+
+
+def recover(
+    files: SegmentFiles,
+    numbers: Numbers,
+    interval: int,
+    transactions: OpenTransactions,
+    end: int | None = None,
+    kept: Kept | None = None,
+) -> Recovery:
+    """Walk from what `numbers` count up to `end`, write index entries, and cut all files behind the last sound batch.
+
+    `transactions` are those that are open where the walk begins. Raises, before anything is changed, DamagedLogError
+    for a cut that `kept` forbids. Each cut is logged.
+    """
+    size, epochs, entries = files.log.size(), list[tuple[int, int]](), list[tuple[Numbers, Folded]]()
+    numbers = _with_unstable(numbers, transactions)
+    for before, folded, batches in _folds(files, numbers, interval, transactions, size if end is None else end):
+        entries.append((before, folded))
+        epochs += new_epochs(batches.rows, epochs[-1][0] if epochs else -1)
+        numbers = folded.numbers
+    behind = behind_of(files, numbers)
+    error = damage(files, numbers, behind, kept, is_end_known=end is not None) if kept else None
+    if error is not None:
+        raise error
+    tell_cut(files, numbers, behind)
+    for before, folded in entries:
+        files.write_entries(before, folded.entries)
+    files.cut(numbers)
+    return Recovery(numbers, epochs, size - int(numbers[POSITION]))
+
+
+def behind_of(files: SegmentFiles, numbers: Numbers) -> Behind:
+    """The part of the log behind the state `numbers`."""
+    size = files.log.size()
+    # a bad offset, which no checksum covers, may be above those of sound batches behind it
+    behind = look_behind(files.log, int(numbers[POSITION]), size, int(numbers[BASE_OFFSET]))
+    # only the end of preallocated space was never written
+    return behind._replace(end=size) if behind.end > behind.position and not files.log_bytes else behind
+
+
+def damage(
+    files: SegmentFiles, numbers: Numbers, behind: Behind, kept: Kept, *, is_end_known: bool = False
+) -> DamagedLogError | None:
+    """The error if a log whose sound batches are counted by `numbers` has lost what is `kept`; None if it has not.
+
+    With `is_end_known` what lies behind the kept end is of no interest.
+    """
+    offset, position = int(numbers[NEXT_OFFSET]), int(numbers[POSITION])
+    place = {"file": files.log.path, "position": position, "offset": offset}
+    if position < kept.position or offset < kept.offset:
+        return DamagedLogError(
+            f"the active log lacks records that were acknowledged, from this offset on: {_REMEDY}",
+            **place,
+            end_offset=kept.offset,
+        )
+    if behind.sound is None or is_end_known or (behind.is_hole and kept.after_power_loss):
+        return None
+    return DamagedLogError(
+        f"a batch of the active log is damaged, and sound ones lie behind it: {_REMEDY}",
+        **place,
+        sound_position=behind.sound[0],
+        sound_offset=behind.sound[1],
+    )
+
+
+def tell_cut(files: SegmentFiles, numbers: Numbers, behind: Behind) -> None:
+    """Log what is cut off behind what `numbers` count, if it is more than zeros."""
+    if behind.end > behind.position:
+        _log.warning(
+            "%s: recovery cuts off %d bytes behind position %d, the records from offset %d on%s",
+            files.log.path,
+            behind.end - behind.position,
+            behind.position,
+            int(numbers[NEXT_OFFSET]),
+            "" if behind.sound is None else f", with sound batches from offset {behind.sound[1]} on",
+        )
+
+
+def write_again(
+    files: SegmentFiles,
+    numbers: Numbers,
+    interval: int,
+    transactions: OpenTransactions,
+    flushed_offset: int,
+    flushed_position: int,
+    *,
+    only_read: bool,
+) -> Numbers | None:
+    """Write the log behind `flushed_position`, and the indexes, again as they are; None if batches are damaged.
+
+    With `only_read` they are compared with their checksums, and not written. Damaged indexes are made anew: returns
+    the numbers with them. `transactions` are those that are open where the segment begins. Raises DamagedLogError for
+    a bad batch that has lost no page, and sound ones behind it.
+    """
+    position, end = flushed_position, int(numbers[POSITION])
+    for batches in sound_batches(files.log, position, end, flushed_offset):
+        if not only_read:
+            files.log.write(batches.data, batches.position)
+        position, flushed_offset = batches.end, next_offset_of(batches.rows)
+    if position < end:
+        known = numbers.copy()
+        known[[POSITION, NEXT_OFFSET]] = position, flushed_offset
+        # the kernel forgets pages that it could not write: then there are zeros
+        error = damage(files, known, behind_of(files, known), Kept(after_power_loss=True))
+        if error is not None:
+            raise error
+        return None
+    if not files.has_entries(numbers):
+        made = with_new_indexes(files, numbers, interval, transactions)
+        if made is None:
+            return None
+        numbers = made
+    elif only_read:
+        return numbers
+    files.write_entries_again(numbers)
+    return numbers if files.has_entries(numbers) else None
+
+
+def with_new_indexes(
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions
+) -> Numbers | None:
+    """Make the indexes anew from the log, and return the numbers that count them; None if a batch is damaged.
+
+    Then nothing was changed. `transactions` are those that are open where the segment begins.
+    """
+    end, made, entries = int(numbers[POSITION]), emptied(files.stem, numbers), list[tuple[Numbers, Folded]]()
+    made[_FLUSHED] = numbers[_FLUSHED]
+    for before, folded, _ in _folds(files, made, interval, transactions, end):
+        entries.append((before, folded))
+        made = folded.numbers
+    if made[POSITION] < end:
+        return None
+    for before, folded in entries:
+        files.write_entries(before, folded.entries)
+    files.clear_behind_entries(made)
+    return made
+
+
+def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions) -> Numbers:
+    """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
+    numbers = _with_unstable(numbers, transactions)
+    for _, folded, _ in _folds(files, numbers, interval, transactions, files.log.size()):
+        numbers = folded.numbers
+    return numbers
+
+
+def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
+    """Count the log's bytes behind its end by `numbers`; negative if it is shorter, or if it was replaced.
+
+    Preallocated space is not counted. It is told by its zeros: no batch begins with LOG_OVERHEAD of them.
+    """
+    position = int(numbers[POSITION])
+    beyond = files.log.size() - position
+    if files.log.was_replaced:
+        return -1
+    if beyond > 0 and files.log_bytes and not any(files.log.read(position, position + LOG_OVERHEAD)):
+        return 0
+    return beyond
+
+
+def _folds(
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int
+) -> Iterator[tuple[Numbers, Folded, Batches]]:
+    for batches in sound_batches(files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
+        aborted = transactions.see(batches.data, batches.rows)
+        try:
+            folded = fold(numbers, batches.data, batches.rows, interval, aborted=aborted)
+        except UnfitBatchError as error:
+            # its offset is damaged, which no checksum covers: the walk ends before it
+            if error.row:
+                yield from _folds(
+                    files, numbers, interval, transactions, batches.position + batches.first(error.row).data.nbytes
+                )
+            return
+        after = _with_unstable(folded.numbers, transactions)
+        yield numbers, Folded(after, folded.entries), batches
+        numbers = after
+
+
+def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
+    changed = numbers.copy()
+    changed[_UNSTABLE] = transactions.first_offset
+    return changed
+
+
+def next_offset_of(rows: npt.NDArray[Any]) -> int:
+    """The offset behind these batches."""
+    return int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1
+
+
+def new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
+    """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
+    known = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
+    rises = np.flatnonzero(known[1:] > known[:-1])
+    epochs: list[int] = rows["leader_epoch"][rises].tolist()
+    return list(zip(epochs, rows["base_offset"][rises].tolist(), strict=True))

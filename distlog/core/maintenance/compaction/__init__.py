@@ -1,1 +1,0 @@
-"""Compaction: keeps the last record of each key, at its offset (Kafka's `LogCleaner`)."""

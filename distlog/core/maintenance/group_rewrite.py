@@ -1,0 +1,398 @@
+"""Rewrites groups of adjacent segments, and commits what replaces them: for compaction and for merging."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from distlog.core.batches.rewritten_batches import Bytes, Longs
+from distlog.core.commits.actions import Action, Add, Cleaned, Remove
+from distlog.core.commits.commit_log import TIMEOUT_S
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.log.producers import KeptProducers
+from distlog.core.maintenance.cleaning_plan import first_dirty_offset
+from distlog.core.reading.chunks import Chunk
+from distlog.core.segments.segment_writer import Bundles, SegmentFile, with_aborted
+from distlog.core.topic_handle import TopicHandle
+
+# ---
+# A group of segments, a filter of its batches, and the reason why a group is left as it is.
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentGroup:
+    """Adjacent segments of one partition, at least one, to be rewritten as one segment.
+
+    They are a table, and often a part of the partition's: to make objects of thousands of them takes long.
+    """
+
+    segments: SegmentTable
+
+    @property
+    def partition(self) -> int:
+        """The partition of all these segments."""
+        return int(self.segments.array("partition")[0])
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset of the first segment."""
+        return int(self.segments.base_offsets[0])
+
+    @property
+    def next_offset(self) -> int:
+        """The end of the last segment."""
+        return int(self.segments.next_offsets[-1])
+
+    @property
+    def log_bytes(self) -> int:
+        """The log bytes of these segments; a rewrite does not make them more."""
+        return int(self.segments.log_bytes.sum())
+
+    @property
+    def records(self) -> int:
+        """The number of records in the group."""
+        return int(self.segments.record_counts.sum())
+
+    @property
+    def stems(self) -> list[str]:
+        """The stems of the group's segments."""
+        stems: list[str] = self.segments.columns()["stem"].to_pylist()
+        return stems
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredBatches:
+    """Batches (BATCH rows) back to back in `data`, and of each what its header does not tell; offsets are absolute.
+
+    `newest_offsets` are those of the largest timestamps, -1 where no record has it: an emptied batch keeps its time.
+    `min_timestamps` are at most the smallest ones. `unchanged` says that the batches are those that went in, and
+    `unkeyed` is the number of records that were dropped because they have no key. `data` has no other owner.
+    """
+
+    data: Bytes
+    batches: np.ndarray
+    base_offsets: Longs
+    newest_offsets: Longs
+    min_timestamps: Longs
+    unchanged: bool = False
+    unkeyed: int = 0
+
+
+class Filter(Protocol):
+    """Decides which batches and records of a group stay, and in which batches."""
+
+    @property
+    def keeps_all(self) -> bool:
+        """True if every record stays."""
+
+    @property
+    def aborted(self) -> Sequence[AbortedTransaction]:
+        """The aborted transactions of which data stays, in the order of their last offsets."""
+
+    def apply(self, chunk: Chunk, /) -> Iterator[FilteredBatches]:
+        """The batches that stay of a checked chunk, in their order. Raises CorruptRecordError."""
+
+    def described(self, output: SegmentInfo, inputs: SegmentTable, /) -> SegmentInfo:
+        """The segment `output`, with all that its batches do not tell, but `inputs` do."""
+
+
+Result = TypeVar("Result")
+
+#: Errors that come from a partition's own files, so they say nothing about other partitions.
+OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteFailure:
+    """A partition, or its offsets from `offsets[0]` to `offsets[1]`, whose files cannot be rewritten, and why.
+
+    It stays as it is, and all others are rewritten without it.
+    """
+
+    partition: int
+    reason: str
+    offsets: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        part = "" if self.offsets is None else f"offsets {self.offsets[0]:,} to {self.offsets[1]:,} of "
+        return f"{part}partition {self.partition}: {self.reason}"
+
+
+def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | RewriteFailure:
+    """The result of `work`, or what is wrong with the partition's files. Raises all other errors.
+
+    The failure is a value so that it can come back from a task. An exception would end the job for every partition.
+    """
+    try:
+        return work()
+    except OF_ITS_FILES as error:
+        return RewriteFailure(partition, str(error))
+
+
+# ---
+# Rewrites a group of adjacent segments as one segment, or as none if nothing of them stays.
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenGroup:
+    """A group, and the `outputs` that replace its segments; these are the group's own if nothing changes.
+
+    `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` is the number of
+    records dropped because they have no key.
+    """
+
+    group: SegmentGroup
+    outputs: tuple[SegmentInfo, ...]
+    unkeyed: int = 0
+
+    @property
+    def partition(self) -> int:
+        """The partition of all these segments."""
+        return self.group.partition
+
+    @property
+    def base_offset(self) -> int:
+        """The offset at which the group begins."""
+        return self.group.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset at which the group ends."""
+        return self.group.next_offset
+
+    @property
+    def changed(self) -> bool:
+        """True if there is something to commit."""
+        return [one.stem for one in self.outputs] != self.group.stems
+
+    @property
+    def forgets_transactions(self) -> bool:
+        """True if a segment of the group may hold transactions but no output does."""
+        had = bool(self.group.segments.array("has_transactions").any())
+        return had and not any(one.has_transactions for one in self.outputs)
+
+
+def rewrite_group(
+    handle: TopicHandle,
+    group: SegmentGroup,
+    chosen: Filter,
+    chunks: Iterable[Chunk],
+    *,
+    config: TopicConfig,
+    read_version: int,
+    bundles: Bundles | None = None,
+) -> RewrittenGroup:
+    """Write what the filter `chosen` leaves of the group as new segments; no commit names these yet.
+
+    `chunks` are the checked chunks of the group, in their order. The new segments are files of their own, or parts of
+    `bundles`, with stems of `read_version`. Memory is bounded by a few chunks, but for what bundles hold. Raises
+    CorruptRecordError. After an error there is no partial file and no upload left.
+    """
+    output = _Output(handle, group, chosen, config, read_version, bundles)
+    unchanged, unkeyed = len(group.segments) == 1, 0
+    try:
+        for chunk in chunks:
+            for filtered in chosen.apply(chunk.timed()):
+                unchanged &= filtered.unchanged
+                unkeyed += filtered.unkeyed
+                output.write(filtered)
+        outputs = group.segments if unchanged else output.close()
+    finally:
+        output.abort()
+    return RewrittenGroup(group, tuple(outputs), unkeyed)
+
+
+class _Output:
+    """The segments that replace a group. There is a second one only if the first must not grow any more."""
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        group: SegmentGroup,
+        chosen: Filter,
+        config: TopicConfig,
+        read_version: int,
+        bundles: Bundles | None,
+    ) -> None:
+        self._handle, self._group, self._filter = handle, group, chosen
+        self._config, self._read_version, self._bundles = config, read_version, bundles
+        self._file: SegmentFile | None = None
+        self._base_offset = group.base_offset
+        self._sealed: list[SegmentInfo] = []
+
+    def write(self, filtered: FilteredBatches) -> None:
+        """Append batches that stay."""
+        batches, first = filtered.batches, 0
+        while first < len(batches):
+            file = self._file = self._file or self._open()
+            moved = filtered.base_offsets[first:] - self._base_offset
+            end = first + file.room(batches[first:], moved)
+            if end == first and file.next_offset > 0:
+                self._seal(int(filtered.base_offsets[first]))
+                continue
+            # a batch that is too large for any segment was too large before, so it gets a segment all the same
+            end = max(end, first + 1)
+            rows = batches[first:end].copy()
+            start = int(rows["position"][0])
+            rows["position"] -= start
+            newest = filtered.newest_offsets[first:end]
+            newest = np.where(newest < 0, -1, newest - self._base_offset)
+            part = filtered.data[start : start + int(rows["size"].sum())]
+            file.write(part, rows, moved[: end - first], newest, filtered.min_timestamps[first:end])
+            first = end
+
+    def close(self) -> list[SegmentInfo]:
+        """Make everything durable; returns the segments, none if nothing was written, and not all must stay."""
+        if self._filter.keeps_all and not self._sealed:
+            self._file = self._file or self._open()
+        self._seal(self._group.next_offset)
+        return self._sealed
+
+    def abort(self) -> None:
+        """Abort the segment that is not sealed, if there is one."""
+        if self._file is not None:
+            self._file.abort()
+            self._file = None
+
+    def _open(self) -> SegmentFile:
+        handle, stem = self._handle, self._handle.new_stem(self._read_version)
+        return SegmentFile(handle.storage, handle.name, self._group.partition, stem, self._config, self._bundles)
+
+    def _seal(self, next_offset: int) -> None:
+        """Seal the open segment, which covers everything up to `next_offset`."""
+        if self._file is None:
+            return
+        sealed = self._file.seal(self._handle.clock())
+        self._file = None
+        handle, inputs = self._handle, self._group.segments
+        own = [each for each in self._filter.aborted if self._base_offset <= each.last_offset < next_offset]
+        sealed = with_aborted(handle.storage, handle.name, sealed, own, self._base_offset)
+        # Kafka keeps the file's time too: retention counts from it if records have no time
+        created_ms = int(inputs.array("created_ms")[-1])
+        covers = dataclasses.replace(sealed.at(self._base_offset), next_offset=next_offset, created_ms=created_ms)
+        self._sealed.append(self._filter.described(covers, inputs))
+        self._base_offset = next_offset
+
+
+# ---
+# Commits rewritten groups: their new segments replace those that they were made from.
+#
+# Where nothing of the first segments stays, the log begins later: the states of producers are stored there
+# before.
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenPartition:
+    """The groups of a partition that were rewritten, all at one version.
+
+    The keys of [start_offset, end_offset) were looked for in them, so the partition is clean below `end_offset`. Both
+    are 0 if it was not cleaned.
+    """
+
+    partition: int
+    groups: tuple[RewrittenGroup, ...]
+    start_offset: int = 0
+    end_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The `groups` that a commit replaced, and how many groups it left out, by partition."""
+
+    groups: list[RewrittenGroup]
+    left_out: dict[int, int]
+
+
+def commit_rewrite(
+    handle: TopicHandle, snapshot: Snapshot, rewritten: Sequence[RewrittenPartition], *, timeout_s: float = TIMEOUT_S
+) -> tuple[Replacement, Snapshot]:
+    """Replace the segments of groups that were rewritten at `snapshot` by the new ones, in one commit.
+
+    Returns what was replaced, and the new state. A group is left out if one of its segments is gone; a cleaned
+    partition stays dirty from there. If the topic is no longer compacted, cleaned partitions are left as they are.
+    Raises CommitConflictError after `timeout_s` of lost races.
+    """
+    planned = _Plan(rewritten, KeptProducers(handle))
+    while True:
+        _, after = handle.log.commit(snapshot, "compact", planned, read_version=snapshot.version, timeout_s=timeout_s)
+        if planned.is_ready:
+            return planned.replacement, after
+        planned.keep_producers()
+
+
+class _Plan:
+    """The plan of a replacement: nothing is committed before the producers are stored where the log begins."""
+
+    def __init__(self, rewritten: Sequence[RewrittenPartition], producers: KeptProducers) -> None:
+        self._rewritten, self._producers = rewritten, producers
+
+    def __call__(self, current: Snapshot) -> list[Action] | None:
+        """Plan the replacement in `current`."""
+        self._snapshot, self._emptied = current, dict[int, int]()
+        self.replacement = Replacement([], {})
+        is_compacted, cleaned = "compact" in current.config.cleanup_policy, list[Cleaned]()
+        for one in self._rewritten:
+            if one.end_offset and not is_compacted:
+                self.replacement.left_out[one.partition] = len(one.groups)
+                continue
+            state = current.partitions[one.partition]
+            groups, left_out, clean = _replaceable(state, one)
+            self.replacement.groups.extend(groups)
+            self.replacement.left_out[one.partition] = left_out
+            if count := _emptied(state, groups):
+                self._emptied[one.partition] = count
+            if clean > first_dirty_offset(state):
+                cleaned.append(Cleaned(one.partition, clean))
+        if not self.is_ready:
+            return None
+        # all removals and all additions follow each other, since a commit packs such runs
+        groups = self.replacement.groups
+        removed = [Remove(one.partition, stem) for one in groups for stem in one.group.stems]
+        return [*removed, *(Add(segment) for one in groups for segment in one.outputs), *cleaned] or None
+
+    @property
+    def is_ready(self) -> bool:
+        """True if all that was planned may be committed."""
+        return self._producers.has(self._snapshot, self._emptied)
+
+    def keep_producers(self) -> None:
+        """Store what of producers is still missing."""
+        self._producers.keep(self._snapshot, self._emptied)
+
+
+def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[list[RewrittenGroup], int, int]:
+    """The groups of a partition to replace, how many are left out, and the offset below which it is clean then."""
+    # a group below the log start must not come back, and need not be clean
+    groups = [(one, one.group.stems) for one in rewritten.groups if one.next_offset > state.log_start_offset]
+    live = state.segments.live({stem for _, stems in groups for stem in stems})
+    stale = [one for one, stems in groups if not live.issuperset(stems)]
+    # the keys of the range were not looked for in what replaced a stale group: it is dirty from there, or from before
+    clean = min([rewritten.end_offset, *(group.base_offset for group in stale)])
+    dirty = max(clean, first_dirty_offset(state))
+    # above the clean part, offsets that no segment holds would look like a loss
+    gaps = [one for one, _ in groups if not one.outputs and one.next_offset > dirty]
+    # without the marker that ends a transaction, a segment before it would again say that the transaction is open
+    markers = [one for one, _ in groups if one.forgets_transactions and one.base_offset > dirty]
+    left_out = {group.base_offset for group in (*stale, *gaps, *markers)}
+    chosen = [one for one, _ in groups if one.base_offset not in left_out and one.changed]
+    return chosen, len(left_out), clean
+
+
+def _emptied(state: PartitionState, groups: Sequence[RewrittenGroup]) -> int:
+    """The number of first segments that go, with nothing in their place."""
+    if all(one.outputs for one in groups):
+        return 0
+    removed = {stem for one in groups for stem in one.group.stems}
+    begin = min((one.base_offset for one in groups if one.outputs), default=state.log_end_offset)
+    gone = takewhile(lambda one: one.base_offset < begin and one.stem in removed, state.segments)
+    return sum(1 for _ in gone)

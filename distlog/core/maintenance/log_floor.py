@@ -1,0 +1,197 @@
+"""The log floor: the version below which vacuum deletes commits, checkpoints and manifests.
+
+A commit raises the floor; then a checkpoint at or above it is read back; then the names below it are deleted. A
+process that dies in between leaves names that mean nothing any more, and the next run deletes them. The floor is not
+above the version that was the head `commit.retention.ms` ago by the store's own clock. So a commit is deleted that
+long after the next one was written, at the earliest: `Snapshot.is_fresh_at` relies on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
+from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageFullError
+from distlog.core.storage.storage import FileInfo, Storage
+
+#: Of so many versions, one checkpoint is kept for time travel, and the log floor is such a version.
+KEPT_EVERY = 1000
+#: So many names are deleted at once; a larger name goes after smaller ones.
+NAMES_AT_ONCE = 1000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CommitsFolder:
+    """The result of a listing of the folder of commits: a commit takes 24 bytes.
+
+    `checkpoints` are those of this library, `others` all files that are neither commits nor checkpoints. Versions
+    below `first`, the log floor, are left over, or were put by writers that stood still: their times say nothing.
+    """
+
+    versions: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    written_ms: array[int] = field(default_factory=lambda: array("q"))
+    checkpoints: list[FileInfo] = field(default_factory=list)
+    others: list[FileInfo] = field(default_factory=list)
+    first: int = 0
+
+    @classmethod
+    def of(cls, files: Iterable[FileInfo]) -> CommitsFolder:
+        """The folder with these `files`, as `storage.list_after(paths.COMMITS_DIR)` gives them."""
+        folder = cls()
+        for file in files:
+            version = paths.parse_commit_file(file.name.rpartition("/")[2])
+            if version is not None:
+                folder.versions.append(version)
+                folder.sizes.append(file.size)
+                folder.written_ms.append(file.modified_ms)
+            elif checkpoint.version_of(file.name) is not None:
+                folder.checkpoints.append(file)
+            else:
+                folder.others.append(file)
+        return folder
+
+    def commits(self, end: int | None = None) -> Iterator[FileInfo]:
+        """The files of the commits, in order; of versions below `end` only, if it is given."""
+        order = np.argsort(np.frombuffer(self.versions, np.int64), kind="stable") if self.versions else ()
+        for at in order:
+            if end is not None and self.versions[at] >= end:
+                return
+            yield FileInfo(paths.commit_file(self.versions[at]), self.sizes[at], self.written_ms[at])
+
+    def oldest(self) -> int:
+        """The version from which on all commits are there; those below a gap are left over."""
+        versions = np.sort(np.frombuffer(self.versions, np.int64)) if self.versions else np.zeros(1, np.int64)
+        gaps = np.flatnonzero(np.diff(versions) > 1)
+        return int(versions[gaps[-1] + 1]) if len(gaps) else int(versions[0])
+
+    def head_at(self, time_ms: int, now_ms: int) -> int | None:
+        """The version that was the head at `time_ms`, or an earlier one; None when there was no version.
+
+        It is found from the times at which the storage says the commits' files were written. If such a time is after
+        `now_ms`, a clock was set since and the true time is unknown: the search passes over that commit, and does
+        not return it. If times go back from one commit to the next, the later time holds for the commits after it.
+        """
+        if not self.versions:
+            return None
+        versions, written = np.frombuffer(self.versions, np.int64), np.frombuffer(self.written_ms, np.int64)
+        order = np.argsort(versions, kind="stable")
+        order = order[versions[order] >= self.first]
+        versions, written = versions[order], written[order]
+        later = np.flatnonzero((time_ms < written) & (written <= now_ms))
+        by_then = np.flatnonzero(written[: later[0] if len(later) else None] <= time_ms)
+        return int(versions[by_then[-1]]) if len(by_then) else None
+
+
+def next_log_floor(
+    storage: Storage,
+    log: CommitLog,
+    head: Snapshot,
+    folder: CommitsFolder,
+    *,
+    head_then: int | None,
+    gc_floor: int,
+    now_ms: int,
+    dry_run: bool,
+) -> int:
+    """The version to raise the log floor to; that of `head` if it stays.
+
+    `head_then` was the head `commit.retention.ms` ago, `gc_floor` is the gc floor that is committed with the new one.
+    Pins that last beyond `now_ms` hold the floor down. It is a version with a sound checkpoint, so that time travel
+    reaches it; one is written if there is none for long.
+    """
+    pinned = pinned_versions(head, now_ms)
+    limit = min([-1 if head_then is None else head_then, gc_floor, *pinned])
+    for file in reversed(kept_for_time_travel(folder.checkpoints)):
+        version = checkpoint.version_of(file.name) or 0
+        if head.log_floor < version <= limit and is_sound(storage, file.name):
+            return version
+    if limit - head.log_floor < KEPT_EVERY or dry_run:
+        return head.log_floor
+    try:
+        checkpoint.write(storage, log.load(limit, include_dropped=True), is_newest=False)
+    except (CorruptMetadataError, OffsetOutOfRangeError, StorageFullError, ValueError) as error:
+        _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", limit, error)
+        return head.log_floor
+    return limit
+
+
+def pinned_versions(head: Snapshot, now_ms: int) -> tuple[int, ...]:
+    """The versions that pins hold beyond `now_ms`."""
+    return tuple(pin.version for pin in head.pins.values() if pin.until_ms > now_ms)
+
+
+def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[FileInfo]:
+    """The first checkpoint of each KEPT_EVERY versions, in order; each vacuum of a topic finds the same ones.
+
+    The first KEPT_EVERY versions need none.
+    """
+    first: dict[int, FileInfo] = {}
+    for file in sorted(checkpoints, key=lambda each: each.name):
+        first.setdefault((checkpoint.version_of(file.name) or 0) // KEPT_EVERY, file)
+    return [file for number, file in first.items() if number]
+
+
+def is_sound(storage: Storage, name: str) -> bool:
+    """True if a reader would take the checkpoint: it is whole, and of the commit of its version."""
+    try:
+        state = checkpoint.read(storage, name)
+        commit = CommitFiles(storage).read(state.version, whole=False)
+    except (CorruptMetadataError, FileNotFoundError) as error:
+        _log.warning("the checkpoint %s is no good: %s", name, error)
+        return False
+    return commit is not None and commit.id == state.commit_id
+
+
+def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder) -> bool:
+    """True if there is a durable checkpoint at or above the floor of `head`, which was read back; else writes one."""
+    storage.sync(paths.COMMITS_DIR)
+    above = [file.name for file in folder.checkpoints if (checkpoint.version_of(file.name) or 0) >= head.log_floor]
+    if any(is_sound(storage, name) for name in sorted(above)):
+        return True
+    # one that `next_log_floor` wrote is not in the listing, or another process deleted what was
+    try:
+        return is_sound(storage, checkpoint.write(storage, head))
+    except (CorruptMetadataError, StorageFullError, ValueError) as error:
+        _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", head.version, error)
+        return False
+
+
+def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
+    """Delete the files of versions below the floor, oldest first.
+
+    On a disk one goes after the other, so the commits that are left have no hole. A store deletes those of one
+    request in any order: there a listing tells a process whether there are later ones (`SnapshotLoader.is_newest`).
+    """
+    names = sorted(file.name for file in files)
+    for start in range(0, len(names), NAMES_AT_ONCE):
+        storage.delete(names[start : start + NAMES_AT_ONCE])
+
+
+def obsolete_checkpoints(
+    checkpoints: Iterable[FileInfo], gc_floor: int, pinned: Iterable[int], log_floor: int
+) -> list[FileInfo]:
+    """The checkpoints below `gc_floor` that no load of a version begins with, or that others are close enough to.
+
+    A load tries the newest checkpoints up to its version: the second one if the first is damaged. The versions from
+    `gc_floor` on are opened often, and the `pinned` ones; the others down to `log_floor` are for time travel.
+    """
+    files = {file.name: file for file in checkpoints}
+    versions = {name: checkpoint.version_of(name) or 0 for name in files}
+    kept = {name for name, version in versions.items() if version > gc_floor or version == log_floor}
+    kept.update(file.name for file in kept_for_time_travel(files.values()))
+    for target in (gc_floor, *pinned):
+        kept.update(sorted(name for name, version in versions.items() if version <= target)[-CHECKPOINTS_TRIED:])
+    below = {name for name, version in versions.items() if version < log_floor}
+    return [files[name] for name in sorted(versions.keys() - kept | below)]

@@ -1,1 +1,0 @@
-"""Merging: small segments become large ones, and small batches larger ones."""

@@ -1,0 +1,91 @@
+"""Repair: cuts active segments where a damage begins that no crash explains, and says what is gone.
+
+Appends refuse such a log, and change nothing: acknowledged records are never cut automatically. To bring the file
+back is better, since the offsets that are cut off are given again. A sealed segment is not repaired but restored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display import Shown, counted
+from distlog.core.log.active_partition import ActivePartition, LostEnd
+from distlog.core.topic_handle import TopicHandle
+
+_TABLE = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("partition", "start_offset", "end_offset", "position", "bytes")),
+        *((name, pa.string()) for name in ("file", "reason")),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RepairReport(Shown):
+    """The ends that a repair cut off, or would with `dry_run`: one for each partition that appends refuse."""
+
+    version: int
+    partitions: tuple[LostEnd, ...]
+    dry_run: bool
+
+    def __str__(self) -> str:
+        if not self.partitions:
+            return "nothing to repair: every active segment takes appends"
+        verb = "would cut" if self.dry_run else "cut"
+        size = sum(lost.size for lost in self.partitions)
+        offsets = sum(max(lost.end_offset - lost.start_offset, 0) for lost in self.partitions)
+        return f"{verb} {counted(len(self.partitions), 'partition')}, {counted(size, 'byte')}, {offsets:,} offsets"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition: the offsets that are gone, where its log was cut, how many bytes, and why.
+
+        The end of the offsets is 0 if it is unknown.
+        """
+        return pa.Table.from_pylist([_row(lost) for lost in self.partitions], _TABLE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and the rows of the table."""
+        rows = [_row(lost) for lost in self.partitions]
+        return {
+            "version": self.version,
+            "dry_run": self.dry_run,
+            "bytes": sum(row["bytes"] for row in rows),
+            "partitions": rows,
+        }
+
+
+def _row(lost: LostEnd) -> dict[str, Any]:
+    return {
+        "partition": lost.partition,
+        "start_offset": lost.start_offset,
+        "end_offset": lost.end_offset,
+        "position": lost.position,
+        "bytes": lost.size,
+        "file": lost.file,
+        "reason": lost.reason.message,
+    }
+
+
+def repair(handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False) -> tuple[RepairReport, Snapshot]:
+    """Cut and seal each active segment that refuses appends; returns the report and the new state.
+
+    A log that is as a crash leaves it is recovered, as by an append. Raises StorageError if a lock is not free.
+    """
+    snapshots, lost_ends = CurrentSnapshot(handle.log, handle.log.refresh(snapshot)), list[LostEnd]()
+    for number, state in enumerate(snapshots.snapshot.partitions):
+        if state.active is None:
+            continue
+        partition = ActivePartition(handle, number, snapshots)
+        try:
+            with partition.held():
+                lost = partition.repair(dry_run=dry_run)
+        finally:
+            partition.close()
+        if lost is not None:
+            lost_ends.append(lost)
+    return RepairReport(snapshots.snapshot.version, tuple(lost_ends), dry_run), snapshots.snapshot

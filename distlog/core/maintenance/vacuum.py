@@ -1,0 +1,605 @@
+"""Vacuum: deletes the files that no reader can need and no writer can still commit."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    GcFloor,
+    LogFloor,
+    Manifest,
+    Remove,
+    Restore,
+    SetLogStartOffset,
+    each,
+)
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot_loader import CommitFiles
+from distlog.core.config import MAX_LONG
+from distlog.core.display import Shown, counted
+from distlog.core.errors import (
+    CommitConflictError,
+    CorruptMetadataError,
+    OffsetOutOfRangeError,
+    StorageError,
+    StorageFullError,
+)
+from distlog.core.groups.admin import group_files, group_folders
+from distlog.core.maintenance.log_floor import (
+    CommitsFolder,
+    delete_below,
+    ensure_checkpoint,
+    next_log_floor,
+    obsolete_checkpoints,
+    pinned_versions,
+)
+from distlog.core.maintenance.removals import FoundStem, StemSet, removals, removed_exactly
+from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
+from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
+
+# ---
+# The segments that commits after a version removed, and when: read from the commits, since no snapshot has it.
+
+
+#: (partition, stem): together they name a segment's files.
+Stem = tuple[int, str]
+
+
+@dataclass(slots=True)
+class RemovedSince:
+    """The removals of the commits behind `version`, as far as they were read.
+
+    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as they were added
+    last: a rebuild adds a segment again, with the sizes of its new indexes. `let_go` are those of them that left at
+    the old end of their partition.
+    """
+
+    version: int
+    removed_at: dict[Stem, int] = field(default_factory=dict)
+    added: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    let_go: dict[Stem, SegmentInfo] = field(default_factory=dict)
+
+    def read(self, log: CommitLog, head: int) -> None:
+        """Read on, up to the commit of version `head`."""
+        if head > self.version:
+            for commit in log.commits(self.version + 1, head + 1):
+                self._take(commit)
+            self.version = head
+
+    def _take(self, commit: Commit) -> None:
+        restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
+        raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)} - restored
+        for action in each(commit.actions):
+            if isinstance(action, Add):
+                self.added[action.segment.partition, action.segment.stem] = action.segment
+            elif isinstance(action, Remove):
+                stem = (action.partition, action.stem)
+                self.removed_at[stem] = commit.version
+                if action.partition in raised and stem in self.added:
+                    self.let_go[stem] = self.added[stem]
+
+
+# ---
+# One process at a time may bring removed files back, or delete them ahead of a gc floor.
+#
+# A restore looks whether files are there, and then commits. Vacuum of a full disk deletes files before its floor
+# fits, so the floor cannot refuse a restore in between.
+
+
+@contextmanager
+def removed_files_held(storage: Storage) -> Iterator[None]:
+    """No other process or thread is in such a block for this topic.
+
+    The lock's file is made with the topic, or here, so a full disk rarely needs a place for it. Only writers can open
+    it. Other storage is never full. Raises StorageError, as LockHeldError, and StorageFullError where there is no
+    place for the file: without the lock a restored segment might lose its files.
+    """
+    if not storage.is_local:
+        yield
+        return
+    with flocked(storage.local_path(paths.REMOVED_FILES_LOCK)):
+        yield
+
+
+# ---
+# Finds manifests that no commit names: their commit lost a race, or their writer died before it committed.
+
+
+def unreferenced_manifests(
+    storage: Storage, files: Iterable[FileInfo], floor: int, head: int, log_floor: int = 0
+) -> list[FileInfo]:
+    """The manifests that no commit up to `head` names and whose writers read a version below `floor`.
+
+    `files` are the topic's files. `floor` is a gc floor that was committed, so no later commit will name these
+    manifests. For each manifest, commits are read from the version after the one its writer read, up to the first
+    commit that raises the gc floor above the writer's version. Those below `log_floor` do not count any more.
+    """
+    search = _Search(CommitFiles(storage), head, log_floor)
+    read = [(version, file) for file in files if (version := paths.manifest_read_version(file.name)) is not None]
+    return [file for version, file in read if version < floor and not search.is_referenced(file.name, version)]
+
+
+class _Search:
+    """Looks for manifests in the commits; reads each commit once."""
+
+    def __init__(self, files: CommitFiles, head: int, first: int) -> None:
+        self._files, self._head, self._first = files, head, first
+        self._seen: dict[int, tuple[frozenset[str], int]] = {}
+
+    def is_referenced(self, name: str, read_version: int) -> bool:
+        for version in range(max(read_version + 1, self._first), self._head + 1):
+            names, floor = self._of(version)
+            if name in names:
+                return True
+            if floor > read_version:
+                return False
+        return False
+
+    def _of(self, version: int) -> tuple[frozenset[str], int]:
+        if version not in self._seen:
+            commit = self._files.read_existing(version, whole=False)
+            self._seen[version] = _names(commit), _floor(commit)
+        return self._seen[version]
+
+
+def _names(commit: Commit) -> frozenset[str]:
+    return frozenset(action.file for action in commit.actions if isinstance(action, Manifest))
+
+
+def _floor(commit: Commit) -> int:
+    return max((action.version for action in commit.actions if isinstance(action, GcFloor)), default=0)
+
+
+# ---
+# Finds segment files and bundles that no version since the gc floor references, and no pinned version.
+#
+# A bundle is referenced as long as one of its parts is.
+
+
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """The segments and bundles of `topic` that a version from a floor to `head` references, or a `pinned` version.
+
+    `restored` are the versions behind the floor in which a log may begin earlier than in the version before.
+    Commits from `log_floor` on are there, and those from `oldest` on, unless another vacuum deletes them now.
+    """
+
+    topic: str
+    head: int
+    pinned: tuple[int, ...]
+    restored: tuple[int, ...]
+    stems: StemSet
+    log_floor: int = 0
+    oldest: int = 0
+
+    @classmethod
+    def since(
+        cls, storage: Storage, log: CommitLog, head: Snapshot, floor: int, now_ms: int, oldest: int = MAX_LONG
+    ) -> Referenced:
+        """The files referenced by versions from `floor` to that of `head`, or by pins that last beyond `now_ms`.
+
+        These versions reference the files that are live at the head, and those that a commit after `floor` removed.
+        Both ends are versions, so the answer does not depend on commits made meanwhile.
+        """
+        removed = removals(storage, floor + 1, head.version + 1)
+        removed.add_snapshot(head)
+        pinned = pinned_versions(head, now_ms)
+        for version in (*pinned, *removed.before_drops):
+            removed.add_snapshot(log.load(version=version, include_dropped=True))
+        log_floor, restored = head.log_floor, tuple(removed.restored)
+        return cls(head.name, head.version, pinned, restored, removed.stems, log_floor, min(oldest, log_floor))
+
+
+class UnreferencedFiles:
+    """Finds the segment files and bundles that no version will reference, of any number of files.
+
+    Their transaction read a version below the gc `floor`, or their segment is in `removed`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        log: CommitLog,
+        referenced: Referenced,
+        *,
+        floor: int,
+        removed: Set[FoundStem] = frozenset(),
+    ) -> None:
+        self._storage, self._log, self._referenced, self._floor = storage, log, referenced, floor
+        self._removed = removed
+        self._knows_all_removed = False
+
+    def among(self, files: Sequence[FileInfo]) -> list[FileInfo]:
+        """Find them among `files`."""
+        found = [(file, stem) for file in files if (stem := stem_of(file.name, self._referenced.topic))]
+        if not found:
+            return []
+        is_referenced = self._referenced.stems.has([stem for _, stem in found])
+        unreferenced = [each for each, held in zip(found, is_referenced.tolist(), strict=True) if not held]
+        return [file for file, stem in unreferenced if is_below(stem, self._floor) or self._is_removed(stem)]
+
+    def _is_removed(self, stem: FoundStem) -> bool:
+        """True if a commit has removed the segment: a file of Kafka's does not say when it came here.
+
+        Commits below the log floor are asked, too, as long as they are there: they go after these files.
+        """
+        if paths.stem_read_version(stem[1]) is None and not self._knows_all_removed:
+            known = self._referenced
+            try:
+                removed = removed_exactly(self._storage, self._log, max(known.oldest, 1), known.head + 1)
+            except (CorruptMetadataError, OffsetOutOfRangeError):
+                # of a topic that was dropped below the floor, or another run deletes them now
+                if known.oldest >= known.log_floor:
+                    raise
+                removed = removed_exactly(self._storage, self._log, known.log_floor + 1, known.head + 1)
+            self._removed = self._removed | removed
+            self._knows_all_removed = True
+        return stem in self._removed
+
+
+def stem_of(name: str, topic: str) -> FoundStem | None:
+    """The stem of a file of segments, from its relative name; None for any other file."""
+    bundle = paths.parse_bundle_file(name)
+    return (None, bundle) if bundle else paths.parse_segment_file(name, topic)
+
+
+def is_below(stem: FoundStem, version: int) -> bool:
+    """True if the file's writer read a version below `version`; False for a file of Kafka's, which does not tell."""
+    read_version = paths.stem_read_version(stem[1])
+    return read_version is not None and read_version < version
+
+
+# ---
+# Finds the multipart uploads of killed writers. They are never finished, and their parts cost money until an abort.
+
+
+_log = logging.getLogger(__name__)
+
+
+def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
+    """The unfinished uploads to a topic's own file names that no commit can need.
+
+    - An upload to an unreferenced segment or bundle is dead if its writer read a version below the gc `floor`: its
+      commit would be refused.
+    - An upload to a manifest is dead under the same rule: its commit is there, or would be refused.
+    - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
+      The file is there, and making an index or a checkpoint anew does not take so long.
+    """
+    try:
+        uploads = storage.uploads()
+    except StorageError as error:
+        _log.warning("unfinished uploads stay, as they cannot be listed (s3:ListBucketMultipartUploads): %s", error)
+        return []
+    return [upload for upload in uploads if _is_dead(upload, referenced, floor, before_ms)]
+
+
+def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
+    stem = stem_of(upload.name, referenced.topic)
+    if stem is not None and stem not in referenced.stems:
+        return is_below(stem, floor)
+    manifest = paths.manifest_read_version(upload.name)
+    if manifest is not None:
+        return manifest < floor
+    is_known = stem is not None or checkpoint.version_of(upload.name) is not None
+    return is_known and upload.started_ms < before_ms
+
+
+# ---
+# Finds obsolete files other than segments: torn puts, probes, locks.
+#
+# And stored producers and leader epochs that no reader needs any more.
+
+
+#: Vacuum leaves younger leftovers alone, however short `file.delete.delay.ms` is. A put in trouble is aborted after
+#: ten minutes.
+LONGEST_PUT_MS = 3_600_000
+#: So many files of segments are looked at together.
+FILES_AT_ONCE = 10_000
+
+
+def left_over_files(files: Iterable[FileInfo], before_ms: int) -> list[FileInfo]:
+    """The files that dead processes left of a put or a probe, last written before `before_ms`.
+
+    `files` are the topic's files. If a writer was only slow, it finds its temporary file gone and fails: it has put
+    nothing.
+    """
+    return [
+        file for file in files if paths.is_left_over(file.name.rpartition("/")[2]) and file.modified_ms < before_ms
+    ]
+
+
+def obsolete_producers(
+    files: Iterable[FileInfo],
+    head: Snapshot,
+    referenced: Referenced,
+    floor: int,
+    load: Callable[[int], Snapshot],
+) -> list[FileInfo]:
+    """The files of producers and leader epochs that brokers, adoption and retention left, and nothing needs any more.
+
+    `files` are the topic's files. Of producers that is what is below the beginning of the log, since only appends at
+    its end ask for them, and below that in every version that is kept, since a restore may bring each of them back:
+    the pinned ones, and those from the gc `floor` on. A log begins later from version to version, but for restores.
+    `load` loads a version. Leader epochs are needed as long as a version that is kept has a broker's segment.
+    """
+    if head.dropped and referenced.stems:
+        return []
+    obsolete = [file for file in files if _is_obsolete(file.name, head, referenced)]
+    of_producers = {file.name for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)}
+    if head.dropped or not of_producers:
+        return obsolete
+    earliest = [load(version) for version in (floor, *referenced.pinned, *referenced.restored)]
+    versions = [version for version in earliest if version.topic_id == head.topic_id]
+    kept = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
+    return [file for file in obsolete if file.name not in kept]
+
+
+def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
+    if paths.parse_producer_snapshot(name, head.name):
+        return head.dropped or _is_below(name, head)
+    number = paths.parse_leader_epochs(name, head.name)
+    if number is None:
+        return False
+    return number not in referenced.stems.kafka_partitions
+
+
+def _is_below(name: str, snapshot: Snapshot) -> bool:
+    """True if what is stored of producers in the file is of an offset before the log's beginning."""
+    place = paths.parse_producer_snapshot(name, snapshot.name)
+    if place is None or place[0] >= len(snapshot.partitions):
+        return False
+    return place[1] < _begin(snapshot.partitions[place[0]])
+
+
+def _begin(state: PartitionState) -> int:
+    return state.segments[0].base_offset if len(state.segments) else state.log_end_offset
+
+
+def lock_files(files: Iterable[FileInfo]) -> list[FileInfo]:
+    """The locks of partitions among `files`, the topic's files; writers of a dropped topic need them no more."""
+    return [file for file in files if paths.is_lock_file(file.name.rpartition("/")[2])]
+
+
+def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
+    """Delete locks of a topic on a local disk, except for those that are held.
+
+    Each is held while it is deleted: the topic may have been created again meanwhile, and two of its writers must not
+    hold the old file and a new one.
+    """
+    for name in dict.fromkeys(file.name.removesuffix(paths.PAGE_COPY) for file in files):
+        lock = FileLock(storage.local_path(name))
+        with suppress(StorageError), lock.held(0):
+            # the lock goes last: the process that makes the next one makes the next copy, too
+            storage.delete([copy_of(name), name])
+        lock.close()
+
+
+# ---
+# Vacuum: deletes the files that no reader can need and no writer can still commit.
+#
+# First a commit raises the gc floor, which is a version. From then on a commit is refused if its transaction read a
+# version below the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays
+# unreferenced, whatever the clocks say. The versions from the floor to that commit decide which files are kept. A
+# later commit can only reference files that these versions reference, or files of transactions that read at or
+# above the floor.
+#
+# The clock only chooses the floor: the version that was the head `file.delete.delay.ms` ago. Both the times of
+# commits and the present time come from the store's own clock, never from a process's. Vacuum also deletes
+# checkpoints that loads of the kept versions do not need, and what brokers and retention left of producers where
+# the log begins later. And it deletes what dead writers left: unfinished uploads, torn puts, probes, and the locks
+# and groups of a dropped topic. In the end it deletes the commits below the log floor (`log_floor`).
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VacuumReport(Shown):
+    """The files that vacuum deleted, or would delete with `dry_run`, and the gc floor that makes it safe.
+
+    `uploads` are the uploads of dead writers that it aborted, or would abort. Commits below `log_floor` are gone.
+    """
+
+    files: tuple[FileInfo, ...]
+    gc_floor: int
+    dry_run: bool
+    uploads: tuple[UnfinishedUpload, ...] = ()
+    log_floor: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """The total size of the files. Uploads do not count: their size is not known."""
+        return sum(file.size for file in self.files)
+
+    def __str__(self) -> str:
+        verb, done = ("would delete", "would abort") if self.dry_run else ("deleted", "aborted")
+        text = f"{verb} {counted(len(self.files), 'file')}, {counted(self.bytes, 'byte')}"
+        return f"{text}; {done} {counted(len(self.uploads), 'unfinished upload')}" if self.uploads else text
+
+    def to_table(self) -> pa.Table:
+        """A row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
+        rows = [{"name": file.name, "bytes": file.size} for file in self.files]
+        rows += [{"name": upload.name} for upload in self.uploads]
+        return pa.Table.from_pylist(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, without the list of files."""
+        facts: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
+        return {**facts, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
+
+
+def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
+    """Delete the files that no reader or writer can need; works for a dropped topic too.
+
+    Raises CommitStateUnknownError when the floor's commit got no answer, CommitConflictError when the topic was
+    dropped meanwhile, or another run has deleted commits that this one wanted to read, and StorageFullError when
+    there is no space for the commit of a few hundred bytes. Even then nothing was deleted that a later vacuum would
+    keep.
+    """
+    try:
+        return _vacuum(storage, log, dry_run=dry_run)
+    except (CorruptMetadataError, OffsetOutOfRangeError) as error:
+        if isinstance(error, CorruptMetadataError) and log.floor_above(error) is None:
+            raise
+        raise CommitConflictError("another run of vacuum has deleted old commits meanwhile: run it again") from None
+
+
+def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
+    folder = CommitsFolder.of(storage.list_after(paths.COMMITS_DIR))
+    # before the head: a group of a topic that is created later must not look like one of a dropped topic
+    groups = group_folders(storage)
+    head = log.load(include_dropped=True)
+    folder.first = head.log_floor
+    now_ms = storage.now_ms(paths.COMMITS_DIR)
+    delay_ms = head.config.file_delete_delay_ms
+    floor = head_at(folder, now_ms - delay_ms, now_ms)
+    if floor is None:
+        return VacuumReport((), head.gc_floor, dry_run)
+    kept_ms = head.commits_kept_ms
+    log_floor = next_log_floor(
+        storage,
+        log,
+        head,
+        folder,
+        head_then=None if kept_ms is None else head_at(folder, now_ms - kept_ms, now_ms),
+        gc_floor=max(floor, head.gc_floor),
+        now_ms=now_ms,
+        dry_run=dry_run,
+    )
+    folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
+    if not dry_run:
+        # even if the floor is there already: the writer that put it may not have synced it
+        head = _raise_floor(storage, log, head, floor, folders, now_ms, garbage, log_floor)
+        log_floor = head.log_floor
+    referenced = Referenced.since(storage, log, head, floor, now_ms, folder.oldest())
+    unreferenced = UnreferencedFiles(storage, log, referenced, floor=floor)
+    files = list(folder.others)
+    for some in _in_chunks(_files_in(storage, folders)):
+        garbage += unreferenced.among(some)
+        files += [file for file in some if not stem_of(file.name, head.name)]
+    left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
+    of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
+    garbage += [
+        *of_others,
+        *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
+        *unreferenced_manifests(storage, folder.others, floor, head.version, log_floor),
+        *left_over_files([*files, *of_topic], left_before_ms),
+        *(file for file in folder.others if (checkpoint.former_version_of(file.name) or floor) < floor),
+    ]
+    obsolete = obsolete_checkpoints(folder.checkpoints, floor, referenced.pinned, log_floor)
+    old_commits = list(folder.commits(log_floor))
+    locks = lock_files(files) if storage.is_local and _is_over(head, referenced) else []
+    uploads = dead_uploads(storage, referenced, floor, left_before_ms)
+    if not dry_run:
+        storage.delete([file.name for file in garbage])
+        delete_locks(storage, locks)
+        storage.abort_uploads(uploads)
+        # last: what is needed to find other garbage
+        if not old_commits or ensure_checkpoint(storage, head, folder):
+            delete_below(storage, obsolete)
+            delete_below(storage, old_commits)
+        else:
+            obsolete, old_commits = [], []
+    files = [*garbage, *locks, *obsolete, *old_commits]
+    return VacuumReport(tuple(files), max(floor, head.gc_floor), dry_run, tuple(uploads), log_floor)
+
+
+def _is_over(head: Snapshot, referenced: Referenced) -> bool:
+    """True if the topic was dropped, in a version that is kept no more."""
+    return head.dropped and not referenced.stems
+
+
+def head_at(commits: CommitsFolder, time_ms: int, now_ms: int) -> int | None:
+    """The version that was the head at `time_ms`; see `CommitsFolder.head_at`."""
+    return commits.head_at(time_ms, now_ms)
+
+
+def _segment_folders(storage: Storage, topic: str) -> list[str]:
+    """The folders of partitions and of bundles. Raises StorageError for a link among them, or in one."""
+
+    def is_of_topic(name: str) -> bool:
+        return name.startswith(f"{topic}-") or name == paths.BUNDLES_DIR
+
+    if any(map(is_of_topic, storage.links())):
+        storage.refuse_links()
+    folders = [name for name in storage.list_folders() if is_of_topic(name)]
+    for folder in folders:
+        storage.refuse_links(folder)
+    return folders
+
+
+def _files_in(storage: Storage, folders: Iterable[str]) -> Iterator[FileInfo]:
+    return (file for folder in folders for file in storage.list_after(folder))
+
+
+def _in_chunks(files: Iterator[FileInfo]) -> Iterator[list[FileInfo]]:
+    while some := list(itertools.islice(files, FILES_AT_ONCE)):
+        yield some
+
+
+def _raise_floor(
+    storage: Storage,
+    log: CommitLog,
+    head: Snapshot,
+    floor: int,
+    folders: Sequence[str],
+    now_ms: int,
+    freed: list[FileInfo],
+    log_floor: int,
+) -> Snapshot:
+    """Commit the gc floor and the log floor; returns the state right after that, from which all else is decided.
+
+    On a full disk, unreferenced files that need no new floor are deleted first; `freed` gets them. These are files of
+    transactions that read below the present floor, and files that commits up to `floor` removed, which only a restore
+    can bring back: none runs meanwhile. The log floor stays if `commit.retention.ms` was changed meanwhile.
+    """
+    kept_ms = head.commits_kept_ms
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        actions: list[Action] = [GcFloor(floor)] if floor > current.gc_floor else []
+        is_same = current.commits_kept_ms == kept_ms
+        if is_same and current.log_floor < log_floor <= min([log_floor, *pinned_versions(current, now_ms)]):
+            actions.append(LogFloor(log_floor))
+        return actions or None
+
+    try:
+        return log.commit(head, "gc", plan)[1]
+    except StorageFullError:
+        try:
+            with removed_files_held(storage):
+                head = log.load(include_dropped=True)
+                freed += _free(storage, log, head, floor, folders, now_ms)
+                return log.commit(head, "gc", plan)[1]
+        except StorageFullError as error:
+            text = (
+                f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
+            )
+            raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
+
+
+def _free(
+    storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str], now_ms: int
+) -> list[FileInfo]:
+    """Delete what needs no new floor, and return the files; the logs go first.
+
+    So after a crash no restore takes a segment to be whole that lost an index.
+    """
+    referenced = Referenced.since(storage, log, head, floor, now_ms)
+    removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
+    unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)
+    freed = [file for some in _in_chunks(_files_in(storage, folders)) for file in unreferenced.among(some)]
+    for is_log in (True, False):
+        storage.delete([file.name for file in freed if file.name.endswith((".log", ".bundle")) == is_log])
+    return freed

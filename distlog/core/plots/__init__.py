@@ -1,1 +1,0 @@
-"""Pictures of a topic and of a scan, from their metadata; matplotlib is imported when one is drawn."""

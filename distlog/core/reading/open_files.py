@@ -1,0 +1,156 @@
+"""Keeps the last few opened files, each as long as the file on disk is still the one that was opened."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.arrays import byte_array
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.errors import StorageError
+from distlog.core.locks import ProcessLock
+from distlog.core.segments.segment_parts import HEAD_BYTES, IdentifiedLogs, part_of
+from distlog.core.storage.backend import Part
+from distlog.core.storage.storage import Storage
+
+# ---
+# Keeps the last few opened files, each as long as the file on disk is still the one that was opened.
+#
+# Opening and checking a file costs much more than looking something up in it. But files are replaced, and people
+# damage them; so each use asks the file system once.
+
+
+T = TypeVar("T")
+#: Inode, size and time of a file.
+_Identity = tuple[int, int, int]
+
+
+class OpenFiles(Generic[T]):
+    """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
+
+    With `timed`, a file with another modification time counts as another file. Copies in a cache are not `timed`:
+    the time of a copy is its last use.
+    """
+
+    def __init__(self, limit: int, *, timed: bool) -> None:
+        self._limit, self._timed = limit, timed
+        self._open: OrderedDict[Hashable, tuple[str, _Identity, T]] = OrderedDict()
+        self._lock = ProcessLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _empty, (self._limit, self._timed)
+
+    def known(self, key: Hashable) -> T | None:
+        """The object opened under `key`; None if there is none, or its file is gone or was replaced."""
+        file = self._open.get(key)
+        if file is None:
+            return None
+        path, identity, opened = file
+        with suppress(OSError):
+            if self._identity(path) == identity:
+                with self._lock:
+                    if key in self._open:
+                        self._open.move_to_end(key)
+                return opened
+        return None
+
+    def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
+        """The object known under `key`, or else what `open_file` makes of the file at `path`; raises its errors."""
+        opened = self.known(key)
+        if opened is not None:
+            return opened
+        # identified before it is opened: if the file is replaced in between, the next use sees that
+        identity, opened = self._identity(path), open_file()
+        with self._lock:
+            self._open[key] = path, identity, opened
+            # not closed, since another thread may be using it; its memory is freed with the last reference
+            while len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        return opened
+
+    def forget(self, key: Hashable) -> None:
+        """Forget the object, so that its file is opened again when it is needed."""
+        with self._lock:
+            self._open.pop(key, None)
+
+    def _identity(self, path: str) -> _Identity:
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns if self._timed else 0
+
+
+def _empty(limit: int, timed: bool) -> OpenFiles[Any]:
+    return OpenFiles(limit, timed=timed)
+
+
+# ---
+# Keeps the last few log files of sealed segments mapped, for many small reads of the same files.
+
+
+#: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped.
+OPEN_LOGS = 16
+#: How much of an active log is read around a position: enough for small batches, then for the largest usual ones.
+_PARTS_BYTES = (32 << 10, 2 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """A mapped log file, or the bytes of one from the position `start` on."""
+
+    view: memoryview
+    data: npt.NDArray[np.uint8]
+    start: int = 0
+
+
+class OpenLogs:
+    """The mapped logs of one topic's segments on a local disk; for many threads, and picklable."""
+
+    def __init__(self, storage: Storage, topic: str, identified: IdentifiedLogs) -> None:
+        self._storage, self._topic, self._identified = storage, topic, identified
+        self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
+
+    def get(self, segment: SegmentInfo) -> OpenLog:
+        """The segment's log as it is now, checked to be the segment's and to have the length in its metadata.
+
+        Raises FileNotFoundError, StorageError if it cannot be mapped, since it is active or too short, and
+        CorruptRecordError if it is another log.
+        """
+        if segment.is_active:
+            raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
+        key = segment.partition, segment.stem, segment.first_batch_crc
+        log = self._open.known(key)
+        if log is None:
+            part = part_of(self._topic, segment)
+            log = self._open.get(key, self._storage.local_path(part.name), lambda: self._mapped(segment, part))
+        if len(log.view) < segment.log_bytes:
+            raise StorageError("a file is shorter than its segment", partition=segment.partition, stem=segment.stem)
+        return log
+
+    def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
+        """The log, as `get` gives it. Of an active one, which is not mapped: a part from `position` on, then more.
+
+        Raises as `get` does.
+        """
+        if not segment.is_active:
+            yield self.get(segment)
+            return
+        log = part_of(self._topic, segment)
+        for size in _PARTS_BYTES:
+            end = min(position + size, segment.log_bytes)
+            read = self._storage.read_joined([log.range(0, HEAD_BYTES), log.range(position, end)])
+            self._identified.check_head(segment, log, read[:HEAD_BYTES])
+            yield OpenLog(read[HEAD_BYTES:], byte_array(read[HEAD_BYTES:]), position)
+            if end == segment.log_bytes:
+                return
+
+    def _mapped(self, segment: SegmentInfo, log: Part) -> OpenLog:
+        view = self._storage.map(*log.whole)
+        if segment.first_batch_crc != UNKNOWN and len(view) >= HEAD_BYTES:
+            self._identified.check_head(segment, log, view[:HEAD_BYTES])
+        return OpenLog(view, byte_array(view))

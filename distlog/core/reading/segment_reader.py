@@ -1,0 +1,494 @@
+"""Reads one segment: finds a position by an index, walks whole batches, and gives them out as chunks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+from crc32c import crc32c
+
+from distlog.core.batches.record_batch import LOG_OVERHEAD
+from distlog.core.batches.walk import size_of_first
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import (
+    CorruptIndexError,
+    CorruptionError,
+    CorruptRecordError,
+    SnapshotTooOldError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.indexes.offset_and_time_index import (
+    GrowingOffsetIndex,
+    GrowingTimeIndex,
+    MappedIndex,
+    OffsetIndex,
+    ReadBytes,
+    TimeIndex,
+    TimestampOffset,
+)
+from distlog.core.indexes.transaction_index import (
+    TRANSACTION_ENTRY,
+    AbortedTransaction,
+    TransactionIndex,
+    decode_transactions,
+)
+from distlog.core.reading.chunks import Chunk, LogFile, Piece, chunk_of_batches, chunk_of_files, cut_short
+from distlog.core.reading.open_files import OpenFiles, OpenLogs
+from distlog.core.reading.slices import SegmentSlice, bounds_by
+from distlog.core.segments.segment_parts import (
+    HEAD_BYTES,
+    IdentifiedLogs,
+    checksum_error,
+    index_checksum,
+    index_size,
+    part_of,
+)
+from distlog.core.storage.backend import Part
+from distlog.core.storage.storage import Storage
+
+# ---
+# The errors for a segment's file that is missing, or shorter than its segment says.
+
+
+def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
+    """Raise an error if the segment's `log` is gone or cut short.
+
+    It is SnapshotTooOldError, or CorruptRecordError for a sealed segment, which is never cut.
+    """
+    try:
+        size = storage.size(log.name)
+    except FileNotFoundError:
+        raise gone(segment, log) from None
+    is_short = size < log.begin + log.size
+    if is_short and segment.is_active:
+        raise SnapshotTooOldError(
+            "the end of an active segment was cut off: refresh the topic, since a recovery cuts what was not on the "
+            "device yet; if that does not help, other hands have cut it: verify",
+            file=log.name,
+            partition=segment.partition,
+        )
+    if is_short:
+        raise CorruptRecordError(
+            "the file is shorter than its segment: verify, then restore it from a copy",
+            file=log.name,
+            position=size,
+            partition=segment.partition,
+        )
+
+
+def gone(segment: SegmentInfo, part: Part) -> SnapshotTooOldError:
+    """The error for a part of the segment whose object is missing."""
+    return missing_file(part.name, segment.partition)
+
+
+def missing_file(name: str, partition: int) -> SnapshotTooOldError:
+    """The error for a file that a version names, and that is missing."""
+    return SnapshotTooOldError(
+        "a file of this version is gone: refresh the topic and read again, since vacuum deletes what newer versions "
+        "do not have; if that does not help, other hands have deleted it: verify, then restore it from a copy",
+        file=name,
+        partition=partition,
+    )
+
+
+# ---
+# Opens the indexes of segments when they are needed; the last few stay open.
+#
+# Opening and checking a large index takes milliseconds, a lookup a microsecond. If the metadata has a checksum, it
+# is compared when the index is opened.
+
+
+#: How many indexes stay open; each costs a mapping of its file.
+OPEN_INDEXES = 64
+
+_SUFFIXES = (".index", ".timeindex", ".txnindex")
+
+_log = logging.getLogger("distlog")
+
+T = TypeVar("T")
+IndexT = TypeVar("IndexT", bound=MappedIndex)
+
+
+class SegmentIndexes:
+    """The indexes of one topic's segments; remote ones come from a cache. Safe between threads, and picklable."""
+
+    def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
+        self._storage, self._topic, self._cache = storage, topic, cache
+        self._open: OpenFiles[Any] = OpenFiles(OPEN_INDEXES, timed=storage.is_local)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SegmentIndexes, (self._storage, self._topic, self._cache)
+
+    def offsets(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
+        """The segment's offset index, or None without a usable one; a bad one gives a warning."""
+        if segment.is_active:
+            return GrowingOffsetIndex(*self._growing(segment, ".index"))
+
+        def check(index: OffsetIndex) -> None:
+            index.sanity_check(segment.log_bytes)
+
+        return self._usable(segment, ".index", OffsetIndex, check)
+
+    def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
+        """The segment's time index, or None without a usable one; a bad one gives a warning."""
+        if segment.is_active:
+            return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
+
+        def check(index: TimeIndex) -> None:
+            index.sanity_check(segment.next_offset - segment.shift)
+
+        return self._usable(segment, ".timeindex", TimeIndex, check)
+
+    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        """The aborted transactions that end in the segment, at stored offsets.
+
+        Raises CorruptIndexError, UnsupportedVersionError, StorageError, and FileNotFoundError if the file is gone.
+        """
+
+        def read(path: str, _: int) -> list[AbortedTransaction]:
+            index = TransactionIndex(path, segment.stored_base_offset)
+            self._check_checksum(segment, ".txnindex", index)
+            index.sanity_check()
+            transactions = index.transactions()
+            if len(transactions) * TRANSACTION_ENTRY.itemsize != segment.txn_index_bytes:
+                # a missing index file counts as empty, so compare the size
+                raise CorruptIndexError(
+                    "the local copy of a transaction index was deleted while it was read: read again", file=path
+                )
+            return transactions
+
+        if not segment.txn_index_bytes:
+            return []
+        if segment.is_active:
+            return self._growing_transactions(segment)
+        try:
+            return self._fetched(segment, ".txnindex", read)
+        except (FileNotFoundError, StorageError):
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"cannot read: {error.strerror}", file=self._part(segment, ".txnindex").name
+            ) from error
+
+    def forget(self, segment: SegmentInfo) -> None:
+        """Forget the segment's indexes, and delete their copies: they were found wrong, or replaced."""
+        for suffix in _SUFFIXES:
+            self._drop(segment, suffix)
+
+    def _usable(
+        self, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
+    ) -> IndexT | None:
+        if not index_size(segment, suffix):
+            return None
+        # not for a remote index: asking the cache for its copy marks that as used
+        known: IndexT | None = self._open.known(_key(segment, suffix)) if self._storage.is_local else None
+        if known is not None:
+            return known
+        try:
+            return self._fetched(segment, suffix, partial(self._opened, segment, suffix, kind, check))
+        except (CorruptIndexError, OSError) as error:
+            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
+            return None
+
+    def _growing_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        part = self._part(segment, ".txnindex")
+        data = self._read(part.name, 0, part.size)
+        error = checksum_error(segment, ".txnindex", part, crc32c(data))
+        if error is not None:
+            raise error
+        return decode_transactions(data, part.name)
+
+    def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
+        part = self._part(segment, suffix)
+        return partial(self._read, part.name), part.size, segment.stored_base_offset
+
+    def _read(self, name: str, start: int, end: int) -> bytes:
+        # without an index the log is read from its start, which tells if that is gone, too
+        try:
+            return self._storage.read(name, start, end)
+        except FileNotFoundError:
+            return b""
+
+    def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
+        """The result of `use` for the index at a place of a local file; a bad or lost copy is fetched again."""
+        try:
+            return use(*self._place(segment, suffix))
+        except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
+            self._drop(segment, suffix)
+            if self._storage.is_local:
+                raise
+        return use(*self._place(segment, suffix))
+
+    def _place(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
+        part = self._part(segment, suffix)
+        if not part.is_file and not self._storage.is_local:
+            # a lookup of a time needs both
+            self.fetch([segment])
+        return self._cache.place(self._storage, part, tag=_tag(segment, suffix))
+
+    def fetch(self, segments: Sequence[SegmentInfo]) -> None:
+        """Copy the indexes of `segments` that are in remote bundles; one bundle's indexes come with one request."""
+        wanted = [(self._part(one, suffix), _tag(one, suffix)) for one in segments for suffix in _SUFFIXES]
+        in_bundles = [(part, tag) for part, tag in wanted if part.size and not part.is_file]
+        if in_bundles and not self._storage.is_local:
+            self._cache.fetch(self._storage, in_bundles)
+
+    def _opened(
+        self,
+        segment: SegmentInfo,
+        suffix: str,
+        kind: type[IndexT],
+        check: Callable[[IndexT], None],
+        path: str,
+        begin: int,
+    ) -> IndexT:
+        def open_index() -> IndexT:
+            index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
+            self._check_checksum(segment, suffix, index)
+            check(index)
+            return index
+
+        opened: IndexT = self._open.get(_key(segment, suffix), path, open_index)
+        return opened
+
+    def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex | TransactionIndex) -> None:
+        """Raise CorruptIndexError unless the index, or its copy, has the checksum in its segment's metadata."""
+        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
+        if error is not None:
+            raise error
+
+    def _drop(self, segment: SegmentInfo, suffix: str) -> None:
+        self._cache.discard(self._storage, self._part(segment, suffix), tag=_tag(segment, suffix))
+        self._open.forget(_key(segment, suffix))
+
+    def _part(self, segment: SegmentInfo, suffix: str) -> Part:
+        return part_of(self._topic, segment, suffix)
+
+
+def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
+    """The key of an index: no other index of the topic has it, in any version."""
+    size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
+    return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
+
+
+def _tag(segment: SegmentInfo, suffix: str) -> str:
+    """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
+    return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"
+
+
+# ---
+# Reads one segment: finds a position by an index, walks whole batches, and gives them out as chunks.
+#
+# A missing or bad index only costs time: the log is walked from its start instead. A bad one gives a warning.
+
+
+#: Log bytes read and decoded at once.
+CHUNK_BYTES = 8 << 20
+#: A range of fewer bytes is read whole, without asking an index.
+INDEX_WORTH_BYTES = 256 << 10
+
+
+class SegmentReader:
+    """Reads the segments of one topic through its storage and a cache of index files."""
+
+    def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
+        self.storage, self.topic = storage, topic
+        self._indexes = SegmentIndexes(storage, topic, cache)
+        self._identified = IdentifiedLogs()
+        self.logs = OpenLogs(storage, topic, self._identified)
+
+    def part(self, segment: SegmentInfo, suffix: str = ".log") -> Part:
+        """The place of the segment's log, or of its index of that suffix."""
+        return part_of(self.topic, segment, suffix)
+
+    def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
+        """The object that holds it, relative to the topic."""
+        return self.part(segment, suffix).name
+
+    def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
+        """One chunk with all batches of the segments of `slices`, which are small; raises what `chunks` raises."""
+        logs = [self.part(part.segment) for part in slices]
+        with self._explained([part.segment for part in slices]):
+            data = self.storage.read_joined([log.whole for log in logs])
+        ends = np.cumsum([log.size for log in logs]).tolist()
+        pieces = [
+            Piece(part, log, 0, end - log.size, end, part.segment.stored_base_offset)
+            for part, log, end in zip(slices, logs, ends, strict=True)
+        ]
+        return chunk_of_files(pieces, data)
+
+    def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES) -> Iterator[Chunk]:
+        """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
+
+        Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch or a batch that is out of place
+        (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
+        """
+        start, hint = self._bounds(part)
+        walk = self._walk(part, start, hint, step)
+        if start > 0:
+            try:
+                walk = chain([next(walk)], walk)
+            except StopIteration:
+                return
+            except (CorruptIndexError, CorruptRecordError) as error:
+                # the index may be wrong: the log is read from its start
+                self._distrust(part.segment, error)
+                walk = self._walk(part, 0, part.end_position, step)
+        yield from walk
+
+    def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
+        """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""
+        segment, log = part.segment, self.part(part.segment)
+        by_index, size = position > 0, 0
+        following = -1 if by_index else segment.stored_base_offset
+        if by_index and self.storage.is_local:
+            # files are replaced, and to check again costs little when the file is opened anyway
+            self._identified.forget(segment)
+        with self._explained([segment]):
+            file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
+        try:
+            while position < part.end_position and following < part.end_offset - segment.shift:
+                stop = hint if position < hint else segment.log_bytes
+                end = position + size if size else min(position + step, stop)
+                with self._explained([segment]):
+                    data = self._read_identified(file, segment, position, end)
+                piece = Piece(part, log, position, 0, len(data), following)
+                chunk = chunk_of_batches(piece, data)
+                if chunk is None:
+                    size = self._size_of_batch(piece, data)
+                    continue
+                if by_index:
+                    _check_start(chunk)
+                if owned := _owned(chunk):
+                    yield owned
+                if position == 0:
+                    self._identified.add(segment)
+                following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
+                position, size, by_index = position + len(chunk.data), 0, False
+        finally:
+            file.close()
+
+    def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
+        """Bytes of a log. If they are not its first bytes, the first ones are read and checked too, once."""
+        if position == 0 or self._identified.knows(segment):
+            return file.read(position, end)
+        head, data = file.read_with_head(HEAD_BYTES, position, end)
+        self._identified.check_head(segment, self.part(segment), head)
+        return data
+
+    def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
+        """The size of the batch that begins with `data`."""
+        room, header = piece.log.size - piece.position, data
+        if len(data) < LOG_OVERHEAD <= room:
+            with self._explained([piece.slice.segment]):
+                header = self.storage.read_joined([piece.log.range(piece.position, piece.position + LOG_OVERHEAD)])
+        size = size_of_first(header)
+        if len(header) < LOG_OVERHEAD or not len(data) < size <= room:
+            raise cut_short(piece, piece.start)
+        return size
+
+    def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
+        """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""
+        segment = part.segment
+        starts_inside = part.start_offset > segment.base_offset or part.start_position > 0
+        ends_inside = part.end_offset < segment.next_offset
+        if segment.log_bytes <= INDEX_WORTH_BYTES or not (starts_inside or ends_inside):
+            return 0, part.end_position
+        index = self._indexes.offsets(segment)
+        if index is None:
+            return 0, part.end_position
+        try:
+            return bounds_by(index, part)
+        except CorruptIndexError as error:
+            self._distrust(segment, error)
+            return 0, part.end_position
+
+    def offset_index(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
+        """The segment's offset index, or None if there is no usable one, or the segment is too small for one."""
+        return self._indexes.offsets(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
+
+    def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
+        """The time index's last entry below `timestamp_ms` (stored offset), or None without a usable index."""
+        if segment.append_time_ms >= 0:
+            # its entries have the times that the batches were written with
+            return None
+        index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
+        if index is None:
+            return None
+        try:
+            entry = index.lookup(timestamp_ms - 1)
+        except CorruptIndexError as error:
+            self._distrust(segment, error)
+            return None
+        return entry if entry.timestamp >= 0 else None
+
+    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        """The aborted transactions that end in the segment, at the offsets that readers see.
+
+        Without them aborted data would be shown, so a bad index is an error here: CorruptIndexError, or
+        SnapshotTooOldError if it is gone.
+        """
+        try:
+            transactions = self._indexes.aborted_transactions(segment)
+        except FileNotFoundError:
+            raise gone(segment, self.part(segment, ".txnindex")) from None
+        return [transaction.moved(segment.shift) for transaction in transactions]
+
+    def fetch_indexes(self, segments: Sequence[SegmentInfo]) -> None:
+        """Fetch indexes of bundles that will be wanted soon, with few requests; one that is not there shows later."""
+        with suppress(FileNotFoundError, StorageError):
+            self._indexes.fetch(segments)
+
+    def forget_indexes(self, segment: SegmentInfo) -> None:
+        """Forget the segment's indexes: they were found wrong, or replaced. The next use opens them again."""
+        self._indexes.forget(segment)
+
+    def _distrust(self, segment: SegmentInfo, error: CorruptionError) -> None:
+        _log.warning("%s: scanning the log instead; verify the topic", error)
+        self.forget_indexes(segment)
+
+    @contextmanager
+    def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
+        """If a log file of `segments` is missing or too short, raise the error that says so."""
+        try:
+            yield
+        except (FileNotFoundError, StorageError):
+            for segment in segments:
+                check_log(self.storage, segment, self.part(segment))
+            raise
+
+
+def _check_start(chunk: Chunk) -> None:
+    """Refuse an index that led to no batch, or to one behind the first wanted batch."""
+    (piece,), first = chunk.pieces, chunk.rows(0, 1)
+    first.check()
+    part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
+    if piece.position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
+        raise CorruptIndexError(
+            "the offset index leads behind the offset: rebuild the index",
+            file=piece.file,
+            position=piece.file_position,
+            partition=part.segment.partition,
+        )
+
+
+def _owned(chunk: Chunk) -> Chunk | None:
+    """The chunk of the batches that begin in the slice's byte range and may hold its offsets; None for no batch."""
+    (piece,), batches = chunk.pieces, chunk.batches
+    part, shift = piece.slice, piece.slice.segment.shift
+    if part.whole:
+        return chunk
+    positions, base_offsets = batches["position"] + piece.position, batches["base_offset"] + shift
+    owned = (positions >= part.start_position) & (positions < part.end_position)
+    owned &= (base_offsets + batches["last_offset_delta"] >= part.start_offset) & (base_offsets < part.end_offset)
+    if owned.all():
+        return chunk
+    rows = np.flatnonzero(owned)
+    return chunk.rows(int(rows[0]), int(rows[-1]) + 1) if len(rows) else None

@@ -1,1 +1,0 @@
-"""Which bytes of which segments a read needs."""

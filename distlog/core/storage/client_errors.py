@@ -1,0 +1,268 @@
+"""The meaning of errors of object stores' clients: one table for each client, s3fs, gcsfs and adlfs.
+
+The type of an error says whose it is, so that no client is imported. An error in no table is judged by its Python
+type.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from distlog.core.errors import StorageDeniedError, StorageError
+from distlog.core.storage.object_client import StorageOptions
+from distlog.core.storage.retry import ErrorClassifier, ErrorKind
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A server's reply: the HTTP status, its own code for it, and words, which may hold a secret."""
+
+    status: int
+    code: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTable:
+    """The meanings of one client's errors. The meaning of a code goes before that of its status.
+
+    `reply` gives the server's reply, or None if the error is not this client's, or no reply.
+    """
+
+    name: str
+    reply: Callable[[BaseException], Reply | None]
+    statuses: Mapping[int, ErrorKind]
+    codes: Mapping[str, ErrorKind]
+    forbidden_hint: str = "; check the credentials and their permissions"
+
+    def kind(self, reply: Reply) -> ErrorKind:
+        """The kind of error that a reply stands for."""
+        kind = self.codes.get(reply.code) or self.statuses.get(reply.status)
+        return kind or (ErrorKind.REFUSED if 300 <= reply.status < 500 else ErrorKind.UNCLEAR)
+
+
+def _reply_of_s3fs(error: BaseException) -> Reply | None:
+    said = getattr(error, "response", None)
+    if not isinstance(said, dict):
+        return None
+    status = int(said.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    about = said.get("Error", {})
+    return Reply(status, str(about.get("Code") or status), str(about.get("Message", "")))
+
+
+def _reply_of_gcsfs(error: BaseException) -> Reply | None:
+    if type(error).__name__ == "HttpError" and isinstance(status := _number(getattr(error, "code", None)), int):
+        return Reply(status, _phrase(status), str(getattr(error, "message", "")))
+    # it tells a 403 by its text alone
+    if type(error) is OSError and error.errno is None and str(error).startswith("Forbidden: "):
+        return Reply(403, _phrase(403), str(error).partition("\n")[2])
+    return None
+
+
+def _reply_of_adlfs(error: BaseException) -> Reply | None:
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int) or "HttpResponseError" not in _kinds(error):
+        return None
+    code = getattr(error, "error_code", None)
+    words = str(getattr(error, "message", "")).partition("\n")[0]
+    return Reply(status, str(getattr(code, "value", code) or _phrase(status)), words)
+
+
+def _number(code: object) -> object:
+    return int(code) if isinstance(code, str) and code.isdecimal() else code
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error"
+
+
+#: 409 and 412 are unclear, since only a read tells whose object is stored. Of what is not here, 3xx and 4xx are
+#: refusals, and 5xx may pass.
+_STATUSES = {
+    307: ErrorKind.UNCLEAR,
+    401: ErrorKind.REFUSED,
+    403: ErrorKind.REFUSED,
+    404: ErrorKind.MISSING,
+    408: ErrorKind.UNCLEAR,
+    409: ErrorKind.UNCLEAR,
+    412: ErrorKind.UNCLEAR,
+    416: ErrorKind.PAST_THE_END,
+    425: ErrorKind.UNCLEAR,
+    429: ErrorKind.UNCLEAR,
+    501: ErrorKind.REFUSED,
+    505: ErrorKind.REFUSED,
+}
+S3FS = ClientTable(
+    "s3fs",
+    _reply_of_s3fs,
+    _STATUSES,
+    {
+        "NoSuchBucket": ErrorKind.REFUSED,
+        **dict.fromkeys(
+            ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"),
+            ErrorKind.UNCLEAR,
+        ),
+        **dict.fromkeys(
+            ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"),
+            ErrorKind.LAPSED,
+        ),
+    },
+    "; check the credentials and their permissions (without s3:ListBucket a missing object is 403 too)",
+)
+#: A token of Google or Azure that has run out is a 401.
+GCSFS = ClientTable("gcsfs", _reply_of_gcsfs, {**_STATUSES, 401: ErrorKind.LAPSED}, {})
+ADLFS = ClientTable(
+    "adlfs",
+    _reply_of_adlfs,
+    {**_STATUSES, 401: ErrorKind.LAPSED},
+    {
+        "ContainerNotFound": ErrorKind.REFUSED,
+        "BlobArchived": ErrorKind.REFUSED,
+        # a signature in the address that has run out says the same as a wrong key
+        "AuthenticationFailed": ErrorKind.LAPSED,
+        "OperationTimedOut": ErrorKind.UNCLEAR,
+    },
+)
+TABLES = (S3FS, GCSFS, ADLFS)
+
+_NO_BUCKET = "there is no such bucket or container: create it, or check the address"
+_NO_BUCKET_CODES = ("NoSuchBucket", "ContainerNotFound")
+_WRONG_CALL = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
+_LOST_CONNECTION = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
+_NO_CREDENTIALS = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "ProfileNotFound",
+    "DefaultCredentialsError",
+    # of Azure, without a reply: none of its ways to find credentials has some
+    "ClientAuthenticationError",
+}
+_CREDENTIALS = (
+    "no credentials were found: set the storage options key and secret, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or anon=true for a public bucket (for gs:// the option token, for abfs:// account_name "
+    "and account_key)"
+)
+#: Where each client finds its server, for an error that it cannot be reached.
+_WHERE = {
+    "s3": "the storage option endpoint_url or AWS_ENDPOINT_URL, the region, and the network",
+    "gs": "the storage option endpoint_url or STORAGE_EMULATOR_HOST, if one is set, and the network",
+    **dict.fromkeys(
+        ("abfs", "abfss", "az"),
+        "the account's name, the storage options connection_string and account_host or "
+        "AZURE_STORAGE_CONNECTION_STRING, and the network",
+    ),
+}
+#: The cause of a client's error in plain words, the first that fits.
+_REASONS = (
+    (socket.gaierror, "its name does not resolve"),
+    (ConnectionRefusedError, "it refuses connections"),
+    (ssl.SSLError, "TLS fails"),
+    (TimeoutError, "no answer"),
+)
+
+
+class ClientErrors(ErrorClassifier):
+    """The errors of the fsspec client of a protocol: by the tables, others by their Python type."""
+
+    def __init__(self, options: StorageOptions, protocol: str) -> None:
+        self._options = options
+        self._where = _WHERE.get(protocol, "the address, the storage options, and the network")
+
+    def kind(self, error: Exception) -> ErrorKind:
+        """The kind of an error."""
+        if answer := _reply(error):
+            table, reply = answer
+            return table.kind(reply)
+        if isinstance(error, FileNotFoundError):
+            return ErrorKind.MISSING
+        kinds = _kinds(error)
+        if "RefreshError" in kinds:
+            return ErrorKind.LAPSED
+        is_refused = (
+            isinstance(error, _WRONG_CALL)
+            or bool(kinds & _NO_CREDENTIALS)
+            or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION)
+        )
+        return ErrorKind.REFUSED if is_refused else ErrorKind.UNCLEAR
+
+    def is_answer(self, error: Exception) -> bool:
+        """True if the error is what a server said."""
+        return _reply(error) is not None or isinstance(error, (FileNotFoundError, FileExistsError))
+
+    def failure(self, action: str, path: str, error: Exception) -> StorageError:
+        """As every classifier; 401 and 403 are StorageDeniedError."""
+        failure = super().failure(action, path, error)
+        answer = _reply(error)
+        if answer and answer[1].status in (401, 403) and not isinstance(failure, StorageDeniedError):
+            return StorageDeniedError(failure.message, **failure.details)
+        return failure
+
+    def describe(self, error: Exception) -> str:
+        """The server's code, status and words, or what to set to reach it, or the error's type.
+
+        Of the options' values only the server's name is told.
+        """
+        if answer := _reply(error):
+            table, reply = answer
+            hint = table.forbidden_hint if reply.status in (401, 403) else ""
+            hint = f"; {_NO_BUCKET}" if reply.code in _NO_BUCKET_CODES else hint
+            return f"{reply.code} (HTTP {reply.status}): {self._options.masked(reply.words[:300])}{hint}"
+        if isinstance(error, FileNotFoundError):
+            return _NO_BUCKET
+        if advice := _advice(error, self._where):
+            return advice
+        words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
+        return type(error).__name__ + words
+
+
+def _kinds(error: BaseException) -> set[str]:
+    """The names of the types that the error is of."""
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _reply(error: BaseException) -> tuple[ClientTable, Reply] | None:
+    """The reply of the server, from the error or its cause, and the table of its client."""
+    for source in filter(None, (error, error.__cause__)):
+        for table in TABLES:
+            if reply := table.reply(source):
+                return table, reply
+    return None
+
+
+def _advice(error: Exception, where: str) -> str | None:
+    """The fault and the remedy, if the error is of a server that was not reached or of missing credentials."""
+    if _kinds(error) & _NO_CREDENTIALS:
+        return _CREDENTIALS
+    causes = list(_causes(error, 8))
+    server = next((name for cause in causes if (name := _server(cause))), None)
+    if server is None:
+        return None
+    reason = next((words for kind, words in _REASONS for cause in causes if isinstance(cause, kind)), "")
+    return f"{server} cannot be reached{reason and f', {reason}'}: check {where}"
+
+
+def _server(error: BaseException) -> str | None:
+    """The name and port of the server that botocore or aiohttp did not reach, without a user or a path."""
+    facts = getattr(error, "kwargs", None)
+    address = facts.get("endpoint_url") if isinstance(facts, Mapping) else None
+    if isinstance(address, str):
+        return urlsplit(address).netloc.rpartition("@")[2]
+    host, port = getattr(error, "host", None), getattr(error, "port", None)
+    return f"{host}:{port}" if isinstance(host, str) and isinstance(port, int) else None
+
+
+def _causes(error: BaseException | None, most: int) -> Iterator[BaseException]:
+    """The error, and what it comes from, of botocore and of aiohttp, in `most` steps."""
+    while error is not None and most > 0:
+        yield error
+        most -= 1
+        facts: Any = getattr(error, "kwargs", None)
+        inner = facts.get("error") if isinstance(facts, Mapping) else getattr(error, "os_error", None)
+        error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__

@@ -1,0 +1,254 @@
+"""Writes local files so that they survive a power cut; and what the errors of a local disk mean."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from distlog.core import paths
+from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.storage.backend import byte_view
+from distlog.core.storage.retry import ErrorClassifier, ErrorKind
+
+# ---
+# Writes local files so that they survive a power cut; and what the errors of a local disk mean.
+#
+# First the file is synced, then its folder, then the folders above. A folder that exists may still be lost: the
+# process that made it may have died before it synced the folder above. So each process syncs, once, all folders
+# above those that it writes to.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_UNCLEAR = (errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LocalErrors(ErrorClassifier):
+    """A definite errno is a refusal; an errno that a network mount may give for a link that it made is unclear."""
+
+    def kind(self, error: Exception) -> ErrorKind:
+        """See the class."""
+        if isinstance(error, FileNotFoundError):
+            return ErrorKind.MISSING
+        unclear = isinstance(error, OSError) and error.errno in _UNCLEAR
+        return ErrorKind.UNCLEAR if unclear else ErrorKind.REFUSED
+
+    def failure(self, action: str, path: str, error: Exception) -> StorageError:
+        """As every judge; a full disk is StorageFullError."""
+        failure = super().failure(action, path, error)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            message = f"{failure.message}: vacuum, or make room"
+            return StorageFullError(message, **failure.details, free_bytes=_free_bytes(path))
+        return failure
+
+    def describe(self, error: Exception) -> str:
+        """The operating system's words."""
+        words = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        is_limit = isinstance(error, OSError) and error.errno == errno.EMFILE
+        return f"{words}: raise the limit of the process (ulimit -n)" if is_limit else words
+
+
+def _free_bytes(path: str) -> int | None:
+    """The bytes that the file system has for this process; None if it does not tell. A quota may leave fewer."""
+    try:
+        status = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize
+
+
+LOCAL_ERRORS = LocalErrors()
+
+#: The folders that this process has made durable, with all folders above them: (device, inode) by path.
+DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}
+
+
+@contextmanager
+def failing_as(action: str, path: str) -> Iterator[None]:
+    """Turn an OSError into the StorageError "cannot <action>"."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise LOCAL_ERRORS.failure(action, path, error) from error
+
+
+def create_file(path: str) -> int:
+    """A descriptor of the new file `path`; missing folders above it are made, and are durable."""
+    try:
+        return os.open(path, _CREATE, 0o666)
+    except FileNotFoundError:
+        make_folders(os.path.dirname(path))
+        return os.open(path, _CREATE, 0o666)
+
+
+def make_folders(folder: str) -> None:
+    """Make `folder` and the missing folders above it, durably, from the top down."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        sync_folder(os.path.dirname(path))
+        DURABLE_FOLDERS[path] = _place(os.stat(path))
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in `folder` durable, and the folder's own name, also if another process made it."""
+    place = _sync_names(folder)
+    if DURABLE_FOLDERS.get(folder) != place:
+        _sync_above(os.path.realpath(folder), place[0])
+        DURABLE_FOLDERS[folder] = place
+
+
+def _sync_above(folder: str, device: int) -> None:
+    """Sync the folders above `folder`, as far up as they may have been made together with it."""
+    above = os.path.dirname(folder)
+    # a mount point is older than what is mounted on it
+    while above != folder and os.stat(above).st_dev == device:
+        try:
+            place = _sync_names(above)
+        except PermissionError:
+            return  # a process that may not read a folder has made none in it: `make_folders` would have failed
+        if DURABLE_FOLDERS.get(above) == place:
+            return
+        folder, above = above, os.path.dirname(above)
+
+
+def _sync_names(folder: str) -> tuple[int, int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+        return _place(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _place(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def write_all(file: int, view: memoryview) -> None:
+    """Write the whole `view` to a descriptor, in as many system calls as it takes."""
+    while view.nbytes:
+        view = view[os.write(file, view) :]
+
+
+@contextmanager
+def removed_on_error(path: str) -> Iterator[None]:
+    """Remove the file `path` when the block raises."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def write_temporary(path: str, data: Buffer) -> str:
+    """Write and sync a file beside `path` that is to become it; returns its path. Raises StorageError."""
+    with _temporary(path, data) as (temporary, file), failing_as("put", path):
+        os.fsync(file)
+    return temporary
+
+
+def replace_files(files: Mapping[str, Buffer]) -> None:
+    """Put each file in place of an old one in one step; their names are not synced yet. Raises StorageError.
+
+    All are written, and the disk is told to begin, before the first is synced: then few writes of the file system's
+    journal make them durable. Measured on ext4: 3 files of 1 KB in 0.7 ms, 12 in 1.4 ms, 64 of 20 KB in 9 ms; one
+    after the other it takes 1.0, 3.0 and 23 ms, in parallel threads 1.6, 3.8 and 18 ms.
+    """
+    with ExitStack() as stack:
+        written = [(path, *stack.enter_context(_temporary(path, data))) for path, data in files.items()]
+        if len(written) > 1:
+            for _, _, file in written:
+                _begin_to_store(file)
+        for path, _, file in written:
+            with failing_as("put", path):
+                os.fsync(file)
+        for path, temporary, _ in written:
+            with failing_as("put", path):
+                os.replace(temporary, path)
+
+
+@contextmanager
+def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
+    """The path and a descriptor of a new file beside `path` with `data`; when the block raises, it is removed."""
+    temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
+    with failing_as("put", path):
+        file = create_file(temporary)
+    with removed_on_error(temporary):
+        try:
+            with failing_as("put", path):
+                write_all(file, byte_view(data))
+            yield temporary, file
+        finally:
+            os.close(file)
+
+
+def _begin_to_store(file: int) -> None:
+    """Have the system begin to write what the page cache holds of a file, where it can."""
+    # Linux does this on the advice that the pages are not needed; the call of its own is not among Python's
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# ---
+# Whether a folder is on a disk of this machine, so that processes may share files by `flock` and mapped pages.
+#
+# Neither works reliably on network file systems, and an error of theirs ends a process that reads a mapped file. A
+# file system that is not known to be local is taken to be remote: then segments are committed whole, and large
+# reads copy instead of mapping.
+
+
+MOUNT_TABLE = "/proc/self/mountinfo"
+LOCAL = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "overlay", "ramfs", "reiserfs", "tmpfs"}
+    | {"ubifs", "xfs", "zfs"}
+)
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
+    """True if `path`, or the folder above it that exists, is on a local disk; False if the system does not tell."""
+    try:
+        with open(mount_table, encoding="utf-8", errors="surrogateescape") as table:
+            mounts = [_mount(line) for line in table]
+    except (OSError, ValueError, IndexError):
+        return False
+    real, longest, file_system = os.path.realpath(path), -1, ""
+    for folder, kind in mounts:
+        # of several mounts at one place, the last one is visible
+        if _is_in(real, folder) and len(folder) >= longest:
+            longest, file_system = len(folder), kind
+    return file_system in LOCAL
+
+
+@lru_cache(256)
+def known_local_disk(folder: str) -> bool:
+    """The answer of `is_local_disk` from the first time this process asked for the folder."""
+    return is_local_disk(folder)
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """(mount point, kind of file system) of a line, whose optional fields end at a single dash."""
+    fields = line.split()
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]), fields[fields.index("-", 6) + 1]
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return folder == "/" or path == folder or path.startswith(folder + "/")

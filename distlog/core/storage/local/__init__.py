@@ -1,1 +1,0 @@
-"""A local (or network-mounted) disk: files that survive a power cut once a call returns."""

@@ -1,0 +1,563 @@
+"""Files on a local or network-mounted disk, durable when a call returns; without fsspec."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core import paths
+from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array, lies_in_pages, new_array, new_pages
+from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.kernels.file_read import read_files
+from distlog.core.storage.backend import (
+    MAX_CONDITIONAL_BYTES,
+    Entries,
+    FileInfo,
+    ObjectWriter,
+    PutTime,
+    StorageCounters,
+    UnfinishedUpload,
+    byte_view,
+    check_process,
+)
+from distlog.core.storage.durable_files import (
+    LOCAL_ERRORS,
+    create_file,
+    failing_as,
+    known_local_disk,
+    replace_files,
+    sync_folder,
+    write_all,
+    write_temporary,
+)
+from distlog.core.storage.mapping import map_sealed
+from distlog.core.storage.parallel import Task, begin
+from distlog.core.storage.retry import LOCAL_RACERS, Deadline, check_one_wins, settle
+from distlog.core.times import now_ms
+
+# ---
+# Many small files read in one call: none of its threads waits for the interpreter lock meanwhile.
+
+
+#: Fewer files are read one by one, without a kernel that a first scan would have to compile.
+_MANY = 8
+
+
+def fill_whole(
+    memory: npt.NDArray[np.uint8], ranges: Sequence[tuple[str, int, int]], sizes: Sequence[int], flags: int
+) -> int:
+    """Read `sizes` bytes of each (path, start, end) into `memory`, which has room, one behind the other.
+
+    Returns how many ranges were read. It stops at the first file that cannot be opened with `flags`, or is too short;
+    it does not say why.
+    """
+    names = byte_array(os.fsencode("\0".join([path for path, _, _ in ranges]) + "\0"))
+    ends = np.flatnonzero(names == 0)
+    if len(ends) > len(ranges):
+        # the system would take a name with a zero byte for a shorter one
+        return 0
+    name_at = np.append(0, ends[:-1] + 1)
+    starts = np.array([start for _, start, _ in ranges], np.int64)
+    return int(read_files(names, name_at, starts, np.array(sizes, np.int64), memory, flags))
+
+
+# ---
+# Writes a large local file piece by piece, past the page cache where the file system allows it (O_DIRECT, Linux).
+#
+# A segment is written once and synced anyway. Going through the page cache would cost more processor time than
+# making the records, and push out the pages that readers use.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: How much is gathered before it is written, and the least size that is written directly from the caller's memory.
+_GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
+
+class LocalWriter(ObjectWriter):
+    """Writes directly to the final name, which must be new; nothing refers to it before it is closed.
+
+    Complete parts are written in the background while the caller makes more. Such a part is a half of the block that
+    gathers small pieces, or the caller's own memory if it lies in memory pages as it will in the pages of the file.
+    """
+
+    def __init__(self, path: str, counters: StorageCounters) -> None:
+        self._path, self._counters = path, counters
+        self._block, self._start, self._filled = new_pages(BLOCK_BYTES), 0, 0
+        with failing_as("create", path):
+            self._file: int | None = create_file(path)
+        self._writing: Task[None] | None = None
+        self._is_broken = False
+        self._process = os.getpid()
+        _pass_cache(self._file, True)
+
+    def write(self, data: Buffer) -> None:
+        """See `ObjectWriter.write`."""
+        self._settle()
+        self._gather(byte_view(data))
+
+    def write_behind(self, data: Buffer) -> None:
+        """See `ObjectWriter.write_behind`; nothing is copied if `data` lies in a page as it will in the file."""
+        self._settle()
+        view = byte_view(data)
+        head = -self.written % PAGE_BYTES
+        if view.nbytes >= _LARGE and lies_in_pages(np.frombuffer(view, np.uint8), self.written):
+            end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
+            self._fill(view[:head])
+            self._start_write(view[head:end])
+            self.written += end - head
+            view = view[end:]
+        self._gather(view)
+
+    def _gather(self, view: memoryview) -> None:
+        while view.nbytes:
+            count = min(view.nbytes, _GATHERED - self._filled)
+            self._fill(view[:count])
+            view = view[count:]
+            if self._filled == _GATHERED:
+                self._settle()
+                self._start_write()
+
+    def _fill(self, view: memoryview) -> None:
+        place = self._start + self._filled
+        self._block.data[place : place + view.nbytes] = view
+        self._filled += view.nbytes
+        self.written += view.nbytes
+
+    def _held(self) -> memoryview:
+        return self._block.data[self._start : self._start + self._filled]
+
+    def _start_write(self, *more: memoryview) -> None:
+        """Begin to write what is gathered, and then `more`; no other write may be going on."""
+        file = self._opened()
+        # if this fails, the file must not go on with a part missing or written twice, unnoticed by the caller
+        self._is_broken = True
+        # a descriptor of its own: after an abort, the old number may soon belong to another file
+        with failing_as("write", self._path):
+            own = os.dup(file)
+        self._writing = begin(partial(self._write_and_close, own, self._held(), *more))
+        self._start, self._filled = _GATHERED - self._start, 0
+        self._is_broken = False
+
+    def _settle(self) -> None:
+        """Wait for the write that is going on; StorageError if a part of the file was lost."""
+        self._opened()
+        if self._writing is not None:
+            self._is_broken = True
+            self._writing.wait()
+            self._writing, self._is_broken = None, False
+
+    def _opened(self) -> int:
+        check_process(self._process, self._path)
+        if self._file is None:
+            raise StorageError("cannot write: the file is closed", file=self._path)
+        if self._is_broken:
+            raise StorageError(
+                "cannot write: an earlier write of this file failed; write it again from its start", file=self._path
+            )
+        return self._file
+
+    def _write_and_close(self, file: int, *views: memoryview) -> None:
+        try:
+            self._write_out(file, *views)
+        finally:
+            with failing_as("write", self._path):
+                os.close(file)
+
+    def _write_out(self, file: int, *views: memoryview) -> None:
+        with failing_as("write", self._path):
+            try:
+                written = os.writev(file, views)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                written = 0
+            for view in views:
+                if written < view.nbytes:
+                    # the file system does not take direct writes after all, or took a part of a disk's block
+                    _pass_cache(file, False)
+                    write_all(file, view[written:])
+                written = max(written - view.nbytes, 0)
+
+    def close(self) -> None:
+        """See `ObjectWriter.close`."""
+        if self._file is None:
+            return
+        self._settle()
+        file, held = self._opened(), self._held()
+        whole = self._filled // PAGE_BYTES * PAGE_BYTES
+        # broken until closed: after a failed sync a second one would succeed, without the data that was lost
+        self._is_broken = True
+        if whole:
+            self._write_out(file, held[:whole])
+        _pass_cache(file, False)
+        self._write_out(file, held[whole:])
+        with failing_as("write", self._path):
+            os.fsync(file)
+            self._file = None
+            os.close(file)
+            sync_folder(os.path.dirname(self._path))
+        self._counters.puts += 1
+        self._counters.bytes_written += self.written
+
+    def abort(self) -> None:
+        """See `ObjectWriter.abort`."""
+        if self._file is None:
+            return
+        # a write that is going on continues into a file without a name
+        file, self._file = self._file, None
+        with suppress(OSError):
+            os.close(file)
+        if self._process == os.getpid():
+            with suppress(OSError):
+                os.unlink(self._path)
+
+
+def _pass_cache(file: int, wanted: bool) -> None:
+    """Turn writes past the page cache on or off. The refusal of a file system that cannot do them is ignored."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    with suppress(OSError):
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if wanted else flags & ~_DIRECT)
+
+
+# ---
+# Files on a local or network-mounted disk, durable when a call returns; without fsspec.
+#
+# fsspec's local "create" tests and then writes, so several writers can succeed; and it never syncs.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_READ = os.O_RDONLY | os.O_CLOEXEC
+_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
+#: A folder that is only passed, or deleted in, need not be readable, where the system knows that.
+_PLACE: int = getattr(os, "O_PATH", os.O_RDONLY)
+LINK = "this is a link, which is not followed here: it leads to files of others; take it away"
+#: A buffer of up to this size is allocated without a look at the size of the files.
+_PLAIN_BYTES = 8 << 20
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+T = TypeVar("T")
+
+
+class LocalFiles:
+    """The backend of absolute paths, for the folder `root` and what is below it.
+
+    Folders below the root are listed, and files below it deleted, without following links: a link would lead to files
+    of others. With `follows_links` false, files are not read through links either.
+    """
+
+    def __init__(self, counters: StorageCounters, root: str, *, follows_links: bool = True) -> None:
+        self._counters, self._root, self._follows_links = counters, root, follows_links
+
+    def without_links(self) -> LocalFiles:
+        """The same files, which are not read through links."""
+        return LocalFiles(self._counters, self._root, follows_links=False)
+
+    def read(self, path: str, start: int, end: int | None) -> bytes:
+        """See `Storage.read`."""
+        data = self._opened("read", path, lambda file: _pread(file, start, end))
+        self._counters.bytes_read += len(data)
+        return data
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
+        """See `Storage.read_ranges`; a file is opened once for ranges that follow each other."""
+        parts: list[bytes] = []
+        for path, group in itertools.groupby(ranges, key=itemgetter(0)):
+            parts += self._opened("read", path, partial(_pread_each, list(group)))
+        self._counters.bytes_read += sum(map(len, parts))
+        return [memoryview(data) for data in parts]
+
+    def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
+        """See `Storage.read_joined`; it stops after a range that its file cuts short."""
+        sizes = [max(end - start, 0) for _, start, end in ranges]
+        is_plain = sum(sizes) <= _PLAIN_BYTES
+        if not is_plain:
+            # a wrong size in the metadata must not make us allocate more than there is
+            sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
+        memory = new_array(sum(sizes), np.uint8)
+        at_once = is_plain and len(ranges) >= _MANY and self._follows_links
+        whole = fill_whole(memory, ranges, sizes, _READ) if at_once else 0
+        self._counters.gets += whole
+        buffer, position = memory.data, sum(sizes[:whole])
+        for (path, start, end), size in zip(ranges[whole:], sizes[whole:], strict=True):
+            count = self._opened("read", path, partial(_fill, buffer[position : position + size], start))
+            position += count
+            if count < end - start:
+                break
+        self._counters.bytes_read += position
+        return buffer[:position].toreadonly()
+
+    def map(self, path: str, start: int, end: int | None) -> memoryview:
+        """See `Storage.map`."""
+        return self._opened("map", path, partial(map_sealed, start=start, end=end))
+
+    def size(self, path: str) -> int:
+        """See `Storage.size`."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LOCAL_ERRORS.failure("look at", path, error) from error
+
+    def put_many(self, files: Mapping[str, Buffer]) -> None:
+        """See `Storage.put_many`; each file replaces the old one in one step."""
+        replace_files(files)
+        for data in files.values():
+            self._count(data)
+        for folder in dict.fromkeys(map(os.path.dirname, files)):
+            with failing_as("put", folder):
+                sync_folder(folder)
+
+    def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
+        """See `Storage.put_if_absent`: it links a durable temporary file to the name; only one writer can."""
+        temporary = write_temporary(path, data)
+        self._count(data)
+        tries = itertools.count()
+
+        def link() -> bytes:
+            next(tries)
+            return _link(temporary, path, data)
+
+        try:
+            existing = settle(
+                link,
+                lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1),
+                path,
+                LOCAL_ERRORS,
+                Deadline(timeout_s),
+            )
+            put_time.time_ms = _linked_ms(temporary) if existing == data and next(tries) == 1 else 0
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+        self.sync(os.path.dirname(path))
+        return existing
+
+    def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
+        """See `Storage.probe_put_if_absent`; a put does not ask, since the kernel makes one step of a link."""
+        path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
+        check_one_wins(
+            lambda data: self.put_if_absent(path, data, timeout_s, PutTime()),
+            lambda: self.delete([path]),
+            folder,
+            racers=LOCAL_RACERS,
+        )
+
+    def sync(self, folder: str) -> None:
+        """See `Storage.sync`."""
+        try:
+            sync_folder(folder)
+        except OSError as error:
+            raise CommitStateUnknownError(
+                f"written, but the folder cannot be made durable: {error.strerror}", folder=folder
+            ) from error
+
+    def open_write(self, path: str) -> LocalWriter:
+        """See `Storage.open_write`."""
+        return LocalWriter(path, self._counters)
+
+    def entries(self, folder: str) -> Entries:
+        """The files and the names of the folders; files that vanish during the call are left out."""
+        self._counters.lists += 1
+        with failing_as("list", folder):
+            try:
+                with self._folder(folder, os.O_RDONLY) as opened, os.scandir(opened) as entries:
+                    return list(_described(entries))
+            except FileNotFoundError:
+                return []
+
+    def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
+        """See `Storage.list_after`; files that vanish during the call are left out."""
+        self._counters.lists += 1
+        with ExitStack() as open_:
+            open_.enter_context(failing_as("list", folder))
+            open_.enter_context(suppress(FileNotFoundError))
+            entries = open_.enter_context(os.scandir(open_.enter_context(self._folder(folder, os.O_RDONLY))))
+            wanted = (entry for entry in entries if entry.name > name)
+            yield from (each for each in _described(wanted) if isinstance(each, FileInfo))
+
+    def links(self, folder: str) -> list[str]:
+        """See `Storage.links`."""
+        with failing_as("list", folder):
+            try:
+                with self._folder(folder, os.O_RDONLY) as opened, os.scandir(opened) as entries:
+                    return [entry.name for entry in entries if entry.is_symlink()]
+            except FileNotFoundError:
+                return []
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """See `Storage.delete`; not synced: a file that comes back after a crash will be deleted again."""
+        for folder, group in itertools.groupby(paths, key=os.path.dirname):
+            with failing_as("delete in", folder), suppress(FileNotFoundError), self._folder(folder) as opened:
+                for path in group:
+                    with failing_as("delete", path), suppress(FileNotFoundError):
+                        os.unlink(os.path.basename(path), dir_fd=opened)
+        self._counters.deletes += len(paths)
+
+    @contextmanager
+    def _folder(self, folder: str, flags: int = _PLACE) -> Iterator[int]:
+        """A descriptor of a folder, to which no link leads below the root. Raises StorageError for a link."""
+        below = os.path.relpath(folder, self._root).split("/") if folder.startswith(f"{self._root}/") else []
+        place = self._root if below else folder
+        opened = os.open(place, _FOLDER | (_PLACE if below else flags))
+        try:
+            for number, name in enumerate(below, 1):
+                place = os.path.join(place, name)
+                is_last = number == len(below)
+                above = opened
+                try:
+                    opened = os.open(name, _FOLDER | os.O_NOFOLLOW | (flags if is_last else _PLACE), dir_fd=above)
+                except OSError:
+                    _refuse_link(name, above, place)
+                    raise
+                os.close(above)
+            yield opened
+        finally:
+            os.close(opened)
+
+    def open(self, path: str) -> int:
+        """A descriptor of a file to read, which is the caller's. Raises OSError, and StorageError for a link."""
+        if self._follows_links:
+            return os.open(path, _READ)
+        name = os.path.basename(path)
+        with self._folder(os.path.dirname(path)) as folder:
+            try:
+                return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError:
+                _refuse_link(name, folder, path)
+                raise
+
+    def now_ms(self, folder: str) -> int:
+        """See `Storage.now_ms`: a touch gets the file server's time, and needs no disk space."""
+        with failing_as("get the storage's time", folder):
+            try:
+                os.utime(folder)
+            except OSError as error:
+                if error.errno not in _READ_ONLY:
+                    raise
+                return now_ms()  # a process that may only read, in a dry run, does no harm with a wrong time
+            return os.stat(folder).st_mtime_ns // 1_000_000
+
+    def replied_ms(self) -> int:
+        """See `Storage.replied_ms`: on a disk of this machine files get its time, on a network disk the server's."""
+        return now_ms() if known_local_disk(self._root) else 0
+
+    def modified_ms(self, path: str) -> int:
+        """See `Storage.modified_ms`."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LOCAL_ERRORS.failure("look at", path, error) from error
+
+    def uploads(self, folder: str) -> list[UnfinishedUpload]:
+        """See `Storage.uploads`."""
+        return []
+
+    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
+        """See `Storage.abort_uploads`."""
+
+    def _opened(self, action: str, path: str, use: Callable[[int], T]) -> T:
+        try:
+            file = self.open(path)
+            try:
+                result = use(file)
+            finally:
+                os.close(file)
+        except (FileNotFoundError, StorageError):
+            raise
+        except OSError as error:
+            raise LOCAL_ERRORS.failure(action, path, error) from error
+        self._counters.gets += 1
+        return result
+
+    def _count(self, data: Buffer) -> None:
+        self._counters.puts += 1
+        self._counters.bytes_written += byte_view(data).nbytes
+
+
+def _refuse_link(name: str, folder: int, path: str) -> None:
+    """Raise StorageError if `name` in a folder is a link."""
+    is_link = False
+    with suppress(OSError):
+        is_link = stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    if is_link:
+        raise StorageError(LINK, file=path)
+
+
+def _link(temporary: str, path: str, data: bytes) -> bytes:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno in _NO_HARD_LINKS:
+            raise StorageError("commits need a file system with hard links, and this one has none") from error
+        # Over NFS the reply to a link that was made can be lost; the count of names knows.
+        if os.stat(temporary).st_nlink != 2:
+            raise
+    return data
+
+
+def _linked_ms(temporary: str) -> int:
+    """The time at which the file got its second name, by its disk's clock; 0 if it has lost that again.
+
+    A file's change time is the time at which it got or lost a name. (Its own time is from before that.)
+    """
+    with suppress(OSError):
+        status = os.stat(temporary)
+        return status.st_ctime_ns // 1_000_000 if status.st_nlink == 2 else 0
+    return 0
+
+
+def _pread_each(ranges: Sequence[tuple[str, int, int]], file: int) -> list[bytes]:
+    return [_pread(file, start, end) for _, start, end in ranges]
+
+
+def _pread(file: int, start: int, end: int | None) -> bytes:
+    """Bytes from `start` to `end` or the end of the file, which bounds what is allocated."""
+    size = os.fstat(file).st_size
+    end = size if end is None or end > size else end
+    if end <= start:
+        return b""
+    data = os.pread(file, end - start, start)
+    while len(data) < end - start and (more := os.pread(file, end - start - len(data), start + len(data))):
+        data += more
+    return data
+
+
+def _fill(part: memoryview, start: int, file: int) -> int:
+    """Read into `part` from position `start` on, up to the end of the file; returns how many bytes."""
+    done = 0
+    while done < len(part) and (more := os.preadv(file, [part[done:]], start + done)):
+        done += more
+    return done
+
+
+def _described(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:
+    for entry in entries:
+        with suppress(FileNotFoundError):
+            if not entry.is_symlink():
+                is_folder = entry.is_dir(follow_symlinks=False)
+                yield entry.name if is_folder else _described_file(entry.name, entry.stat(follow_symlinks=False))
+
+
+def _described_file(name: str, status: os.stat_result) -> FileInfo:
+    return FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)

@@ -1,0 +1,684 @@
+"""Locks and small values that processes share, by `flock` and mapped pages of a file."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import stat
+import struct
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from distlog.core import paths
+from distlog.core.errors import LockHeldError, StorageError
+from distlog.core.storage.durable_files import failing_as, make_folders
+from distlog.core.storage.mapping import map_shared, map_watched
+
+# ---
+# A small value that processes share, in a page of a file that all of them map. It survives killed processes.
+#
+# There are two slots. A write fills the slot with the older value, so a process that is killed while it writes
+# leaves the newer value whole. Each slot has a number that grows and a CRC-32C; the whole slot with the larger
+# number counts. So readers need no lock. Writers need one (`FileLock`), since two of them would fill the same slot.
+#
+# The page is in the page cache: it survives processes, and after a power loss it may hold anything. So store the
+# boot's id (`boot_id`) with each value.
+#
+# Users that may read the topic, but not write it, may not open the file, since they could lock it then. For them
+# there is a copy, which is written right behind the page: the same bytes at the same places.
+#
+# Behind the slots are counters, for measurements only. They have no checksum, and begin at 0 with each boot.
+#
+#     position  size  field
+#            0     8  magic
+#            8     8  process id of the last holder of the lock, for error messages only
+#         1024  1024  slot 0: number uint64, length uint32, CRC-32C uint32 (of number, length and value), value
+#         2048  1024  slot 1
+#         3072    16  the boot's id, if the counters are of this boot
+#         3088    64  counters, int64 of this machine
+
+
+PAGE_BYTES = 4096
+SLOT_BYTES = 1024
+_MAGIC = b"DLGPAGE1"
+_HOLDER = struct.Struct("<q")
+_HOLDER_AT = 8
+_SLOTS_AT = (1024, 2048)
+_NUMBERS = struct.Struct("<QI")
+_NUMBER = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_VALUE_AT = _NUMBERS.size + _CRC.size
+MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
+_BOOT_AT = 3072
+_BOOT_BYTES = 16
+COUNTERS = 8
+_COUNTERS = struct.Struct(f"={COUNTERS}q")
+_COUNTERS_AT = _BOOT_AT + _BOOT_BYTES
+_COUNTERS_END = _COUNTERS_AT + _COUNTERS.size
+
+
+class _Slot(NamedTuple):
+    """A whole slot: its number and value, its place, and all of its bytes."""
+
+    number: int
+    value: bytes
+    at: int
+    data: bytes
+
+    @property
+    def other(self) -> int:
+        """The place of the other slot."""
+        return _SLOTS_AT[self.at == _SLOTS_AT[0]]
+
+
+class SharedPage:
+    """The page in the open file `descriptor`; an empty file, and one that a power loss garbled, become a page.
+
+    No process may cut the file while it is mapped. All writes go to `copy` too.
+    Raises StorageError for a file that is not such a page.
+    """
+
+    def __init__(self, descriptor: int, path: str, copy: SharedPage | None = None) -> None:
+        status = os.fstat(descriptor)
+        if status.st_size not in (0, PAGE_BYTES):
+            raise StorageError(
+                "the lock file has the wrong size: delete it while no process uses the topic", file=path
+            )
+        if not status.st_size or not status.st_blocks:
+            # a hole in the map would kill the process (SIGBUS) that writes to it while the disk is full
+            os.posix_fallocate(descriptor, 0, PAGE_BYTES)
+        if os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
+            # new, or what a power loss left; several processes may do this at once: all write the same bytes
+            os.pwrite(descriptor, _MAGIC, 0)
+        self._page = map_shared(descriptor, PAGE_BYTES)
+        self._known: _Slot | None = None
+        # items of 8 bytes, so that a reader sees each of them whole
+        self._counters = self._page[_COUNTERS_AT:_COUNTERS_END].cast("q")
+        self._counted = False
+        # a copy may be older than the page, or newer after a power loss: all of it is written the first time
+        self._copy, self._is_copied = None if copy is None else copy._page, False
+
+    @property
+    def holder(self) -> int:
+        """The id of the process that last called `tell_holder`; it may have ended since."""
+        return int(_HOLDER.unpack_from(self._page, _HOLDER_AT)[0])
+
+    def tell_holder(self, process_id: int) -> None:
+        """Store the id of the process that holds the lock, for the errors of those that wait."""
+        _HOLDER.pack_into(self._page, _HOLDER_AT, process_id)
+
+    def read(self) -> bytes | None:
+        """The newest whole value, or None if there is none."""
+        slot = self._newest()
+        return slot.value if slot else None
+
+    def write(self, value: bytes) -> None:
+        """Replace the older value by `value`, at most MAX_VALUE_BYTES. Needs the lock."""
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValueError(f"a value of {len(value)} bytes does not fit into a slot of {MAX_VALUE_BYTES}")
+        newest = self._newest()
+        number, at = (newest.number + 1, newest.other) if newest else (0, _SLOTS_AT[0])
+        head = _NUMBERS.pack(number, len(value))
+        data = head + _CRC.pack(crc32c(value, crc32c(head))) + value
+        self._page[at : at + len(data)] = data
+        self._known = _Slot(number, value, at, data)
+        if self._copy is not None:
+            if self._is_copied:
+                self._copy[at : at + len(data)] = data
+            else:
+                self._copy[_SLOTS_AT[0] : _BOOT_AT] = self._page[_SLOTS_AT[0] : _BOOT_AT]
+                self._is_copied = True
+
+    def add(self, *amounts: int) -> None:
+        """Add to the counters, of which there are COUNTERS, from the first one on. Needs the lock."""
+        counters = self._counters
+        if not self._counted and self._page[_BOOT_AT:_COUNTERS_AT] != boot_id():
+            self._page[_BOOT_AT:_COUNTERS_END] = boot_id() + bytes(_COUNTERS.size)
+        self._counted = True
+        for place, amount in enumerate(amounts):
+            counters[place] += amount
+        if self._copy is not None:
+            self._copy[_BOOT_AT:_COUNTERS_END] = self._page[_BOOT_AT:_COUNTERS_END]
+
+    def _newest(self) -> _Slot | None:
+        known = self._known
+        if known is None or not self._is_newest(known):
+            known = self._known = _newest_slot(self._page)
+        return known
+
+    def _is_newest(self, slot: _Slot) -> bool:
+        """True if a slot that was found whole is there as it was, and the other one cannot be newer.
+
+        This says what `_newest_slot` says, without checksums.
+        """
+        page = self._page
+        is_there = page[slot.at : slot.at + len(slot.data)].tobytes() == slot.data
+        return is_there and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
+
+
+class WatchedPage:
+    """The page in the file `path`, for a process that wants to know when it changes, and needs no lock for that.
+
+    Raises FileNotFoundError, and StorageError for a file that is not such a page.
+    """
+
+    def __init__(self, path: str) -> None:
+        file = open_page(path)
+        try:
+            if os.fstat(file).st_size != PAGE_BYTES:
+                raise StorageError("the lock file has the wrong size", file=path)
+            # without the head and the counters, which say nothing of the value
+            self._slots = map_watched(file, PAGE_BYTES)[_SLOTS_AT[0] : _BOOT_AT]
+        finally:
+            os.close(file)
+        self._seen = b""
+
+    def changed(self) -> bool:
+        """True if any byte of the value changed since the last call, the first time too.
+
+        A write that was seen half done is seen again when it is done.
+        """
+        now = self._slots.tobytes()
+        changed, self._seen = now != self._seen, now
+        return changed
+
+
+def copy_of(path: str) -> str:
+    """The path of the copy of the page in a lock's file."""
+    return path + paths.PAGE_COPY
+
+
+def open_page(path: str) -> int:
+    """A descriptor of the page in a lock's file, to read it: of its copy where the file is for writers only.
+
+    Raises OSError.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return os.open(copy_of(path), os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read_newest(read: Callable[[], bytes]) -> bytes | None:
+    """The newest whole value of a page that others may be writing to; `read` gives its bytes now. Needs no lock.
+
+    Two writes during one read may leave in it no value but one that was old before. Then a slot in it is not whole,
+    and the page is read again: the newer value of both reads is not older than what was there at first.
+    """
+    slots = _whole_slots(read())
+    if len(slots) < len(_SLOTS_AT):
+        slots += _whole_slots(read())
+    return max(slots).value if slots else None
+
+
+def counters_of(page: bytes) -> tuple[int, ...]:
+    """The counters in the bytes of a page; zeros if nothing was counted since the machine was started."""
+    if len(page) < PAGE_BYTES or page[_BOOT_AT:_COUNTERS_AT] != boot_id():
+        return (0,) * COUNTERS
+    return _COUNTERS.unpack_from(page, _COUNTERS_AT)
+
+
+def _newest_slot(page: bytes | memoryview) -> _Slot | None:
+    return max(_whole_slots(page), default=None)
+
+
+def _whole_slots(page: bytes | memoryview) -> list[_Slot]:
+    if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
+        return []
+    return [slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None]
+
+
+def _slot(page: bytes | memoryview, at: int) -> _Slot | None:
+    """The slot at this place; None if it is not whole."""
+    data = bytes(page[at : at + SLOT_BYTES])
+    number, length = _NUMBERS.unpack_from(data)
+    if length > MAX_VALUE_BYTES:
+        return None
+    value = data[_VALUE_AT : _VALUE_AT + length]
+    (checksum,) = _CRC.unpack_from(data, _NUMBERS.size)
+    if crc32c(value, crc32c(data[: _NUMBERS.size])) != checksum:
+        return None
+    return _Slot(number, value, at, data[: _VALUE_AT + length])
+
+
+@cache
+def boot_id() -> bytes:
+    """16 bytes that change with each start of the machine; zeros if the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().decode().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
+
+
+# ---
+# A lock shared by processes, by `flock` on a file: a process that ends, or is killed, no longer holds it.
+#
+# `flock` belongs to an open file, which a forked child shares with its parent: the child's copy would hold the lock
+# when the parent is dead. So a child closes its copies, and opens its own files when it locks. A file that was
+# opened while another thread forked is opened again, since the child may have a copy that it does not know.
+#
+# A lost descriptor that holds the lock would hold it as long as the process lives. So a file is
+# opened under a lock of its own, and what was locked is unlocked, whatever was opened since. Should there be such a
+# descriptor all the same, a thread that waits for the lock finds it, unlocks it and says so.
+#
+# A process that can open a file can `flock` it, if only for reading. So users that may not write the file must not
+# read it either; for them there is a copy of its page, which is never locked.
+
+
+_log = logging.getLogger("distlog")
+
+#: How long to wait for a lock. Its holders need milliseconds, and about a second when they commit.
+TIMEOUT_S = 60.0
+#: A lock that is not free for so long is logged, and looked at: its holder may be stopped, or gone.
+_LONG_S = 1.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
+
+#: A link is not followed: it may lead to a file of others, whose modes would change, or to nothing, again and again.
+_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+#: All locks of this process, weakly. A set of references, since copying it is one step for other threads.
+_locks: set[weakref.ref[FileLock]] = set()
+#: How often this process began to fork, and how many forks there are between it and the first process.
+_forks = _generation = 0
+
+
+class FileLock:
+    """The lock of the file `path`, and the page of state in that file; a missing file is created.
+
+    It excludes threads and processes, and is not reentrant. Its holder may remove the file: the next holder makes a
+    new one, and its folder too if `makes_folder`. `sleep` and `monotonic` are in seconds.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        makes_folder: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self._makes_folder, self._sleep, self._monotonic = makes_folder, sleep, monotonic
+        # the one excludes threads; the other is held for moments, while the file is opened or closed
+        self._thread, self._opening = threading.Lock(), threading.Lock()
+        # `_locked` is the descriptor that a thread locks, from before it is locked until after it was unlocked
+        self._file = self._locked = -1
+        self._is_held = False
+        self._page: SharedPage | None = None
+        # since when, and when last, others were found to hold the lock
+        self._refused_s: float | None = None
+        self._looked_s, self._is_told = 0.0, False
+        _locks.add(weakref.ref(self, _locks.discard))
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if getattr(self, "_file", -1) >= 0:
+            close(self._file)
+
+    @property
+    def page(self) -> SharedPage:
+        """The page that processes share by this lock. Reading needs no lock, writing does."""
+        return self._page or self._open()
+
+    def held(self, timeout_s: float = TIMEOUT_S) -> LockGuard:
+        """Hold the lock; LockHeldError, with the id of the process that holds it, when it is not free in time."""
+        return LockGuard(self, timeout_s)
+
+    def acquire(self, timeout_s: float) -> SharedPage:
+        """Take the lock, as `held` does."""
+        end = self._monotonic() + timeout_s
+        if not self._thread.acquire(timeout=max(timeout_s, 0)):
+            # the thread that is inside may only wait for another process
+            raise self._taken([os.getpid()] if self._is_held else self._holders(), timeout_s)
+        try:
+            page = self._locked_page(end, timeout_s)
+            page.tell_holder(os.getpid())
+        except BaseException:
+            self.release()
+            raise
+        return page
+
+    def release(self) -> None:
+        """Give the lock back."""
+        file, self._locked, self._is_held = self._locked, -1, False
+        try:
+            if file >= 0:
+                fcntl.flock(file, fcntl.LOCK_UN)
+                assert file == self._file, f"the file of a lock was opened again while it was held: {self.path}"
+        finally:
+            self._thread.release()
+
+    def is_free(self) -> bool:
+        """True if the lock could be taken a moment ago; costs next to nothing if not. Raises StorageError."""
+        if not self._thread.acquire(blocking=False):
+            self._look_at_holder(self._monotonic())
+            return False
+        try:
+            if self._page is None:
+                self._open()
+            self._locked = self._file
+            return self._has_locked() or self._look_at_holder(self._monotonic())
+        finally:
+            self.release()
+
+    def alone(self) -> AbstractContextManager[object]:
+        """No thread of this process holds the lock in the block; other processes may."""
+        return self._thread
+
+    def close(self) -> None:
+        """Close the file. The lock can be used again, which opens the file again."""
+        with self.alone():
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the file without taking the lock, for a caller that holds it, or is `alone`."""
+        with self._opening:
+            file, self._file, self._page, self._locked = self._file, -1, None, -1
+            if file >= 0:
+                os.close(file)
+
+    def renew(self) -> None:
+        """Make the lock free in a forked child, even if the parent holds it."""
+        self._thread, self._opening, self._is_held = threading.Lock(), threading.Lock(), False
+        self.forget()
+
+    def _open(self) -> SharedPage:
+        with self._opening, failing_as("open the lock", self.path):
+            while self._page is None:
+                forks = _forks
+                if self._makes_folder and not os.path.isdir(folder := os.path.dirname(self.path)):
+                    make_folders(folder)
+                # first the file, then its page: if it is removed in between, the next to lock it sees that
+                file = open_lock(self.path)
+                try:
+                    page = self._mapped()
+                except BaseException:
+                    os.close(file)
+                    raise
+                self._file = file
+                if forks == _forks:
+                    self._page = page
+                else:
+                    # a child may have a copy of the descriptor, and would share the lock
+                    self._file = -1
+                    os.close(file)
+            return self._page
+
+    def _mapped(self) -> SharedPage:
+        # opened again: a map keeps what its descriptor opened, which would hold the lock in a forked child
+        mapped = open_lock(self.path)
+        try:
+            copy = os.open(copy_of(self.path), _OPEN | os.O_CREAT, 0o666)
+            try:
+                # all users that may append can write the copy, whatever the umask of its maker was
+                _have_mode(copy, _mode_of(copy) | _mode_of(mapped))
+                return SharedPage(mapped, self.path, SharedPage(copy, self.path))
+            finally:
+                os.close(copy)
+        finally:
+            os.close(mapped)
+
+    def _locked_page(self, end: float, timeout_s: float) -> SharedPage:
+        while True:
+            page = self.page
+            self._locked = self._file
+            self._lock(end, timeout_s)
+            if os.fstat(self._file).st_nlink > 0:
+                return page
+            # the file was removed meanwhile: other processes lock a new one
+            self._is_held = False
+            self.forget()
+
+    def _lock(self, end: float, timeout_s: float) -> None:
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            if self._has_locked():
+                return
+            if self._look_at_holder(now := self._monotonic()):
+                continue
+            if now >= end:
+                raise self._taken(self._holders(), timeout_s)
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _has_locked(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise StorageError(f"cannot lock: {error.strerror}", file=self.path) from error
+        self._is_held, self._refused_s = True, None
+        return True
+
+    def _look_at_holder(self, now: float) -> bool:
+        """Log once that the lock is not free for long; True if this process held it without a thread, and let go."""
+        if self._refused_s is None or now - self._looked_s > _LONG_S:
+            self._refused_s, self._is_told = now, False
+        self._looked_s = now
+        if self._is_told or now - self._refused_s < _LONG_S:
+            return False
+        self._is_told = True
+        holders = self._holders()
+        if os.getpid() in holders and _unlock_unknown(self._file):
+            _log.error("this process held a lock while no thread was inside; it is free now: %s", self.path)
+            return True
+        _log.warning("%s", self._taken(holders, _LONG_S))
+        return False
+
+    def _holders(self) -> list[int]:
+        # without the lock, another thread may close the file meanwhile
+        with suppress(OSError):
+            return _holders_of(self._file)
+        return []
+
+    def _taken(self, holders: list[int], timeout_s: float) -> LockHeldError:
+        return _held_by(holders, timeout_s, self.path)
+
+
+def open_lock(path: str) -> int:
+    """A descriptor of a file for locks, which is made if there is none. Raises OSError, also for a link.
+
+    Only users that may write the file may open it. A file that others may read, as older versions made it, is mended
+    if it is this user's.
+    """
+    while True:
+        try:
+            file = os.open(path, _OPEN)
+        except FileNotFoundError:
+            _make_lock(path)
+            continue
+        _keep_readers_out(file)
+        return file
+
+
+def _make_lock(path: str) -> None:
+    # under its name it must never be without the modes that it keeps
+    temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
+    file = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o622)
+    try:
+        _keep_readers_out(file)
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.close(file)
+        os.unlink(temporary)
+
+
+def _keep_readers_out(file: int) -> None:
+    """Let each class of users both read and write a file, or do neither, as it may write now."""
+    writers = _mode_of(file) & 0o022
+    _have_mode(file, 0o600 | writers | writers << 1)
+
+
+def _mode_of(file: int) -> int:
+    return stat.S_IMODE(os.fstat(file).st_mode)
+
+
+def _have_mode(file: int, mode: int) -> None:
+    status = os.fstat(file)
+    if stat.S_IMODE(status.st_mode) != mode and os.geteuid() in (0, status.st_uid):
+        # some mounts know no modes, or let not even root change them; an append must not fail for that
+        with suppress(OSError):
+            os.fchmod(file, mode)
+
+
+class LockGuard:
+    """A FileLock that is held in a `with` block; unlike a generator it costs next to nothing."""
+
+    __slots__ = ("_generation", "_lock", "_timeout_s")
+
+    def __init__(self, lock: FileLock, timeout_s: float) -> None:
+        self._lock, self._timeout_s = lock, timeout_s
+
+    def __enter__(self) -> SharedPage:
+        page = self._lock.acquire(self._timeout_s)
+        self._generation = _generation
+        return page
+
+    def __exit__(self, *error: object) -> None:
+        # a child that was forked in the block holds nothing, and must not give back what another of its threads holds
+        if self._generation == _generation:
+            self._lock.release()
+
+
+def _held_by(holders: list[int], timeout_s: float, path: str) -> LockHeldError:
+    return LockHeldError(
+        f"{_who(holders)} has held the lock for more than {timeout_s:g} s: {_what_to_do(holders)}",
+        file=path,
+        pid=holders[0] if holders else None,
+    )
+
+
+def _who(holders: list[int]) -> str:
+    return f"process {holders[0]}" if holders else "a process that this one cannot see"
+
+
+def _what_to_do(holders: list[int]) -> str:
+    with suppress(OSError, IndexError), open(f"/proc/{holders[0]}/stat", "rb") as file:
+        # behind the name in brackets, which may have any bytes
+        if file.read().rpartition(b")")[2].split()[0] in (b"T", b"t"):
+            return "it is stopped: have it go on (SIGCONT), or end it"
+    return "see what it waits for, or end it"
+
+
+def _holders_of(file: int) -> list[int]:
+    """The processes that hold the `flock` of an open file, as far as the system tells."""
+    status = os.fstat(file)
+    exact = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    holders = []
+    with suppress(OSError, ValueError), open("/proc/locks", encoding="ascii") as locks:
+        for line in locks:
+            # "1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF"; a process that waits has "->" behind the number
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5].endswith(f":{status.st_ino}"):
+                # some file systems have another device here than `stat` tells
+                holders.append((fields[5] != exact, int(fields[4])))
+    return [process for other, process in sorted(holders) if other == min(holders)[0] and process > 0]
+
+
+def _unlock_unknown(file: int) -> int:
+    """Unlock the descriptors of the open file's inode that hold its lock while no thread is inside; how many."""
+    try:
+        count, wanted = 0, os.fstat(file)
+    except OSError:
+        return 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            # a copy stays the same open file, whatever becomes of the descriptor
+            copy = os.dup(int(name))
+            try:
+                if int(name) != file and os.path.samestat(os.fstat(copy), wanted) and _holds(copy):
+                    count += _unlocked(int(name), copy)
+            finally:
+                os.close(copy)
+    return count
+
+
+def _unlocked(descriptor: int, copy: int) -> bool:
+    """Unlock an open file unless a thread is inside; a thread locks no descriptor before its FileLock has it."""
+    locks = [lock for reference in tuple(_locks) if (lock := reference()) and lock._file == descriptor]
+    if not locks:
+        fcntl.flock(copy, fcntl.LOCK_UN)
+        return True
+    if not locks[0]._thread.acquire(blocking=False):
+        return False
+    try:
+        fcntl.flock(copy, fcntl.LOCK_UN)
+    finally:
+        locks[0]._thread.release()
+    return True
+
+
+def _holds(descriptor: int) -> bool:
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as facts:
+        return any(line.startswith("lock:") and " FLOCK " in line for line in facts)
+
+
+def _note_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+def _renew_all() -> None:
+    global _generation
+    _generation += 1
+    for reference in tuple(_locks):
+        lock = reference()
+        if lock is not None:
+            lock.renew()
+
+
+os.register_at_fork(before=_note_fork, after_in_child=_renew_all)
+
+
+@contextmanager
+def flocked(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[int]:
+    """Hold the lock of a file without a page of state, which is made if there is none; gives its descriptor.
+
+    Where the file is there already it needs no space. It must never be removed. Raises StorageError, as LockHeldError
+    with the id of the process that holds the lock when it is not free in time.
+    """
+    with failing_as("open the lock", path):
+        file = open_lock(path)
+    try:
+        with failing_as("lock", path):
+            _lock_empty(file, path, timeout_s)
+        yield file
+    finally:
+        # a child that was forked meanwhile has the open file too, and must not keep the lock
+        fcntl.flock(file, fcntl.LOCK_UN)
+        os.close(file)
+
+
+def _lock_empty(file: int, path: str, timeout_s: float) -> None:
+    end, pause_s, is_told = time.monotonic() + timeout_s, _SHORTEST_PAUSE_S, False
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() >= end:
+            raise _held_by(_holders_of(file), timeout_s, path)
+        if not is_told:
+            _log.warning("%s holds a lock, and this process waits for it: %s", _who(_holders_of(file)), path)
+            is_told = True
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def make_lock(path: str) -> None:
+    """Make the file of a lock if there is none, so that a full disk need not have a place for it later.
+
+    Raises StorageError.
+    """
+    with failing_as("make the lock", path):
+        os.close(open_lock(path))

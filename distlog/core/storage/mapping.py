@@ -1,0 +1,138 @@
+"""The choice between mapping a file and reading it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+# ---
+# The choice between mapping a file and reading it.
+#
+# When a mapped file is cut, a process that touches a lost page is killed (SIGBUS); this cannot become an error. So
+# only files that are never cut are mapped:
+#
+# - log files, whole or in windows, and index files of sealed segments. They are immutable: a commit names their
+#   sizes, writers create them under new names, and a rebuilt index replaces its file by rename, so the mapped one
+#   stays whole;
+# - copies in the index cache: they come by rename and go by unlink;
+# - the page in the file of a lock, which is never cut while a process uses it (`map_shared`).
+#
+# The caller compares the length of the map with the segment's metadata, so a file that was cut earlier is an error
+# of ours. All other files are read: files that are being written, that others may cut, and that are
+# needed as a whole.
+#
+# Many files stay mapped at once, and a process may have many more maps than descriptors. Python's own map holds a
+# descriptor as long as it lives, so these are made by the system's calls.
+
+
+_system = ctypes.CDLL(None, use_errno=True)
+_system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_system.mmap.restype = ctypes.c_void_p
+_system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_system.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class FileMap:
+    """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes.
+
+    Raises OSError.
+    """
+
+    def __init__(self, file: int, start: int, length: int, *, writable: bool = False) -> None:
+        access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        address = _system.mmap(None, length, access, mmap.MAP_SHARED, file, start)
+        if address == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        # numpy's array interface: the flag says whether the array is read-only
+        place = address, not writable
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": place}
+        self._place = address, length
+
+    def __del__(self, unmap: Any = _system.munmap) -> None:
+        if hasattr(self, "_place"):
+            unmap(*self._place)
+
+
+def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
+    """Bytes [start, end) of the file of a descriptor, or as many as there are; the map outlives the descriptor.
+
+    Without bounds it is the whole file with its present length. The bytes are read-only. Raises OSError, also when
+    the file is cut during the call.
+    """
+    length = os.fstat(file).st_size
+    end = length if end is None else min(end, length)
+    if start >= end:
+        return memoryview(b"")
+    before = start % mmap.ALLOCATIONGRANULARITY
+    mapped = np.asarray(FileMap(file, start - before, before + end - start))
+    if os.stat(file).st_size < end:
+        raise OSError(errno.EIO, "the file was cut while it was opened")
+    return mapped.data[before:]
+
+
+def map_watched(file: int, length: int) -> memoryview:
+    """As `map_shared`, read-only."""
+    return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED, mmap.PROT_READ))
+
+
+def map_shared(file: int, length: int) -> memoryview:
+    """The first `length` bytes of a descriptor's file, which must be that long; all processes see what one writes."""
+    return np.asarray(FileMap(file, 0, length, writable=True)).data
+
+
+def read_nothing_ahead(data: memoryview) -> None:
+    """Tell the system that only single places of a map will be used; it need not listen."""
+    _system.madvise(np.frombuffer(data, np.uint8).ctypes.data, len(data), mmap.MADV_RANDOM)
+
+
+# ---
+# A map of a sealed file of which only small places are looked at, far from each other.
+#
+# A page that is missed makes the system read ahead, often megabytes, so with the usual map a cold file is read
+# nearly as a whole. Here each place is announced, and nothing else is read. The device then has many small requests
+# at once, which it answers faster than one after the other.
+
+
+class SparseMap:
+    """The bytes of a file, as `map_sealed` maps it; slices of it are memoryviews. Raises OSError.
+
+    The descriptor is its own from now on.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        try:
+            self.data = map_sealed(self._file)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if hasattr(self, "data"):
+            close(self._file)
+
+    def is_in_memory(self, places: Iterable[int], size: int) -> bool:
+        """True if `size` bytes at each of the places can be had without the device; False if unknown."""
+        buffer = bytearray(size)
+        try:
+            return all(os.preadv(self._file, [buffer], place, os.RWF_NOWAIT) for place in places)
+        except OSError:
+            return False
+
+    def announce(self, places: Iterable[int], size: int) -> None:
+        """Have the system fetch `size` bytes at each of the places; it goes on when it has asked for them."""
+        for place in places:
+            os.posix_fadvise(self._file, place, size, os.POSIX_FADV_WILLNEED)
+
+    def read_nothing_ahead(self) -> None:
+        """From now on a page that is missed is fetched alone."""
+        if len(self.data):
+            read_nothing_ahead(self.data)

@@ -1,0 +1,322 @@
+"""The fsspec clients of a process: how they are made, and which of their stores have answered."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any
+
+import fsspec
+
+from distlog.core.errors import StorageError
+from distlog.core.locks import ProcessLock
+from distlog.core.storage.parallel import PARALLEL_REQUESTS
+
+# ---
+# The options of a client, and what of them must not be shown.
+
+
+#: The secrets within a connection string of Azure.
+_SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
+_OBJECT = '{"region_name": "eu-west-1"}'
+_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+
+
+class StorageOptions(dict[str, Any]):
+    """The options of a client (for S3: key, secret, token, endpoint_url, anon, client_kwargs, ...); hides the values.
+
+    Strings, as from a command line, may be "true", "false" or JSON objects.
+    """
+
+    def __repr__(self) -> str:
+        return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
+
+    def settings(self) -> dict[str, Any]:
+        """The options as the client wants them. Raises StorageError for what must be a JSON object, and is none."""
+        return {name: _typed(name, value) for name, value in self.items()}
+
+    def masked(self, text: str) -> str:
+        """`text` with `***` for every value that may be a secret."""
+        for value in _strings([*self.values(), *environment().values()]):
+            text = text.replace(value, "***")
+        return text
+
+
+def _typed(name: str, value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(ValueError):
+            return json.loads(value)
+    elif isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    # as all clients call them; the value may be a secret
+    if name.endswith("_kwargs") and not isinstance(value, Mapping | None):
+        raise StorageError(f"the storage option {name} must be a JSON object, as in {_OBJECT}")
+    return value
+
+
+def _strings(values: Iterable[Any]) -> list[str]:
+    strings = []
+    for value in values:
+        if isinstance(value, Mapping):
+            strings += _strings(value.values())
+        elif isinstance(value, str) and len(value) > 3:
+            strings.append(value)
+            strings += [part.partition("=")[2] for part in value.split(";") if part.startswith(_SECRET_PARTS)]
+    return strings
+
+
+def environment() -> dict[str, str]:
+    """The variables of the environment that clients read, secrets too."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+
+
+# ---
+# The store's own time, which its replies carry (the Date of HTTP).
+#
+# No clock of this machine can tell how long a process stood still: not the wall clock, which may be set, and not the
+# monotonic one, which stands still with a machine that sleeps, or goes on from an image of days ago.
+
+
+#: Gets the times of the replies to the requests of a context, in ms since 1970.
+REPLY_TIMES: ContextVar[list[int] | None] = ContextVar("REPLY_TIMES", default=None)
+
+
+def note_reply(client: Any, date: str | None) -> None:
+    """Note the Date of a reply that `client` got; nothing if it has none that makes sense."""
+    try:
+        time_ms = int(parsedate_to_datetime(date or "").timestamp() * 1000)
+    except (TypeError, ValueError):
+        return
+    client.distlog_replied_ms = max(time_ms, replied_ms(client))
+    times = REPLY_TIMES.get()
+    if times is not None:
+        times.append(time_ms)
+
+
+def replied_ms(client: Any) -> int:
+    """The newest time that was noted for `client`; 0 if there is none."""
+    return int(getattr(client, "distlog_replied_ms", 0))
+
+
+def _note_replies(protocol: str, made: Any) -> None:
+    """Have a new client note its replies; one for which that fails goes on without."""
+    with suppress(AttributeError):
+        if protocol == "s3":
+            made._call_s3 = _noted_calls(made, made._call_s3)
+        elif protocol == "gs":
+            made.session_kwargs = {**made.session_kwargs, "trace_configs": [_noted_session(made)]}
+        elif protocol in _AZURE:
+            for policy in made.service_client._pipeline._impl_policies:
+                if hasattr(policy, "_response_callback"):
+                    policy._response_callback = partial(_note_azure, made)
+
+
+def _noted_calls(made: Any, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def noted(*arguments: Any, **named: Any) -> Any:
+        try:
+            reply = await call(*arguments, **named)
+        except Exception as error:
+            # "not there" and "exists" are replies, too
+            note_reply(made, _s3_date(getattr(error, "response", getattr(error.__cause__, "response", None))))
+            raise
+        note_reply(made, _s3_date(reply))
+        return reply
+
+    return noted
+
+
+def _s3_date(reply: Any) -> str | None:
+    metadata = reply.get("ResponseMetadata", {}) if isinstance(reply, Mapping) else {}
+    date: str | None = metadata.get("HTTPHeaders", {}).get("date")
+    return date
+
+
+def _noted_session(made: Any) -> Any:
+    from aiohttp import TraceConfig
+
+    async def note(session: Any, context: Any, params: Any) -> None:
+        note_reply(made, params.response.headers.get("Date"))
+
+    config = TraceConfig()
+    config.on_request_end.append(note)
+    return config
+
+
+def _note_azure(made: Any, response: Any) -> None:
+    note_reply(made, response.http_response.headers.get("Date"))
+
+
+# ---
+# The fsspec clients of a process: how they are made, and which of their stores have answered.
+#
+# Clients are kept per process id. After a fork the child makes its own. It must not close those of its parent,
+# since both processes share their sockets and the file descriptors of the event loop.
+
+
+MAX_CLIENTS = 16
+
+# Only `storage.retry` retries, so that its deadline holds: retries in several layers would take minutes.
+_S3_CONFIG = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"total_max_attempts": 1},
+    "max_pool_connections": 2 * PARALLEL_REQUESTS,
+}
+#: Whoever sets this wants gcsfs to ask.
+_KINDS_OF_BUCKETS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
+_AZURE = ("abfs", "abfss", "az")
+_AZURE_SETTINGS = {"connection_timeout": 5, "read_timeout": 20}
+_INSTALL = {"s3": "s3", "gs": "gcs", **dict.fromkeys(_AZURE, "azure")}
+#: The names that other tools have for options of s3fs.
+_S3_NAMES = {
+    **dict.fromkeys(("access_key", "access_key_id", "aws_access_key_id"), "key"),
+    **dict.fromkeys(("secret_key", "secret_access_key", "aws_secret_access_key"), "secret"),
+    **dict.fromkeys(("session_token", "aws_session_token"), "token"),
+    **dict.fromkeys(("region", "region_name", "aws_region"), 'client_kwargs={"region_name": ...}'),
+}
+_CLIENTS: dict[tuple[int, str], Any] = {}
+#: The clients, by their key in _CLIENTS, whose server has answered once.
+_ANSWERED: set[tuple[int, str]] = set()
+#: By a client's key in _CLIENTS and a bucket: whether the bucket keeps the condition of a put.
+_PROOFS: dict[tuple[int, str, str], Proof] = {}
+
+
+@dataclass(slots=True)
+class Proof:
+    """The proof that one writer wins a put-if-absent in a bucket, once that `is_held`; `lock` is for finding out."""
+
+    is_held: bool = False
+    lock: ProcessLock = field(default_factory=ProcessLock)
+
+
+class ClientSource:
+    """Gives the fsspec file system for a protocol and options, one per process."""
+
+    def __init__(self, protocol: str, options: StorageOptions) -> None:
+        self._protocol, self._options = protocol, options
+        self._key = _fingerprint(protocol, options)
+
+    def get(self) -> Any:
+        """This process's client.
+
+        Raises StorageError when the client's package is not installed, or an option is unknown.
+        """
+        key = (os.getpid(), self._key)
+        made = _CLIENTS.get(key)
+        if made is None:
+            _make_room(key[0])
+            made = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
+        return made
+
+    @property
+    def has_answered(self) -> bool:
+        """True if the server has answered anything to this process."""
+        return (os.getpid(), self._key) in _ANSWERED
+
+    def note_answer(self) -> None:
+        """Remember that the server has answered."""
+        _ANSWERED.add((os.getpid(), self._key))
+
+    def proof(self, bucket: str) -> Proof:
+        """This process's knowledge of the conditional puts of a bucket."""
+        return _PROOFS.setdefault((os.getpid(), self._key, bucket), Proof())
+
+
+def _make_room(process: int) -> None:
+    """Drop this process's oldest clients beyond MAX_CLIENTS, which rotating credentials make; never a parent's."""
+    own = [key for key in list(_CLIENTS) if key[0] == process]
+    for key in own[: 1 - MAX_CLIENTS]:
+        _CLIENTS.pop(key, None)
+        _ANSWERED.discard(key)
+        for proof in [each for each in list(_PROOFS) if each[:2] == key]:
+            _PROOFS.pop(proof, None)
+
+
+def _fingerprint(protocol: str, options: StorageOptions) -> str:
+    """A hash of all that a client is made from, which includes the credentials in the environment."""
+    made_from = json.dumps([protocol, options, environment()], sort_keys=True, default=repr)
+    return hashlib.sha256(made_from.encode()).hexdigest()
+
+
+def _connect(protocol: str, options: StorageOptions) -> Any:
+    try:
+        settings = {**options.settings(), "skip_instance_cache": True, "use_listings_cache": False}
+        if protocol == "s3":
+            settings["config_kwargs"] = {**_S3_CONFIG, **settings.get("config_kwargs", {})}
+        elif protocol in _AZURE:
+            settings = {**_AZURE_SETTINGS, **settings}
+        client = _class_of(protocol)
+        if client is not None:
+            _check_options(protocol, client, settings)
+        made = client(**settings) if client and protocol == "gs" else fsspec.filesystem(protocol, **settings)
+    except ImportError:
+        extra = _INSTALL.get(protocol)
+        hint = f"pip install 'distlog[{extra}]'" if extra else f"install the fsspec package for {protocol}"
+        raise StorageError(f"no client for {protocol}:// is installed: {hint}") from None
+    except (TypeError, ValueError, LookupError) as error:
+        if protocol not in fsspec.available_protocols():
+            raise StorageError(
+                f"no storage is called {protocol}://: give a path, s3://bucket/folder, gs://, abfs:// or memory://"
+            ) from None
+        raise StorageError(f"cannot open {protocol}://: {options.masked(str(error))}") from None
+    _stop_retries(protocol, made)
+    _note_replies(protocol, made)
+    return made
+
+
+def _class_of(protocol: str) -> Any:
+    """The class of the clients of a protocol, or None; who makes one says why there is none.
+
+    gcsfs asks by gRPC of what kind a bucket is, before anything else, and waits for a minute where no server speaks
+    that: emulators, proxies, servers that are down. The class that its own is made from does not, and knows all kinds
+    but zonal buckets.
+    """
+    try:
+        found: Any = fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError):
+        return None
+    if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
+        return next((kind for kind in found.__mro__ if kind.__module__ == "gcsfs.core"), found)
+    return found
+
+
+def _stop_retries(protocol: str, made: Any) -> None:
+    """Have the client try once. Only s3fs has a setting for it; without one a client goes on as it is made."""
+    if protocol == "s3":
+        made.retries = 1
+    elif protocol in _AZURE:
+        with suppress(AttributeError):
+            made.service_client._config.retry_policy.total_retries = 0
+    elif protocol == "gs":
+        with suppress(AttributeError):
+            made._request = type(made)._request.__wrapped__.__get__(made)
+
+
+def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> None:
+    """Raise StorageError for options that are missing, and for names that are slips of those that there are.
+
+    A client that is half made prints a stack when it goes. Other names that it does not have may be for the library
+    below it.
+    """
+    known = inspect.signature(client.__init__).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = {each.name for each in known if each.kind in kinds and each.default is each.empty} - {"self"}
+    if missing := sorted(needed - settings.keys()):
+        raise StorageError(f"cannot open {protocol}://: set the storage option {' and '.join(missing)}")
+    names = [each.name for each in known if each.kind in kinds and each.name != "self"]
+    # arguments for the classes that it is made from are no slip
+    above = {name for kind in client.__mro__ for name in inspect.signature(kind.__init__).parameters}
+    for name in [each for each in settings if each not in above]:
+        meant = _S3_NAMES.get(name) if protocol == "s3" else None
+        close = [meant] if meant else difflib.get_close_matches(name, names, 1, 0.7)
+        if close:
+            raise StorageError(f"{protocol}:// has no storage option {name!r}: did you mean {close[0]}?")

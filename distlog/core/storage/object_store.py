@@ -1,0 +1,621 @@
+"""Objects in S3 and other object stores, through fsspec: one request per operation, where the store allows it."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from distlog.core import paths, times
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import StorageError
+from distlog.core.locks import ProcessLock
+from distlog.core.storage import retry as storage_retry
+from distlog.core.storage.backend import (
+    MAX_CONDITIONAL_BYTES,
+    Entries,
+    FileInfo,
+    ObjectWriter,
+    PutTime,
+    StorageCounters,
+    UnfinishedUpload,
+    byte_view,
+    check_process,
+    merge_ranges,
+)
+from distlog.core.storage.client_errors import ClientErrors
+from distlog.core.storage.object_client import REPLY_TIMES, ClientSource, Proof, StorageOptions, replied_ms
+from distlog.core.storage.parallel import Task, WorkerThreads, in_parallel
+from distlog.core.storage.retry import Deadline, ErrorKind, check_one_wins, retried, settle
+from distlog.core.times import to_ms
+
+# ---
+# Requests to an object store about one object each, tried again until a deadline while their answer is unclear.
+
+
+_MEMORY = ProcessLock()
+
+T = TypeVar("T")
+
+
+class ObjectRequests:
+    """Sends requests, and counts them; the client is looked up for each, as a fork may have come between."""
+
+    def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
+        self.protocol, self.counters = protocol, counters
+        self._client = ClientSource(protocol, options)
+        self._errors = ClientErrors(options, protocol)
+
+    @property
+    def fs(self) -> Any:
+        """The fsspec file system of this process."""
+        return self._client.get()
+
+    def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
+        """`call()`, again while it fails for reasons that may pass.
+
+        A server that has never answered may not be there at all, so it gets less time. One that has is asked at least
+        twice: a process that was stopped during a request finds its time gone when it goes on.
+        """
+        timeout_s, least = storage_retry.RETRY_TIMEOUT_S, 1
+        if not self._client.has_answered:
+            timeout_s, least = min(timeout_s, storage_retry.FIRST_TIMEOUT_S), 0
+        return retried(partial(self._asked, call), action, path, self._errors, Deadline(timeout_s, least=least))
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        try:
+            answer = call()
+        except Exception as error:
+            if self._errors.is_answer(error):
+                self._client.note_answer()
+            raise
+        self._client.note_answer()
+        return answer
+
+    def proof(self, path: str) -> Proof:
+        """This process's knowledge of the conditional puts of the path's bucket."""
+        # memory is one store, whatever its folders are called
+        return self._client.proof("" if self.protocol == "memory" else path.split("/")[2])
+
+    def failure(self, action: str, path: str, error: Exception) -> StorageError:
+        """The error to raise instead of `error`."""
+        return self._errors.failure(action, path, error)
+
+    def read(self, path: str, start: int, end: int | None) -> bytes:
+        """See `Storage.read`; a known range, so that no client asks for the size first."""
+        return self.retried("read", path, lambda: self._get(path, start, end))
+
+    def size(self, path: str) -> int:
+        """See `Storage.size`."""
+        return int(self.describe(path)["size"])
+
+    def describe(self, path: str) -> Any:
+        """The client's facts about an object."""
+        return self.retried("look at", path, lambda: self._head(path))
+
+    def put(self, path: str, data: bytes | bytearray) -> None:
+        """Put a whole object in one request."""
+        try:
+            self.retried("put", path, lambda: self._put(path, data))
+        except FileNotFoundError as error:
+            raise self.failure("put", path, error) from None
+
+    def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
+        """See `Storage.put_if_absent`."""
+        tries: list[list[int]] = []
+
+        def create() -> bytes:
+            tries.append([])
+            context = REPLY_TIMES.set(tries[-1])
+            try:
+                return self._create(path, data)
+            finally:
+                REPLY_TIMES.reset(context)
+
+        stored = settle(
+            create,
+            lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1),
+            path,
+            self._errors,
+            Deadline(timeout_s),
+        )
+        if stored == data and len(tries) == 1:
+            put_time.time_ms = times.now_ms() if self.protocol == "memory" else min(tries[0], default=0)
+        return stored
+
+    def replied_ms(self) -> int:
+        """See `Storage.replied_ms`; memory is no other machine's."""
+        return times.now_ms() if self.protocol == "memory" else replied_ms(self.fs)
+
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is missing is fine."""
+        self.counters.deletes += 1
+        try:
+            self.retried("delete", path, lambda: self.fs.rm_file(path))
+        except FileNotFoundError:
+            return
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Delete up to a thousand objects of S3 in one request."""
+        self.retried("delete", paths[0], lambda: self._delete_keys(paths))
+
+    def _get(self, path: str, start: int, end: int | None) -> bytes:
+        if end is not None and end <= start:
+            return b""
+        self.counters.gets += 1
+        try:
+            data: bytes = self.fs.cat_file(path, start=start, end=end)
+        except Exception as error:
+            if self._errors.kind(error) is ErrorKind.PAST_THE_END:
+                return b""
+            raise
+        if end is not None and len(data) > end - start:
+            raise StorageError("the storage ignores byte ranges: use another", file=path)
+        self.counters.bytes_read += len(data)
+        return data
+
+    def _head(self, path: str) -> Any:
+        self.counters.gets += 1
+        info = self.fs.info(path)
+        if info["type"] != "file":
+            raise FileNotFoundError(path)
+        return info
+
+    def _put(self, path: str, data: bytes | bytearray, **condition: str) -> None:
+        self.counters.puts += 1
+        self.fs.pipe_file(path, data, **condition)
+        self.counters.bytes_written += len(data)
+
+    def _create(self, path: str, data: bytes) -> bytes:
+        # fsspec's memory tests and then writes; there is one process, so one lock makes one step of it.
+        with _MEMORY if self.protocol == "memory" else nullcontext():
+            self._put(path, data, mode="create")
+        return data
+
+    def _delete_keys(self, paths: Sequence[str]) -> None:
+        self.counters.deletes += 1
+        split = [self.fs.split_path(path) for path in paths]
+        wanted = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
+        reply = self.fs.call_s3("delete_objects", Bucket=split[0][0], Delete=wanted)
+        failed = {error.get("Code") for error in reply.get("Errors", [])} - {"NoSuchKey"}
+        if "AccessDenied" in failed:
+            raise StorageError("not allowed to delete", file=paths[0])
+        if failed:
+            raise OSError(f"some objects were not deleted: {failed}")
+
+
+# ---
+# The times of an object store: when its objects were written, and now, both by the store's own clock.
+
+
+#: Its names in the clients of S3, Google, Azure and memory.
+_MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
+
+
+def modified_ms(entry: Mapping[str, Any]) -> int:
+    """The time at which a listed object was written, in ms since 1970; MAX_LONG if the store does not say."""
+    said = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
+    if isinstance(said, datetime | str):
+        return to_ms(said)
+    return int(said * 1000) if isinstance(said, float) else MAX_LONG
+
+
+def now_ms(requests: ObjectRequests, folder: str) -> int:
+    """The store's time now: the Date of a reply on S3, elsewhere the time of an object that was just written."""
+    if requests.protocol == "s3":
+        return requests.retried("get the storage's time", folder, lambda: _date_of_reply(requests, folder))
+    path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
+    requests.put(path, b"what time is it")
+    try:
+        written_ms = modified_ms(requests.describe(path))
+    finally:
+        requests.delete(path)
+    if written_ms == MAX_LONG:
+        raise StorageError("this storage does not say when an object was written", file=folder)
+    return written_ms
+
+
+def _date_of_reply(requests: ObjectRequests, folder: str) -> int:
+    # To list one key needs no more permissions than to load a topic, and no object.
+    bucket, key, _ = requests.fs.split_path(folder)
+    requests.counters.lists += 1
+    reply = requests.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", MaxKeys=1)
+    return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))
+
+
+# ---
+# Lists a folder of S3 from a name on, a page at a time: fsspec lists all of it, and keeps it in memory.
+
+
+def list_objects(requests: ObjectRequests, folder: str, after: str) -> Iterator[FileInfo]:
+    """The objects in `folder`, not below it, behind the name `after`, in order; names are relative to the folder."""
+    bucket, key, _ = requests.fs.split_path(folder)
+    prefix = f"{key}/" if key else ""
+    where: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
+    while where is not None:
+        reply = requests.retried("list", folder, partial(_objects_page, requests, bucket, prefix, where))
+        for one in reply.get("Contents", []):
+            if name := one["Key"][len(prefix) :]:
+                yield FileInfo(name, one["Size"], to_ms(one["LastModified"]))
+        where = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
+
+
+def _objects_page(requests: ObjectRequests, bucket: str, prefix: str, where: dict[str, Any]) -> Any:
+    requests.counters.lists += 1
+    return requests.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", **where)
+
+
+# ---
+# Lists and aborts S3's unfinished multipart uploads, which cost money until they are aborted.
+
+
+def list_uploads(requests: ObjectRequests, folder: str) -> list[UnfinishedUpload]:
+    """All unfinished uploads to keys below `folder`, with whole paths; one request per thousand."""
+    return list(_pages(requests, folder)) if requests.protocol == "s3" else []
+
+
+def abort_upload(requests: ObjectRequests, upload: UnfinishedUpload) -> None:
+    """Abort the upload; one that is gone is no error."""
+    bucket, key, _ = requests.fs.split_path(upload.name)
+
+    def abort() -> Any:
+        requests.counters.deletes += 1
+        return requests.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
+
+    try:
+        requests.retried("abort the upload of", upload.name, abort)
+    except FileNotFoundError:
+        return
+
+
+def _pages(requests: ObjectRequests, folder: str) -> Iterator[UnfinishedUpload]:
+    _, key, _ = requests.fs.split_path(folder)
+    root = folder[: len(folder) - len(key)]
+    after: dict[str, str] | None = {}
+    while after is not None:
+        reply = requests.retried("list the uploads below", folder, partial(_page, requests, folder, after))
+        for one in reply.get("Uploads", []):
+            yield UnfinishedUpload(root + one["Key"], one["UploadId"], to_ms(one["Initiated"]))
+        more = reply.get("IsTruncated")
+        after = {"KeyMarker": reply["NextKeyMarker"], "UploadIdMarker": reply["NextUploadIdMarker"]} if more else None
+
+
+def _page(requests: ObjectRequests, folder: str, after: dict[str, str]) -> Any:
+    bucket, key, _ = requests.fs.split_path(folder)
+    requests.counters.lists += 1
+    return requests.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/", **after)
+
+
+# ---
+# Writes an object of unknown size to an object store, in bounded memory.
+#
+# An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, two at a time, while the next part
+# fills. All parts but the last have the same size, as some stores demand. The object is not visible before `close`.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PART_BYTES = 8 * 1024 * 1024
+SINGLE_PUT_BYTES = 2 * PART_BYTES
+PARTS_IN_FLIGHT = 2
+
+
+class Upload(Protocol):
+    """The upload of one object in parts."""
+
+    def send(self, part: bytearray) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def discard(self) -> None: ...
+
+
+class BufferedWriter(ObjectWriter):
+    """Fills parts; uploads them once the object is too large for a single PUT."""
+
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
+        self._full: list[bytearray] = []
+        self._filling = bytearray()
+        self._upload: Upload | None = None
+        self._open, self._process = True, os.getpid()
+
+    def write(self, data: Buffer) -> None:
+        """See `ObjectWriter.write`."""
+        check_process(self._process, self._path)
+        if not self._open:
+            raise StorageError("cannot write: the object is closed", file=self._path)
+        view = byte_view(data)
+        self.written += view.nbytes
+        while view.nbytes:
+            room = PART_BYTES - len(self._filling)
+            self._filling += view[:room]
+            view = view[room:]
+            if len(self._filling) == PART_BYTES:
+                self._full.append(self._filling)
+                self._filling = bytearray()
+                self._send_full()
+
+    def close(self) -> None:
+        """See `ObjectWriter.close`."""
+        if not self._open:
+            return
+        check_process(self._process, self._path)
+        if self._upload is None:
+            self._requests.put(self._path, b"".join([*self._full, self._filling]))
+        else:
+            if self._filling:
+                self._upload.send(self._filling)
+            self._upload.finish()
+        self._forget()
+
+    def abort(self) -> None:
+        """See `ObjectWriter.abort`."""
+        if self._open and self._upload is not None and self._process == os.getpid():
+            with suppress(Exception):
+                self._upload.discard()
+        self._forget()
+
+    def _send_full(self) -> None:
+        # The memory store keeps the object in memory in any case: parts would only be a second copy.
+        if self.written < SINGLE_PUT_BYTES or self._requests.protocol == "memory":
+            return
+        if self._upload is None:
+            kind = MultipartUpload if self._requests.protocol == "s3" else StreamUpload
+            self._upload = kind(self._requests, self._path)
+        for part in self._full:
+            self._upload.send(part)
+        self._full.clear()
+
+    def _forget(self) -> None:
+        self._open, self._upload = False, None
+        self._full, self._filling = [], bytearray()
+
+
+class MultipartUpload:
+    """S3's multipart upload; each request is retried by itself."""
+
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
+        self._bucket, self._key, _ = requests.fs.split_path(path)
+        self._crew = WorkerThreads(PARTS_IN_FLIGHT, "distlog-upload")
+        self._tags: list[Task[str]] = []
+        self._sent = 0
+        self._id = self._call("create_multipart_upload")["UploadId"]
+
+    def send(self, part: bytearray) -> None:
+        """Start to upload `part` when fewer than PARTS_IN_FLIGHT are running; raises an earlier part's error."""
+        if len(self._tags) >= PARTS_IN_FLIGHT:
+            self._tags[-PARTS_IN_FLIGHT].wait()
+        self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
+        self._crew.put(self._tags[-1].run)
+        self._sent += len(part)
+
+    def finish(self) -> None:
+        """Wait for all parts, and complete the object."""
+        parts = [{"PartNumber": at, "ETag": tag.wait()} for at, tag in enumerate(self._tags, start=1)]
+        self._crew.end(joined=True)
+        try:
+            self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
+        except FileNotFoundError:
+            self._check_completed()
+
+    def discard(self) -> None:
+        """Stop, and abort the upload."""
+        self._crew.end(joined=True)
+        self._call("abort_multipart_upload", UploadId=self._id)
+
+    def _check_completed(self) -> None:
+        """Raise StorageError unless the object is there: then the upload was completed, and the reply was lost."""
+        try:
+            size = self._requests.size(self._path)
+        except FileNotFoundError:
+            size = None
+        if size != self._sent:
+            raise StorageError(
+                "the upload was aborted by somebody else, or expired: write the object again",
+                file=self._path,
+                sent=self._sent,
+                size=size,
+            )
+
+    def _upload(self, number: int, part: bytearray) -> str:
+        reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
+        self._requests.counters.bytes_written += len(part)
+        return str(reply["ETag"])
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        def call() -> Any:
+            self._requests.counters.puts += 1
+            return self._requests.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
+
+        return self._requests.retried("upload", self._path, call)
+
+
+class StreamUpload:
+    """The chunked upload of an fsspec file, which has its own retries; for stores other than S3."""
+
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
+        self._file = self._once(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
+
+    def send(self, part: bytearray) -> None:
+        """Write `part`."""
+        self._once(lambda: self._file.write(part))
+        self._requests.counters.bytes_written += len(part)
+
+    def finish(self) -> None:
+        """Make the object visible."""
+        self._once(self._file.close)
+        self._requests.counters.puts += 1
+
+    def discard(self) -> None:
+        """Discard the chunks, if the client can."""
+        self._file.discard()
+
+    def _once(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise self._requests.failure("upload", self._path, error) from None
+
+
+# ---
+# Objects in S3 and other object stores, through fsspec: one request per operation, where the store allows it.
+#
+# A request is repeated until a deadline while its answer is unclear (`storage.retry`). Operations that only S3 has
+# (multipart uploads, bulk deletes) use s3fs's `call_s3`.
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
+_KEYS_PER_DELETE = 1000
+
+
+class ObjectStore:
+    """The backend of URLs, made of requests."""
+
+    def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
+        self._requests = ObjectRequests(protocol, options, counters)
+
+    def read(self, path: str, start: int, end: int | None) -> bytes:
+        """See `Storage.read`."""
+        return self._requests.read(path, start, end)
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
+        """See `Storage.read_ranges`."""
+        merged = merge_ranges(ranges)
+        parts = in_parallel(
+            lambda item: memoryview(self._requests.read(item.path, item.start, item.end)), merged.requests
+        )
+        return merged.cut(parts)
+
+    def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
+        """See `Storage.read_joined`."""
+        parts: list[memoryview] = []
+        for (_, start, end), part in zip(ranges, self.read_ranges(ranges), strict=True):
+            parts.append(part)
+            if len(part) < end - start:
+                break
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def size(self, path: str) -> int:
+        """See `Storage.size`."""
+        return self._requests.size(path)
+
+    def put_many(self, files: Mapping[str, Buffer]) -> None:
+        """See `Storage.put_many`."""
+        self._check_writable()
+        in_parallel(lambda item: self._put_any(*item), files.items())
+
+    def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
+        """See `Storage.put_if_absent`; the race that may come first takes of its time."""
+        begun_s = time.monotonic()
+        self.probe_put_if_absent(path.rpartition("/")[0], timeout_s)
+        left_s = timeout_s - (time.monotonic() - begun_s)
+        return self._requests.put_if_absent(path, data, left_s, put_time)
+
+    def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
+        """See `Storage.probe_put_if_absent`; of several threads that ask, one sends the requests."""
+        self._check_writable()
+        begun_s = time.monotonic()
+        proof = self._requests.proof(folder)
+        with proof.lock:
+            if proof.is_held:
+                return
+            left_s = timeout_s - (time.monotonic() - begun_s)
+            if left_s <= 0:
+                # or writers would wait one after the other for a store that does not answer
+                raise StorageError("nothing was written: the storage did not answer another writer", folder=folder)
+            path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
+            check_one_wins(
+                lambda data: self._requests.put_if_absent(path, data, left_s, PutTime()),
+                lambda: self.delete([path]),
+                folder,
+            )
+            proof.is_held = True
+
+    def sync(self, folder: str) -> None:
+        """See `Storage.sync`; visible objects are durable."""
+
+    def open_write(self, path: str) -> BufferedWriter:
+        """See `Storage.open_write`."""
+        self._check_writable()
+        return BufferedWriter(self._requests, path)
+
+    def entries(self, folder: str) -> Entries:
+        """The objects and the names of the folders; a folder that does not exist is empty."""
+        requests = self._requests
+        requests.counters.lists += 1
+        try:
+            entries = requests.retried("list", folder, lambda: requests.fs.ls(folder, detail=True))
+        except FileNotFoundError:
+            return []
+        prefix = requests.fs._strip_protocol(folder) + "/"
+        named = ((entry["name"][len(prefix) :], entry) for entry in entries if entry["name"].startswith(prefix))
+        return [
+            FileInfo(name, entry["size"], modified_ms(entry)) if entry["type"] == "file" else name
+            for name, entry in named
+            if name.strip("/")
+        ]
+
+    def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
+        """See `Storage.list_after`."""
+        if self._requests.protocol == "s3":
+            return list_objects(self._requests, folder, name)
+        found = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
+        return (entry for entry in found if entry.name > name)
+
+    def replied_ms(self) -> int:
+        """See `Storage.replied_ms`."""
+        return self._requests.replied_ms()
+
+    def modified_ms(self, path: str) -> int:
+        """See `Storage.modified_ms`."""
+        return modified_ms(self._requests.describe(path))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """See `Storage.delete`."""
+        self._check_writable()
+        if self._requests.protocol != "s3":
+            in_parallel(self._requests.delete, paths)
+            return
+        chunks = [paths[at : at + _KEYS_PER_DELETE] for at in range(0, len(paths), _KEYS_PER_DELETE)]
+        in_parallel(self._requests.delete_many, chunks)
+
+    def now_ms(self, folder: str) -> int:
+        """See `Storage.now_ms`."""
+        return now_ms(self._requests, folder)
+
+    def uploads(self, folder: str) -> list[UnfinishedUpload]:
+        """See `Storage.uploads`."""
+        return list_uploads(self._requests, folder)
+
+    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
+        """See `Storage.abort_uploads`."""
+        in_parallel(lambda upload: abort_upload(self._requests, upload), uploads)
+
+    def _put_any(self, path: str, data: Buffer) -> None:
+        view = byte_view(data)
+        if view.nbytes < SINGLE_PUT_BYTES:
+            self._requests.put(path, data if isinstance(data, bytes) else bytes(view))
+            return
+        with self.open_write(path) as writer:
+            writer.write(view)
+
+    def _check_writable(self) -> None:
+        protocol = self._requests.protocol
+        if protocol not in _WRITABLE:
+            raise StorageError(
+                "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://",
+                protocol=protocol,
+            )

@@ -1,1 +1,0 @@
-"""S3 and other object stores, through fsspec."""

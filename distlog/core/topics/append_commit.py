@@ -1,0 +1,428 @@
+"""The second half of an append: adds the segments that an Appender has written, all in one commit."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.arrays import numbers_of
+from distlog.core.commits import fields
+from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
+from distlog.core.commits.commit_json import TABLE_ROWS, UNNAMED, Origin
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, moved
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.display import Shown, counted
+from distlog.core.errors import CommitConflictError, InvalidRecordError, RetentionWarning
+from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.appendable import Appendable, early_of, warn_of_early
+from distlog.core.topics.appender import Appender
+
+# ---
+# Gives new segments their offsets, behind the ends of their partitions.
+
+
+def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    """The segments at the offsets that follow the log ends of `snapshot`.
+
+    Raises CommitConflictError for a partition that the topic does not have.
+    """
+    ends = [state.log_end_offset for state in snapshot.partitions]
+    placed = []
+    for segment in segments:
+        if segment.partition >= len(ends):
+            raise CommitConflictError("the topic has no such partition any more", partition=segment.partition)
+        placed.append(segment.at(ends[segment.partition]))
+        ends[segment.partition] = placed[-1].next_offset
+    return placed
+
+
+def _placed_rows(snapshot: Snapshot, table: SegmentTable) -> SegmentTable:
+    """As `place`, of segments in the order of their partitions, in columns."""
+    rows = table.columns()
+    owners, ends = numbers_of(rows["partition"]), snapshot.table.log_end_offsets
+    if len(owners) and owners[-1] >= len(ends):
+        raise CommitConflictError("the topic has no such partition any more", partition=int(owners[-1]))
+    counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
+    before = np.cumsum(counts) - counts
+    firsts = np.searchsorted(owners, owners)
+    return SegmentTable(moved(rows, ends[owners] + before - before[firsts]))
+
+
+def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
+    """By partition the (first, end) offsets of segments that follow each other."""
+    if isinstance(segments, SegmentTable):
+        numbers, firsts = np.unique(segments.array("partition"), return_index=True)
+        lasts = np.append(firsts, len(segments))[1:] - 1
+        spans = zip(segments.base_offsets[firsts].tolist(), segments.next_offsets[lasts].tolist(), strict=True)
+        return dict(zip(numbers.tolist(), spans, strict=True))
+    offsets: dict[int, tuple[int, int]] = {}
+    for segment in segments:
+        first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
+        offsets[segment.partition] = (first, segment.next_offset)
+    return offsets
+
+
+# ---
+# Commits an append: adds the segments that an Appender has written, all in one commit.
+#
+# The two halves are separate, since a Spark job runs the first in its tasks and the second in its driver.
+
+
+BatchId = int | str
+#: Completes segments at their offsets, behind a snapshot; returns them, and actions of the same commit.
+Settle = Callable[[Snapshot, Sequence[SegmentInfo]], tuple[Sequence[SegmentInfo], Sequence[Action]]]
+
+#: How many partitions the text of a result names.
+_SPANS = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AppendResult(Shown):
+    """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
+
+    `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
+    `version` is None when nothing was committed, as in place. `expired` counts the records that are older than
+    `retention.ms`: the next retention deletes them. `early_ms` is a time before 1990 that records have, if any has.
+    """
+
+    version: int | None
+    offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    replayed: bool = False
+    expired: int = field(default=0, compare=False)
+    early_ms: int | None = field(default=None, compare=False)
+
+    @property
+    def record_count(self) -> int:
+        """The number of records that were appended."""
+        return sum(end - first for first, end in self.offsets.values())
+
+    def __str__(self) -> str:
+        version = "" if self.version is None else f", version {self.version}"
+        spans = [f"{number}: {first:,} to {end:,}" for number, (first, end) in list(self.offsets.items())[:_SPANS]]
+        more = ["..."] if len(self.offsets) > _SPANS else []
+        again = "appended before" if self.replayed else "appended"
+        return f"{again} {self.record_count:,} records{version}; offsets {', '.join([*spans, *more]) or 'none'}"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
+        firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
+        columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
+        return pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()})
+
+
+def commit_append(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    segments: Sequence[SegmentInfo],
+    *,
+    read_version: int | None,
+    app_id: str | None = None,
+    batch_id: BatchId | None = None,
+    in_order: bool = False,
+    origin: Origin = UNNAMED,
+    written_by: TopicConfig | None = None,
+    check: Callable[[Snapshot], None] | None = None,
+    settle: Settle | None = None,
+) -> tuple[AppendResult, Snapshot]:
+    """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
+
+    `written_by` are the settings by which their records were checked; without, they suit any topic. `check` gets each
+    snapshot behind which they may be committed; its errors are raised, and nothing was committed. After it,
+    `settle` gets the snapshot and the segments at their offsets, may complete these, and adds actions.
+
+    Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
+    before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
+    CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError if the
+    files are too old, StorageError if a partition's lock is not free in time, CommitStateUnknownError.
+    """
+    _check_stored(app_id, batch_id)
+    segments = segments if settle is not None else _as_table(segments)
+    partitions = _partitions_of(segments)
+    placed: Sequence[SegmentInfo] = []
+
+    def before(current: Snapshot) -> AppendResult | None:
+        return replayed(current, app_id, batch_id, in_order=in_order)
+
+    def needed(current: Snapshot) -> Collection[int]:
+        return () if before(current) else partitions
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        nonlocal placed
+        placed = []
+        if before(current):
+            return None
+        if written_by is not None:
+            _check_keyed(current.config, written_by)
+        if check is not None:
+            check(current)
+        placed, actions = _added(current, segments, settle)
+        if app_id is not None and batch_id is not None:
+            actions.append(SetTransaction(app_id, batch_id, offsets_of(placed), in_order))
+        return actions or None
+
+    commit, snapshot = sealed_commit(
+        handle, snapshot, "append", plan, needed, read_version=read_version, origin=origin
+    )
+    if commit is None:
+        return before(snapshot) or AppendResult(None), snapshot
+    expired = records_beyond(placed, snapshot.config, commit.timestamp_ms)
+    return AppendResult(commit.version, offsets_of(placed), expired=expired, early_ms=early_of(placed)), snapshot
+
+
+def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
+    """The segments as a table, by partition, if they are many, and a table can hold all that is known of them."""
+    if len(segments) < TABLE_ROWS or isinstance(segments, SegmentTable) or any(one.unknown for one in segments):
+        return segments
+    return SegmentTable.of(sorted(segments, key=lambda one: one.partition))
+
+
+def _added(
+    current: Snapshot, segments: Sequence[SegmentInfo], settle: Settle | None
+) -> tuple[Sequence[SegmentInfo], list[Action]]:
+    """The segments behind the log ends of `current`, and the actions that add them."""
+    if isinstance(segments, SegmentTable) and settle is None:
+        table = _placed_rows(current, segments)
+        return table, [AddTable(table.columns())]
+    placed: Sequence[SegmentInfo] = place(current, segments)
+    more: Sequence[Action] = ()
+    if settle is not None:
+        placed, more = settle(current, placed)
+    return placed, [*(Add(segment) for segment in placed), *more]
+
+
+def _partitions_of(segments: Sequence[SegmentInfo]) -> set[int]:
+    if isinstance(segments, SegmentTable):
+        return set(np.unique(segments.array("partition")).tolist())
+    return {segment.partition for segment in segments}
+
+
+def _check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
+    """Compaction deletes records without a key, and these records were not checked for one."""
+    if "compact" in config.cleanup_policy and "compact" not in written_by.cleanup_policy:
+        raise CommitConflictError(
+            "nothing was committed: the topic is compacted since the records were written, so each needs a key; "
+            "write again"
+        )
+
+
+def replayed(
+    snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
+) -> AppendResult | None:
+    """The result of the first commit of (app_id, batch_id); None if it was not committed before.
+
+    `in_order` says that the application numbers its batches, and commits them one after the other. Then a batch below
+    its newest was committed too, if it had rows; the result has no version and no offsets if it is forgotten. Such a
+    batch is a replay without `in_order` too.
+    """
+    if app_id is None or batch_id is None:
+        return None
+    is_numbered = in_order and isinstance(batch_id, int)
+    if is_numbered and _is_next(snapshot.transactions.newest(app_id), batch_id):
+        return None
+    earlier = snapshot.transaction(app_id, batch_id)
+    if earlier is None:
+        is_before = is_numbered or snapshot.transactions.is_forgotten(app_id, batch_id)
+        return AppendResult(None, replayed=True) if is_before else None
+    return AppendResult(earlier.version, earlier.offsets, replayed=True)
+
+
+def _is_next(newest: int | None, batch_id: BatchId) -> bool:
+    return newest is None or (isinstance(batch_id, int) and newest < batch_id)
+
+
+def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
+    """Raise InvalidRecordError unless an application may append this: both or neither, of the right types.
+
+    The application id must not be one of distlog's own.
+    """
+    _check_stored(app_id, batch_id)
+    if app_id is not None and app_id.startswith(RESERVED_APPS):
+        begin = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
+        raise InvalidRecordError(
+            f"application ids that begin with {begin} are distlog's own: give another app_id", app_id=app_id[:100]
+        )
+
+
+def _check_stored(app_id: str | None, batch_id: BatchId | None) -> None:
+    if app_id is None and batch_id is None:
+        return
+    try:
+        fields.NAME(app_id).encode()
+        str(fields.batch_id(batch_id)).encode()
+    except ValueError:
+        raise InvalidRecordError(
+            "give app_id and batch_id together: text of 1 to 1000 characters, or for batch_id an integer, at least 0",
+            app_id=ascii(app_id)[:100],
+            batch_id=ascii(batch_id)[:100],
+        ) from None
+
+
+# ---
+# Warns of appended records that the next retention deletes, as after a backfill.
+
+
+#: From the caller of `Topic.append`, by the transaction's end and commit, to the warning.
+CALLS = 5
+
+
+def records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
+    """The number of records, in segments with no younger one, that retention is to delete by their time."""
+    if "delete" not in config.cleanup_policy or config.retention_ms < 0:
+        return 0
+    limit = now_ms - config.retention_ms
+    if isinstance(segments, SegmentTable):
+        newest = segments.max_timestamps
+        return int(segments.record_counts[(newest >= 0) & (newest < limit)].sum())
+    return sum(one.record_count for one in segments if 0 <= one.max_timestamp < limit)
+
+
+def expiry_text(expired: int, retention_ms: object) -> str:
+    """The warning about `expired` records."""
+    verb = "is" if expired == 1 else "are"
+    return (
+        f"{counted(expired, 'record')} {verb} older than retention.ms={retention_ms}, so the next retention deletes "
+        "them: to keep them, set retention.ms higher, or to -1"
+    )
+
+
+def warn_of_retention(expired: int, snapshot: Snapshot) -> None:
+    """Give a RetentionWarning if an append to `snapshot` had records that are too old already."""
+    if expired:
+        text = expiry_text(expired, snapshot.config.retention_ms)
+        warnings.warn(f"{snapshot.name}: {text}", RetentionWarning, stacklevel=CALLS)
+
+
+# ---
+# Several appends in one commit, all or none.
+
+
+def open_appender(
+    handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None, timestamp_unit: str = "ms"
+) -> Appender:
+    """An Appender, which writes rows as segments that wait for a commit.
+
+    Raises ReadOnlyTopicError, InvalidConfigError.
+    """
+    current.check_writable(handle.storage)
+    snapshot = current.snapshot
+    partitions = len(snapshot.partitions)
+    return Appender(
+        handle.storage,
+        handle.name,
+        snapshot.config,
+        partitions,
+        read_version=snapshot.version,
+        first_partition=handle.random.randrange(partitions),
+        clock=handle.clock,
+        random=handle.random,
+        new_id=handle.new_id,
+        compression=compression,
+        timestamp_unit=timestamp_unit,
+    )
+
+
+class Transaction:
+    """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
+
+    `result` has the version and the offsets afterwards. When the block or one of the appends raises, nothing was
+    appended; after an append that raised, `commit` raises its error again. A forked child can only abort its copy.
+    `in_order` says that the application numbers its batches, and commits them one after the other. `check_batch` has
+    checked the ids of users; a producer has its own.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        app_id: str | None = None,
+        batch_id: BatchId | None = None,
+        compression: str | None = None,
+        *,
+        timestamp_unit: str = "ms",
+        in_order: bool = False,
+    ) -> None:
+        self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
+        snapshot = current.refresh()
+        self._read_version = snapshot.version
+        self._in_order = in_order
+        self._is_replay = replayed(snapshot, app_id, batch_id, in_order=in_order) is not None
+        self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
+        self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
+        self._process = os.getpid()
+        self.result = AppendResult(None)
+
+    def append(self, data: Appendable, partition: int | None = None, *, progress: bool | None = None) -> int:
+        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError names the fault.
+
+        The rows of a replayed (app_id, batch_id) are not looked at. `progress` as in `Scan.to_table`.
+        """
+        appender = self._open_appender()
+        if self._is_replay:
+            return 0
+        try:
+            return appender.append(data, partition, progress)
+        except BaseException as error:
+            self.abort()
+            self._error, self._trace = error, error.__traceback__
+            raise
+
+    def commit(self) -> AppendResult:
+        """Make the appends durable and visible, all at once; returns the result, also kept as `result`.
+
+        Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
+        """
+        appender, self._appender = self._open_appender(), None
+        segments = appender.close()
+        # before the commit: where warnings are errors, nothing is appended
+        warn_of_early(early_of(segments), self._current.snapshot, CALLS)
+        self.result, snapshot = commit_append(
+            self._handle,
+            self._current.snapshot,
+            segments,
+            read_version=self._read_version,
+            app_id=self._app_id,
+            batch_id=self._batch_id,
+            written_by=appender.config,
+            in_order=self._in_order,
+        )
+        self._current.advance(snapshot)
+        warn_of_retention(self.result.expired, snapshot)
+        return self.result
+
+    def _open_appender(self) -> Appender:
+        if self._process != os.getpid():
+            raise InvalidRecordError("the transaction was begun before a fork, by the parent; begin another here")
+        if self._error is not None:
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
+        if self._appender is None:
+            raise InvalidRecordError("the transaction has ended; begin another")
+        return self._appender
+
+    def abort(self) -> None:
+        """Append nothing; the files written stay unreferenced until vacuum."""
+        if self._appender is not None:
+            self._appender.abort()
+        self._appender = self._error = self._trace = None
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._appender is not None or self._error is not None:
+            self.commit()

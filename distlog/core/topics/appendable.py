@@ -1,0 +1,617 @@
+"""Makes columns of a caller's data: `normalize` turns Arrow, pandas or dicts into one Arrow batch."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from sys import getsizeof
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.arrays import integers, numbers_of
+from distlog.core.batches.record_batch import HEADER_SIZE, HEADERS_TYPE
+from distlog.core.batches.record_encoder import unfit
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG, TopicConfig
+from distlog.core.errors import InvalidRecordError, TimestampWarning
+from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, iso, scale, to_ms, wrong_unit
+
+# ---
+# The times of records that are appended: from any form that people and Arrow have, to milliseconds within limits.
+#
+# Numbers are milliseconds unless the caller names another unit. Seconds that are taken for milliseconds are in
+# January 1970, where retention deletes them: so an append of records of before 1990 warns.
+
+
+_NUMBERS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+#: 1990: Kafka's records are younger; today's seconds, taken for milliseconds, are twenty years older.
+_USUAL_MS = 631_152_000_000
+#: The topics that this process has warned of.
+_warned = set[str]()
+
+
+def timestamps_of(
+    batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int, unit: str = "ms"
+) -> pa.Array:
+    """The times of the batch's records, in ms since 1970, as int64 without nulls; missing ones are `now_ms`.
+
+    Numbers count `unit`. Raises InvalidRecordError for a type that is no time, and for a time that the topic does
+    not take.
+    """
+    if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
+        return integers(np.full(batch.num_rows, now_ms))
+    column = _in_ms(scaled(batch.column("timestamp"), unit, first_row))
+    column = pc.fill_null(column, integers([now_ms])[0]) if column.null_count else column
+    low, high = (value.as_py() for value in pc.min_max(column).values())
+    before, after = _limits(config, now_ms)
+    if low is not None and (low < before or high > after):
+        _refuse_first(column, before, after, first_row)
+    return column
+
+
+def check_timestamp(timestamp: int | None, config: TopicConfig, now_ms: int) -> None:
+    """Raise InvalidRecordError for a time of one record that `timestamps_of` would refuse."""
+    if timestamp in (None, NO_TIMESTAMP) or config.message_timestamp_type != "CreateTime":
+        return
+    before, after = _limits(config, now_ms)
+    if not before <= timestamp <= after:
+        raise InvalidRecordError(_refusal(timestamp), timestamp=timestamp, earliest=before, latest=after)
+
+
+def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
+    """Numbers that count `unit` as milliseconds; other types as they are. A number below 0 stays, and is no time.
+
+    Raises InvalidRecordError for a number that is of another unit, as the present shows.
+    """
+    if unit == "ms" or not pa.types.is_integer(column.type):
+        return column
+    divisor, factor = scale(unit)
+    try:
+        numbers = column.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"{WHOLE_TIME}: {error}", timestamp_unit=unit) from None
+    largest = pc.max(numbers).as_py()
+    if largest is not None and (wrong := wrong_unit(largest, unit)):
+        row = first_row + pc.index(numbers, largest).as_py()
+        raise InvalidRecordError(wrong, row=row, timestamp=largest, timestamp_unit=unit)
+    times = pc.divide(numbers, divisor) if divisor > 1 else pc.multiply(numbers, factor)
+    return pc.if_else(pc.less(numbers, 0), numbers, times)
+
+
+def is_early(timestamp: int) -> bool:
+    """True if a time is before 1990."""
+    return NO_TIMESTAMP < timestamp < _USUAL_MS
+
+
+def early_of(segments: Iterable[SegmentInfo]) -> int | None:
+    """A time before 1990 that records of the segments have, or None: the smallest, as far as the segments tell."""
+    if isinstance(segments, SegmentTable):
+        # of each column the smallest that is a time
+        columns = (array[array >= 0] for array in (segments.min_timestamps, segments.max_timestamps))
+        found = (int(array.min()) for array in columns if len(array))
+        return min(filter(is_early, found), default=None)
+    times = (time for one in segments for time in (one.min_timestamp, one.max_timestamp))
+    return min(filter(is_early, times), default=None)
+
+
+#: The remedy where the caller can name the unit.
+_NAME_THE_UNIT = "if numbers count another unit, name it: timestamp_unit is s, ms, us or ns"
+
+
+def early_text(early_ms: int, remedy: str = _NAME_THE_UNIT) -> str:
+    """The warning about a time before 1990."""
+    is_second = not is_early(in_ms(early_ms, "s")) and wrong_unit(early_ms, "s") is None
+    looks = ", and looks like seconds" if is_second else ""
+    return (
+        f"records have times before 1990, as {iso(early_ms)}: {early_ms} was taken for milliseconds{looks}; {remedy}"
+    )
+
+
+def warn_of_early(early_ms: int | None, snapshot: Snapshot, calls: int) -> None:
+    """Give a TimestampWarning, once per topic and process, if there is a time before 1990; `calls` is stacklevel."""
+    if early_ms is not None and is_first_warning(snapshot.topic_id):
+        warnings.warn(f"{snapshot.name}: {early_text(early_ms)}", TimestampWarning, stacklevel=calls)
+
+
+def is_first_warning(topic_id: str) -> bool:
+    """True if this process has not yet warned of early times in this topic, as it does now."""
+    was_told = topic_id in _warned
+    _warned.add(topic_id)
+    return not was_told
+
+
+def _in_ms(column: pa.Array) -> pa.Array:
+    if any(is_text(column.type) for is_text in _TEXTS):
+        column = _parsed(column)
+    if not any(is_kind(column.type) for is_kind in _NUMBERS):
+        # seconds with a fraction, as of time.time()
+        how = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
+        raise InvalidRecordError(
+            f"column timestamp must be a timestamp, int64 milliseconds, or ISO 8601 text{how}", type=column.type
+        )
+    try:
+        if pa.types.is_timestamp(column.type):
+            kind = pa.timestamp("ms", column.type.tz)
+            column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+        return column.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"column timestamp must fit int64 milliseconds: {error}") from None
+
+
+def _parsed(texts: pa.Array) -> pa.Array:
+    """ISO 8601 texts as timestamps; either all of them have a zone, or none has."""
+    try:
+        return texts.cast(pa.timestamp("ns", "UTC"))
+    except pa.ArrowException:
+        pass
+    try:
+        return texts.cast(pa.timestamp("ns"))
+    except pa.ArrowException as error:
+        raise InvalidRecordError(
+            f"column timestamp must be ISO 8601 if it is text, with a zone in all rows or in none: {error}"
+        ) from None
+
+
+def _refuse_first(column: pa.Array, before: int, after: int, first_row: int) -> None:
+    is_bad = pc.or_(pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after))
+    row = pc.index(is_bad, True).as_py()
+    if row >= 0:
+        timestamp, limits = column[row].as_py(), {"earliest": before, "latest": after}
+        raise InvalidRecordError(_refusal(timestamp), row=first_row + row, timestamp=timestamp, **limits)
+
+
+def _refusal(timestamp: int) -> str:
+    if wrong := wrong_unit(timestamp):
+        return wrong
+    if timestamp < NO_TIMESTAMP:
+        return "a timestamp is milliseconds since 1970, and this is before 1970; -1 is none"
+    return (
+        "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms of now: "
+        "give milliseconds, or set these limits higher"
+    )
+
+
+def _limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
+    """The smallest and the largest timestamp; NO_TIMESTAMP is also allowed, as by Kafka's limits."""
+    before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+    return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+
+
+# ---
+# Records as Python values: each is checked when it comes, and together they become one Arrow batch.
+
+
+Header = tuple[str, bytes | None]
+
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+#: Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
+ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
+_HEADER_OVERHEAD = 5 + 5
+
+
+class Row(NamedTuple):
+    """One record, with fields of SCHEMA's types; None is null, a timestamp is in ms."""
+
+    partition: int | None
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header] | None
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes it can take in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
+        size = ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
+        for key, value in self.headers or ():
+            size += _HEADER_OVERHEAD + len(key.encode()) + len(value or b"")
+        return size
+
+
+#: The number of fields of a record that a writer took: its Row's fields, then the time at which it was taken.
+FIELDS = len(Row._fields) + 1
+
+
+def row_of(
+    value: Any,
+    key: Any = None,
+    timestamp: Any = None,
+    headers: Any = None,
+    partition: Any = None,
+    unit: str = "ms",
+) -> Row:
+    """The row of a record's fields; text becomes UTF-8, a datetime milliseconds, and so does a number of units.
+
+    Raises InvalidRecordError, which names the field, if one is of another type or out of range.
+    """
+    return Row(_partition(partition), _timestamp(timestamp, unit), _key(key), _value(value), _headers(headers))
+
+
+def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """The columns of records, given FIELDS of each, one record behind the other.
+
+    Key and value are always there; another column is left out if no record has a value for it.
+    """
+    columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
+    optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
+    empty = [name for name, values in optional.items() if values.count(None) == len(values)]
+    return {name: values for name, values in columns.items() if name not in empty}
+
+
+def batch_of_fields(fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.RecordBatch:
+    """The batch of records, given FIELDS of each; their types are not checked again.
+
+    A record without a timestamp gets the time at which it was taken, which counts `per_ms` units to a millisecond. If
+    that is after `now_ms`, the clock was set back since: its timestamp is null, and the append gives the time.
+    """
+    columns = columns_of(fields)
+    arrays = {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
+    # Arrow takes Python's integers several times as fast as numpy
+    times = numbers_of(pa.array(fields[FIELDS - 1 :: FIELDS], pa.int64()))
+    times_ms = integers(times // per_ms)
+    if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
+        times_ms = pc.if_else(pc.greater(times_ms, now_ms), None, times_ms)
+    arrays["timestamp"] = pc.coalesce(arrays["timestamp"], times_ms) if "timestamp" in arrays else times_ms
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0, unit: str = "ms") -> pa.RecordBatch:
+    """A batch of `columns` of equal length, some or all of SCHEMA's; they may hold the values that `row_of` takes.
+
+    With another `unit` than ms, times are Arrow's timestamps, which have a unit. Raises InvalidRecordError, which
+    counts rows from `first_row`, if a value does not fit.
+    """
+    fields = [field for field in SCHEMA if field.name in columns]
+    arrays = [
+        _times(columns["timestamp"], first_row, unit)
+        if field.name == "timestamp" and unit != "ms"
+        else _array(field, columns[field.name], first_row)
+        for field in fields
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
+
+
+def _times(values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
+    field = SCHEMA.field("timestamp")
+    if _PLAIN["timestamp"].issuperset(map(type, values)):
+        times = scaled(_array(field, values, first_row), unit, first_row)
+    else:
+        check = partial(_timestamp, unit=unit)
+        times = pa.array([_checked_at(row, check, value) for row, value in enumerate(values, first_row)], field.type)
+    return times.cast(pa.timestamp("ms"))
+
+
+def _array(field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
+    # Types are checked all at once, and values one by one only if needed.
+    plain = _PLAIN[field.name].issuperset(map(type, values))
+    try:
+        return pa.array(values if plain else _checked(field.name, values, first_row), field.type)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
+
+
+def _checked(name: str, values: Iterable[Any], first_row: int) -> list[Any]:
+    return [_checked_at(row, _CHECKS[name], value) for row, value in enumerate(values, first_row)]
+
+
+def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return check(value)
+    except InvalidRecordError as error:
+        raise InvalidRecordError(error.message, row=row, **error.details) from None
+
+
+def _timestamp(value: Any, unit: str = "ms") -> int | None:
+    original = value
+    if isinstance(value, (datetime, np.datetime64, str)):
+        if value != value:  # not a time, as pandas and numpy have it: missing
+            return None
+        try:
+            value = to_ms(value, unit)
+        except ValueError as error:
+            raise InvalidRecordError(
+                "a timestamp must be ms since 1970, a datetime or ISO 8601", got=repr(value)
+            ) from error
+    elif isinstance(value, (float, np.floating)):
+        raise InvalidRecordError(
+            f"{WHOLE_TIME}: multiply seconds with a fraction by 1000, and make them an int", got=repr(value)
+        )
+    else:
+        value = _integer("timestamp", value, MIN_LONG, MAX_LONG)
+        if value is not None and unit != "ms" and (wrong := wrong_unit(value, unit)):
+            raise InvalidRecordError(wrong, timestamp=value, timestamp_unit=unit)
+        value = None if value is None else in_ms(value, unit)
+    time: int | None = value
+    if time is not None and not -1 <= time <= MAX_LONG:
+        raise InvalidRecordError(f"{WHOLE_TIME}, from 0 on, or -1 for none", got=repr(original)[:100])
+    return time
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> int | None:
+    if value is None or (type(value) is int and low <= value <= high):
+        return value
+    # Takes numpy's integers too; but True is no number, and 1.5 must not become 1.
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
+        got = value if type(value) is int else type(value).__name__
+        raise InvalidRecordError(f"{name} must be an integer from {low} to {high}, or None", got=got)
+    return operator.index(value)
+
+
+def _bytes(name: str, value: Any) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return _utf8(name, value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidRecordError(f"{name} must be bytes, text or None", got=type(value).__name__)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecordError(f"{name} is not valid text: it holds a lone surrogate") from None
+
+
+def _headers(headers: Any) -> list[Header] | None:
+    if headers is None:
+        return None
+    if isinstance(headers, (str, bytes, Mapping)) or not isinstance(headers, Iterable):
+        raise InvalidRecordError("headers must be a list of (key, value)", got=type(headers).__name__)
+    return [_header(header) for header in headers]
+
+
+def _header(header: Any) -> Header:
+    if isinstance(header, Mapping) and header.keys() == {"key", "value"}:
+        header = header["key"], header["value"]
+    if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
+        raise InvalidRecordError("a header must be (text, bytes), or a dict of key and value")
+    key, value = header
+    _utf8("a header's key", key)
+    return key, _bytes("a header's value", value)
+
+
+_partition = partial(_integer, "partition", low=0, high=MAX_INT)
+_key = partial(_bytes, "key")
+_value = partial(_bytes, "value")
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "partition": _partition,
+    "timestamp": _timestamp,
+    "key": _key,
+    "value": _value,
+    "headers": _headers,
+}
+_NULL = type(None)
+#: The types that Arrow takes as they are; Arrow or `normalize` checks their ranges.
+_PLAIN: Mapping[str, frozenset[type]] = {
+    "partition": frozenset({int, _NULL}),
+    "timestamp": frozenset({int, _NULL}),
+    "key": frozenset({bytes, _NULL}),
+    "value": frozenset({bytes, _NULL}),
+    "headers": frozenset({_NULL}),
+}
+
+
+# ---
+# Makes columns of a caller's data: `normalize` turns Arrow, pandas or dicts into one Arrow batch.
+#
+# The columns of a normalized batch are, in this order: `partition` int32 (only when the input has one), `timestamp`
+# int64 (ms since 1970, no nulls), `key` binary, `value` binary, and `headers` (only when the input has them).
+
+
+ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
+#: Columns of a scan that an append sets anew, so that a scan's result can be appended as it is.
+IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
+#: Bytes routed and encoded at once; more would not fit the processor's caches, and memory would be unbounded.
+SLICE_BYTES = 8 << 20
+_ROWS_PER_BATCH = 65_536
+_USUAL_KINDS = (
+    pa.types.is_binary,
+    pa.types.is_string,
+    pa.types.is_large_binary,
+    pa.types.is_large_string,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_primitive,
+    pa.types.is_null,
+)
+_KEY_NEEDED = "a compacted topic needs a key in every record"
+
+#: Arrow (table, batch, reader, any object with `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts.
+Appendable = Any
+
+
+def batches(data: Appendable, unit: str = "ms") -> Iterator[pa.RecordBatch]:
+    """The rows of Arrow, pandas, or an iterable of dicts, whose numbers for times count `unit`, some MiB at a time.
+
+    Raises InvalidRecordError if `data` is none of these, or a dict does not fit.
+    """
+    for batch in _as_given(data, unit):
+        _check_memory(batch)
+        rows = max(1, batch.num_rows * SLICE_BYTES // max(batch.nbytes, SLICE_BYTES))
+        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def rows_of(data: Appendable) -> int | None:
+    """The number of rows of `data`, if it says so without being read."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return int(data.num_rows)
+    # a scan would read for its length
+    return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
+
+
+def _check_memory(batch: pa.RecordBatch) -> None:
+    """Raise InvalidRecordError if an array points outside its memory, which Arrow itself does not check.
+
+    For the usual types the offsets are checked when they are used.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
+        try:
+            column.validate(full=name in ACCEPTED and not usual)
+        except pa.ArrowException as error:
+            raise unfit(name, error) from None
+
+
+def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        yield from data.to_batches()
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+        yield from _table_of_pandas(data).to_batches()
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from _stream_of(data)
+    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
+        yield from _batches_of_dicts(iter(data), unit)
+    else:
+        raise InvalidRecordError("append takes Arrow, pandas or an iterable of dicts", type=type(data).__name__)
+
+
+def _stream_of(data: Any) -> pa.RecordBatchReader:
+    """The batches of an object with Arrow's C stream interface: Polars, DuckDB, a scan, and others."""
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecordError(f"its Arrow stream has no columns: {error}", type=type(data).__name__) from None
+
+
+def _table_of_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecordError(f"a column of the DataFrame cannot become an Arrow column: {error}") from None
+
+
+def _batches_of_dicts(records: Iterator[Any], unit: str) -> Iterator[pa.RecordBatch]:
+    first_row = 0
+    for chunk in _chunks(records):
+        names = {name for record in chunk for name in record}
+        _check_names(names)
+        columns = {name: [record.get(name) for record in chunk] for name in ACCEPTED if name in names}
+        yield batch_of(columns, first_row, unit)
+        first_row += len(chunk)
+
+
+def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
+    """Lists of records with some MiB of values; InvalidRecordError for a record that is no dict or has no value."""
+    chunk: list[Mapping[str, Any]] = []
+    size = 0
+    for number, record in enumerate(records):
+        if type(record) is not dict and not isinstance(record, Mapping):
+            raise InvalidRecordError(
+                f"a record must be a dict with {', '.join(ACCEPTED)}", row=number, got=type(record).__name__
+            )
+        if "value" not in record:
+            _check_names(record.keys())
+            raise InvalidRecordError(
+                "a record needs a value; None is allowed, and deletes the key at compaction", row=number
+            )
+        chunk.append(record)
+        size += getsizeof(record["value"])
+        if size >= SLICE_BYTES or len(chunk) == _ROWS_PER_BATCH:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def normalize(
+    batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0, unit: str = "ms"
+) -> pa.RecordBatch:
+    """The columns to write for `batch`, by the topic's rules; errors count rows from `first_row`.
+
+    Numbers for times count `unit`. A missing or null timestamp becomes `now_ms`; LogAppendTime is left to the
+    encoder. Raises InvalidRecordError naming the column, and the row where there is one, for an unknown column, a
+    type that does not fit, a null key on a compacted topic, or a timestamp that the topic's limits refuse.
+    """
+    _check_names(batch.schema.names)
+    if "value" not in batch.schema.names:
+        raise InvalidRecordError("a value column is needed", columns=batch.schema.names)
+    columns = {"timestamp": timestamps_of(batch, config, now_ms, first_row, unit)}
+    columns["key"] = _binary(batch, "key")
+    columns["value"] = _binary(batch, "value")
+    if "partition" in batch.schema.names:
+        columns = {"partition": _cast(batch, "partition", pa.int32()), **columns}
+    if "headers" in batch.schema.names and not pa.types.is_null(batch.schema.field("headers").type):
+        columns["headers"] = _cast(batch, "headers", HEADERS_TYPE)
+    if "compact" in config.cleanup_policy and columns["key"].null_count:
+        row = pc.index(pc.is_null(columns["key"]), True).as_py()
+        raise InvalidRecordError(_KEY_NEEDED, row=first_row + row)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def room_of(config: TopicConfig, codec: str) -> int:
+    """The most bytes that a record may have before compression, for Kafka's producer and for the writer."""
+    room = min(config.max_message_bytes, config.segment_size) - HEADER_SIZE
+    # data that does not compress grows a little
+    return room if codec == "none" else room - (room >> 10) - 64
+
+
+def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str) -> None:
+    """Raise InvalidRecordError for a row that `normalize` or `encode` would refuse.
+
+    `size` is its `max_bytes`: the largest size without compression, which Kafka's producer checks too.
+    """
+    if row.key is None and "compact" in config.cleanup_policy:
+        raise InvalidRecordError(_KEY_NEEDED)
+    room = room_of(config, codec)
+    if size > room:
+        raise InvalidRecordError("a record must fit max.message.bytes and segment.bytes", size=size, room=room)
+    check_timestamp(row.timestamp, config, now_ms)
+
+
+def unknown_columns(names: Iterable[Any], known: Iterable[str] = ACCEPTED) -> str:
+    """The error text about unknown columns: their names, the known ones, and the remedies."""
+    others = ", ".join(sorted(map(str, names)))
+    return f"unknown column {others}: rename it, leave it out, or put it into the value; known are {', '.join(known)}"
+
+
+def _check_names(names: Collection[Any]) -> None:
+    unknown = set(names).difference(ACCEPTED, IGNORED)
+    if unknown:
+        raise InvalidRecordError(unknown_columns(unknown))
+    if len(set(names)) < len(names):
+        raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
+
+
+def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    column = batch.column(name)
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"column {name} must be {kind}, not {column.type}: {error}") from None
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, pa.binary())
+    if batch.column(name).type == pa.large_binary():
+        return batch.column(name)
+    if pa.types.is_large_string(batch.column(name).type):
+        return _cast(batch, name, pa.large_binary())
+    if pa.types.is_string_view(batch.column(name).type):
+        return _cast(batch, name, pa.string()).cast(pa.binary())
+    return _cast(batch, name, pa.binary())

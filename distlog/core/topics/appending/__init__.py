@@ -1,1 +1,0 @@
-"""Appends of whole tables: their columns, their partitions, and their commit."""

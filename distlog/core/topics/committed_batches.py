@@ -1,0 +1,233 @@
+"""Ready-made batches in commits, each of them there once: producers are checked as by a partition's log.
+
+A commit names the producers of the batches that it adds, with their sequence numbers, so a snapshot knows the next
+number of each producer, and no log is read for it. The check is made behind the newest snapshot, when the commit is
+planned: all earlier commits count.
+
+Two facts of a segment depend on the log before it: its first undecided record, and the records that an end marker
+aborts. The plan of the commit sets the first. The second is in a file, which must be written anew if another process
+appended to the partition meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core import paths
+from distlog.core.commits.actions import Action, ProducerBatches
+from distlog.core.commits.producer_table import (
+    NONE,
+    PAUSE_MS,
+    KnownBatch,
+    ProducerBatch,
+    ProducerState,
+    ProducerTable,
+    sufficient_batches,
+)
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import DistlogError, InvalidRecordError
+from distlog.core.log.end_marker import WrittenSegment, effect, write_bundle
+from distlog.core.log.log_validator import ValidBatch
+from distlog.core.reading.pipeline import whole_log
+from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.append_commit import AppendResult, commit_append
+from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.core.transactions.producer_states import FirstBatch, ProducerStates, any_first, producer_batches
+
+#: Batches by partition.
+Parts = Mapping[int, Sequence[ValidBatch]]
+
+# ---
+# The producers that a partition knows.
+
+
+#: The age up to which segments are read that no commit names producers of, as older versions and writers in place
+#: leave them.
+REMEMBERED_MS = 15 * 60_000
+
+
+def known_producers(
+    handle: TopicHandle, state: PartitionState, passed_ms: int = 0
+) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
+    """The producers that a partition's commits name; and the earlier batches that its next commit must name.
+
+    The second is empty, unless no commit has named a producer yet: then young segments that may have some are read,
+    and all from the first open transaction on. `passed_ms` is the snapshot's. Raises StorageError,
+    CorruptRecordError.
+    """
+    if state.producers or not len(state.segments):
+        return state.producers, ()
+    young = np.flatnonzero(state.segments.array("created_ms") >= handle.clock() - REMEMBERED_MS)
+    # not the last old one: a job may have committed now a segment that it wrote long ago
+    first = int(young[0]) if len(young) else len(state.segments)
+    first = min(first, state.segments.find(last_stable_offset(handle.reader, state)))
+    batches, numbered = list[ProducerBatch](), set[int]()
+    for segment in state.segments[first:]:
+        for chunk in whole_log(handle.reader, segment) if segment.may_have_producers else ():
+            for batch in producer_batches(chunk.data, chunk.batches, segment.shift):
+                # a marker alone has no sequence number of its producer
+                if not batch.is_marker or batch.producer_id in numbered:
+                    numbered.add(batch.producer_id)
+                    batches.append(batch)
+    entries = sufficient_batches(batches)
+    return ProducerTable().updated(entries, passed_ms), entries
+
+
+def producer_entries(handle: TopicHandle, state: PartitionState) -> npt.NDArray[np.void]:
+    """The state of each producer, as a producer snapshot has it (ENTRY rows); see `known_producers`."""
+    return ProducerStates(dict(known_producers(handle, state)[0].items())).entries()
+
+
+class ProducerCheck:
+    """Checks batches, one after the other, against the producers of their partitions behind `snapshot`.
+
+    `first` may refuse the first batch of a producer that a partition does not know.
+    """
+
+    def __init__(
+        self, handle: TopicHandle, snapshot: Snapshot, first: Callable[[int], FirstBatch] = lambda _: any_first
+    ) -> None:
+        self.handle, self.snapshot, self.first = handle, snapshot, first
+        self._known = dict[int, tuple[ProducerTable, Sequence[ProducerBatch]]]()
+        # the states behind the batches that were checked, and the ends of these
+        self._states = dict[int, tuple[ProducerStates, int]]()
+
+    def behind(self, snapshot: Snapshot) -> ProducerCheck:
+        """The same check, behind another snapshot."""
+        return ProducerCheck(self.handle, snapshot, self.first)
+
+    def known(self, partition: int) -> tuple[ProducerTable, Sequence[ProducerBatch]]:
+        """See `known_producers`. Raises InvalidRecordError if there is no such partition."""
+        if partition not in self._known:
+            if partition >= len(self.snapshot.partitions):
+                raise InvalidRecordError("the topic has no such partition any more", partition=partition)
+            self._known[partition] = known_producers(
+                self.handle, self.snapshot.partitions[partition], self.snapshot.passed_ms
+            )
+        return self._known[partition]
+
+    def check(self, partition: int, batches: Sequence[ValidBatch]) -> KnownBatch | None:
+        """Check batches that come together, behind the batches that were checked before.
+
+        Returns the last of them as the partition has it, if it has it already; then all of them are there. Raises as
+        `ProducerStates.check` and `known_producers` do.
+        """
+        if not any(batch.has_producer for batch in batches):
+            return None
+        table, _ = self.known(partition)
+        end = self.snapshot.partitions[partition].log_end_offset
+        states, end = self._states.setdefault(partition, (ProducerStates(), end))
+        rows = np.concatenate([batch.rows for batch in batches])
+        for producer in {*rows["producer_id"].tolist()}:
+            state = table.get(producer, self.snapshot.passed_ms)
+            if state is not None and not self._has_expired(state):
+                states.know(producer, state)
+        spans = rows["last_offset_delta"].astype(np.int64) + 1
+        rows["base_offset"] = np.cumsum(spans) - spans
+        known = states.check(rows, self.first(partition))
+        if known is None:
+            for batch in batches:
+                states.see(batch.data, batch.rows, end)
+                end += batch.offset_count
+            self._states[partition] = states, end
+        else:
+            # its commit is visible, and may not be durable yet
+            self.handle.storage.sync(paths.COMMITS_DIR)
+        return known
+
+    def _has_expired(self, state: ProducerState) -> bool:
+        since_ms = min(max(0, self.handle.clock() - self.snapshot.timestamp_ms), PAUSE_MS)
+        silent_ms = self.snapshot.passed_ms + since_ms - state.heard_ms
+        return state.transaction_first_offset == NONE and silent_ms >= self.handle.producer_expiration_ms
+
+
+# ---
+# The commit of batches that were checked.
+
+
+class ConcurrentAppendError(Exception):
+    """Some batches cannot be committed, or not like this: another process has committed meanwhile."""
+
+
+def commit_batches(
+    checked: ProducerCheck,
+    parts: Parts,
+    written_by: TopicConfig,
+    fence: Callable[[Snapshot], None] = lambda _: None,
+) -> tuple[AppendResult, Snapshot]:
+    """Commit the batches of `parts`, which were `checked`, all or none; `written_by` see `commit_append`.
+
+    `fence` gets each snapshot behind which they may be committed; its errors are raised, and nothing was committed.
+    Raises ConcurrentAppendError if the batches do not come next any more, and the errors of `commit_append`.
+    """
+    handle, snapshot = checked.handle, checked.snapshot
+    numbered = [number for number, batches in parts.items() if any(batch.has_producer for batch in batches)]
+    opened = {number: checked.known(number)[0].opened for number in numbered}
+    segments = write_bundle(handle, snapshot, parts, opened)
+    now = checked
+
+    def check(current: Snapshot) -> None:
+        nonlocal now
+        fence(current)
+        if current is now.snapshot:
+            return
+        now = checked.behind(current)
+        for number in numbered:
+            before, after = snapshot.partitions[number], current.partitions[number]
+            if after is not before and (after.producers is not before.producers or not before.producers):
+                _check_again(now, number, parts[number])
+
+    def settle(current: Snapshot, placed: Sequence[SegmentInfo]) -> tuple[Sequence[SegmentInfo], Sequence[Action]]:
+        return _settled(now, numbered, segments, placed)
+
+    return commit_append(
+        handle,
+        snapshot,
+        [each.info for each in segments],
+        read_version=snapshot.version,
+        written_by=written_by,
+        check=check,
+        settle=settle,
+    )
+
+
+def _check_again(check: ProducerCheck, partition: int, batches: Sequence[ValidBatch]) -> None:
+    for batch in batches:
+        try:
+            known = check.check(partition, [batch])
+        except DistlogError as error:
+            raise ConcurrentAppendError from error
+        if known is not None:
+            raise ConcurrentAppendError
+
+
+def _settled(
+    check: ProducerCheck, numbered: Sequence[int], written: Sequence[WrittenSegment], placed: Sequence[SegmentInfo]
+) -> tuple[list[SegmentInfo], list[Action]]:
+    """The segments with their first unstable offsets, and the actions that name their producers."""
+    transactions, settled = dict[int, OpenTransactions](), list[SegmentInfo]()
+    named = {number: list[ProducerBatch]() for number in numbered}
+    for each, segment in zip(written, placed, strict=True):
+        number, offset = segment.partition, segment.base_offset
+        if segment.has_transactions:
+            opened = transactions.setdefault(number, OpenTransactions(check.known(number)[0].opened))
+            aborted, first_unstable = effect(each, offset, opened)
+            if aborted != list(each.aborted):
+                # the index that was written is of other offsets
+                raise ConcurrentAppendError
+            segment = replace(segment, first_unstable_offset=first_unstable)
+        settled.append(segment)
+        for batch in each.batches if number in named else ():
+            named[number] += producer_batches(batch.data, batch.rows, offset)
+            offset += batch.offset_count
+    batches = {
+        number: (*check.known(number)[1], *sufficient_batches(each)) for number, each in sorted(named.items()) if each
+    }
+    return settled, [ProducerBatches(batches)] if batches else []

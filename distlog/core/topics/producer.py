@@ -1,0 +1,640 @@
+"""A producer: a writer that doubles nothing, and that can append to many partitions all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+
+import pyarrow as pa
+
+from distlog.core import paths
+from distlog.core.batches.record_batch import increment_sequence
+from distlog.core.commits.actions import (
+    COMPLETE,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    PRODUCER_APP,
+    Action,
+    InPlaceTransaction,
+    SetTransaction,
+)
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    DistlogError,
+    InvalidConfigError,
+    InvalidRecordError,
+    ProducerFencedError,
+    StorageError,
+)
+from distlog.core.log.end_marker import marker
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.sealed_commit import wait_for_appends
+from distlog.core.storage.parallel import in_order
+from distlog.core.storage.retry import Deadline
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.append_commit import AppendResult, commit_append, open_appender, warn_of_retention
+from distlog.core.topics.appender import Appender
+from distlog.core.topics.committed_batches import ConcurrentAppendError, Parts, ProducerCheck, commit_batches
+from distlog.core.topics.destinations import (
+    CommitDestination,
+    Destination,
+    Encoding,
+    InPlaceDestination,
+    PartitionBuffer,
+    Router,
+    SendResult,
+    deliver,
+    delivered,
+    workers_for,
+)
+from distlog.core.topics.writer import UncommittedRecords, Writer
+
+# ---
+# The identity of a producer: its id and epoch in batches, and its application id in commits.
+#
+# A producer without a transactional id is new each time: it has a random id, which no other producer has. With one,
+# the commit log counts its generations, each with a commit. Their application is `producer:<transactional id>`, and
+# batch numbers are the generation * 2^32 + the number in it, of which 0 is the commit that begins it. So a reader
+# that sees a higher generation knows that the lower ones have ended. The epoch in batches is the generation; when the
+# epochs of one producer id are used up, the next one has another id, as in Kafka.
+#
+# Older versions had transactions in place. The next producer with the id ends one that was left without its end, as
+# the commit log says; an undecided one is aborted by the commit that begins the producer. Each
+# partition then gets its end marker, with its lock held, and only if the transaction is open in its log. So no
+# record of an older version's producer comes behind it, and a producer that is killed in between leaves the rest to
+# the next one. When all markers are on the device, one more commit forgets the transaction.
+
+
+#: Epochs of one producer id: an int16 that is not negative.
+_EPOCHS = 1 << 15
+_NUMBER_BITS = 32
+_LONGEST_ID = 249
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer; `transactional_id` is None for one that no other can replace."""
+
+    transactional_id: str | None
+    generation: int
+    producer_id: int
+    epoch: int
+    app_id: str
+
+    @property
+    def first_number(self) -> int:
+        """The batch number in commits that stands for its beginning."""
+        return self.generation << _NUMBER_BITS
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise ProducerFencedError if a newer producer with its transactional id has begun."""
+        if self.transactional_id is not None:
+            newest = _generation(snapshot, self.app_id)
+            if newest is not None and newest > self.generation:
+                raise ProducerFencedError(
+                    "a newer producer with this transactional id has begun: end this one",
+                    transactional_id=self.transactional_id,
+                )
+
+
+def begin_producer(
+    handle: TopicHandle,
+    current: CurrentSnapshot,
+    transactional_id: str | None = None,
+) -> ProducerIdentity:
+    """A new producer; it ends all earlier ones with the same transactional id, and aborts their open transaction.
+
+    Raises InvalidConfigError for an id that is not text of 1 to 249 characters, and the errors of `CommitLog.commit`;
+    if an older version left a transaction in place, the errors of `PartitionLog.append`, too.
+    """
+    if transactional_id is None:
+        unique = handle.new_id()
+        return ProducerIdentity(None, 0, int(unique[:16], 16) & MAX_LONG, 0, f"{PRODUCER_APP}{unique}")
+    if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= _LONGEST_ID:
+        text = f"a transactional id is text of 1 to {_LONGEST_ID} characters"
+        raise InvalidConfigError(text, transactional_id=repr(transactional_id)[:300])
+    app_id = f"{PRODUCER_APP}{transactional_id}"
+    generations = list[int]()
+
+    def plan(snapshot: Snapshot) -> list[Action]:
+        newest = _generation(snapshot, app_id)
+        generations.append(0 if newest is None else newest + 1)
+        begun = SetTransaction(app_id, generations[-1] << _NUMBER_BITS, {}, in_order=True)
+        unfinished = snapshot.producer_transactions.get(transactional_id)
+        if unfinished is None or unfinished.state != ONGOING:
+            return [begun]
+        return [unfinished.of(PREPARE_ABORT), begun]
+
+    _, after = handle.log.commit(current.refresh(), "producer", plan)
+    current.advance(after)
+    if transactional_id in after.producer_transactions:
+        _end_in_place(handle, current, after.producer_transactions[transactional_id])
+    # the commit that landed was planned last
+    number, epoch = divmod(generations[-1], _EPOCHS)
+    digest = hashlib.sha256(f"{after.topic_id}/{number}/{transactional_id}".encode()).digest()
+    producer_id = int.from_bytes(digest[:8], "big") & MAX_LONG
+    return ProducerIdentity(transactional_id, generations[-1], producer_id, epoch, app_id)
+
+
+class _EndedError(Exception):
+    """Another process has ended the transaction."""
+
+
+def _end_in_place(handle: TopicHandle, current: CurrentSnapshot, unfinished: InPlaceTransaction) -> None:
+    """Append the markers that a decided transaction lacks, and forget it."""
+
+    def is_there(snapshot: Snapshot) -> bool:
+        current_state = snapshot.producer_transactions.get(unfinished.transactional_id)
+        return current_state is not None and current_state.place == unfinished.place
+
+    def fence(snapshot: Snapshot) -> None:
+        if not is_there(snapshot):
+            raise _EndedError
+
+    # another process may have decided it, and no marker may outlive its decision
+    handle.storage.sync(paths.COMMITS_DIR)
+    try:
+        for partition in unfinished.partitions:
+            with closing(PartitionLog(handle, partition, current)) as log:
+                is_committed = unfinished.state == PREPARE_COMMIT
+                producer_id, epoch = unfinished.producer_id, unfinished.producer_epoch
+                run = marker(producer_id, epoch, handle.clock(), is_committed=is_committed)
+                # a marker that is there already may not be on the device: then all is flushed
+                log.flush(log.end_transaction(run, fence))
+    except _EndedError:
+        return
+
+    def plan(snapshot: Snapshot) -> list[Action] | None:
+        return [unfinished.of(COMPLETE)] if is_there(snapshot) else None
+
+    _, after = handle.log.commit(current.refresh(), "producer", plan)
+    current.advance(after)
+
+
+def _generation(snapshot: Snapshot, app_id: str) -> int | None:
+    newest = snapshot.transactions.newest(app_id)
+    return None if newest is None else newest >> _NUMBER_BITS
+
+
+# ---
+# The buffers of a producer: failed ones are sent again, and each is in the log once.
+#
+# The batches carry the producer's id, epoch and sequence numbers. In place, the log checks them; a commit names
+# them, and is checked against the earlier commits.
+
+
+#: How long a buffer is tried (Kafka's delivery.timeout.ms).
+DELIVERY_TIMEOUT_S = 120.0
+
+
+class _Producer:
+    """The producer of a destination; a forked child is another one."""
+
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None) -> None:
+        self._handle, self._current = handle, current
+        self._identity, self._process = begin_producer(handle, current, transactional_id), os.getpid()
+        #: How many transactions it has, by application id.
+        self.transactions = Counter[str]()
+        # by producer id and partition
+        self._sequences = Counter[tuple[int, int]]()
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The producer's identity; raises InvalidRecordError in a forked child if only the parent can have it."""
+        if self._process != os.getpid():
+            if self._identity.transactional_id is not None:
+                raise InvalidRecordError("the producer was begun before a fork, by the parent; begin another here")
+            self._identity, self._process = begin_producer(self._handle, self._current), os.getpid()
+        return self._identity
+
+    def encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
+        """The encoding of the next batches of a partition: with the producer's numbers."""
+        identity = self.identity
+        form = replace(
+            encoding.form,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=self._sequences[identity.producer_id, partition],
+        )
+        return encoding._replace(form=form)
+
+    def count(self, parts: Iterable[PartitionBuffer]) -> None:
+        """Go on with the numbers behind these buffers, which are in the log."""
+        for part in parts:
+            place = self.identity.producer_id, part.partition
+            self._sequences[place] = int(increment_sequence(self._sequences[place], part.record_count))
+
+
+class InPlaceProducer(InPlaceDestination):
+    """Appends each buffer in place, once.
+
+    After an error of the disk, and after a failed sync, it appends the missing records again, for up to `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        compression: str | None,
+        moved_on: Callable[[], None],
+        transactional_id: str | None,
+        timeout_s: float = DELIVERY_TIMEOUT_S,
+    ) -> None:
+        self.producer, self._timeout_s = _Producer(handle, current, transactional_id), timeout_s
+        super().__init__(handle, current, compression, moved_on)
+        if transactional_id is not None:
+            # the transactions of earlier producers with this id
+            wait_for_appends(handle, current.snapshot)
+
+    def _fence_of(self, partition: int) -> Callable[[Snapshot], None]:
+        return self._check_fence
+
+    def _check_fence(self, snapshot: Snapshot) -> None:
+        self.producer.identity.check(snapshot)
+
+    def _encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
+        return self.producer.encoding_of(partition, encoding)
+
+    def _append(self, parts: Sequence[PartitionBuffer], encoding: Encoding, workers: int) -> None:
+        super()._append(parts, encoding, workers)
+        deadline = Deadline(self._timeout_s)
+        while (again := [part for part in parts if part.may_succeed_later]) and deadline.pause():
+            for part in again:
+                part.begin_again()
+            super()._append(again, encoding, workers)
+        self.producer.count(part for part in parts if part.is_done)
+
+
+class CommittedProducer(CommitDestination):
+    """Commits each buffer, once.
+
+    After an error of the storage, and if the outcome of a commit is unknown, it commits the missing records again,
+    for up to `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        compression: str | None,
+        transactional_id: str | None,
+        timeout_s: float = DELIVERY_TIMEOUT_S,
+    ) -> None:
+        super().__init__(handle, current, compression)
+        self.producer, self._timeout_s = _Producer(handle, current, transactional_id), timeout_s
+        self._router = Router(handle, compression)
+
+    def _commit(self, records: pa.RecordBatch) -> AppendResult:
+        """Raises as `Topic.append` does, and ProducerFencedError."""
+        deadline = Deadline(self._timeout_s)
+        snapshot: Snapshot | None = self._current.refresh()
+        parts, encoding = self._router.route(records, self._current.snapshot)
+        encodings = (partial(part.encode, self.producer.encoding_of(part.partition, encoding)) for part in parts)
+        workers = workers_for(records)
+        encoded = list(in_order(encodings, 2 * workers if workers > 1 else 0, workers=workers, joined=True))
+        batches = {part.partition: part.batches() for part in encoded}
+        while True:
+            try:
+                result = self._commit_once(snapshot or self._current.refresh(), batches, encoding.config)
+                break
+            except ConcurrentAppendError:
+                # they are in the log already, or a newer producer has begun: the next check tells
+                pass
+            except (StorageError, CommitStateUnknownError):
+                if not deadline.pause():
+                    raise
+            snapshot = None
+        self.producer.count(parts)
+        warn_of_retention(result.expired, self._current.snapshot)
+        return result
+
+    def _commit_once(self, snapshot: Snapshot, batches: Parts, config: TopicConfig) -> AppendResult:
+        identity = self.producer.identity
+        checked = ProducerCheck(self._handle, snapshot)
+        try:
+            in_log = {number: checked.check(number, each) for number, each in batches.items()}
+        except ProducerFencedError:
+            identity.check(snapshot)
+            raise
+        offsets = dict[int, tuple[int, int]]()
+        for number, last in in_log.items():
+            if last is not None:
+                end = last.last_offset + 1
+                offsets[number] = end - sum(batch.offset_count for batch in batches[number]), end
+        if offsets:
+            # one commit has all of them
+            return AppendResult(None, offsets, replayed=True)
+        result, after = commit_batches(checked, batches, config, identity.check)
+        self._current.advance(after)
+        return result
+
+
+# ---
+# The buffers of a transactional producer.
+#
+# A commit is atomic by itself. So a transaction is written as segments that no commit names, and is one commit at
+# its end, or none. Nothing is left open, and no marker is needed.
+
+
+class CommittedError(CommitConflictError):
+    """The transaction cannot be aborted: its commit landed, although it returned an error."""
+
+
+class CommittedTransactions:
+    """Commits each transaction at once; buffers outside of transactions go to `outside`, of the same producer."""
+
+    _appender: Appender | None = None
+    _read_version = 0
+    #: The transaction's segments, once its commit was tried, and the number that it is committed under.
+    _written: Sequence[SegmentInfo] | None = None
+    _number = 0
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        compression: str | None,
+        outside: InPlaceProducer | CommittedProducer,
+        timeout_s: float = DELIVERY_TIMEOUT_S,
+    ) -> None:
+        self._handle, self._current, self._compression = handle, current, compression
+        self._outside, self._producer, self._timeout_s = outside, outside.producer, timeout_s
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        identity = self._producer.identity
+        identity.check(self._current.refresh())
+        self._read_version, self._written = self._current.snapshot.version, None
+        # each has a number of its own, so that it is known again even if an interrupt came behind its commit
+        self._producer.transactions[identity.app_id] += 1
+        self._number = identity.first_number + self._producer.transactions[identity.app_id]
+        self._appender = open_appender(self._handle, self._current, self._compression)
+
+    def send(self, records: pa.RecordBatch) -> SendResult:
+        """Write the records of a transaction, or append records outside of one."""
+        if self._appender is None:
+            return self._outside.send(records)
+        self._appender.append(records)
+        return SendResult(AppendResult(None), [])
+
+    def commit(self) -> SendResult:
+        """Commit all records sent. Raises as `Topic.append` does, and ProducerFencedError.
+
+        After CommitStateUnknownError it may be called again.
+        """
+        if self._written is None:
+            self._written = self._open_appender().close()
+        if self._written:
+            result = self._committed_once(self._written)
+        else:
+            self._producer.identity.check(self._current.refresh())
+            result = AppendResult(None)
+        self._appender = None
+        return SendResult(result, delivered(result))
+
+    def abort(self) -> None:
+        """Forget all records sent; vacuum deletes the unreferenced files.
+
+        Raises CommittedError if it was committed after all.
+        """
+        # a commit of unknown outcome cannot land any more behind one that takes its number
+        if self._written and self._committed_once([]).replayed:
+            self._appender = None
+            raise CommittedError("the transaction is committed")
+        self._open_appender().abort()
+        self._appender = None
+
+    def begin_child(self) -> None:
+        """Become usable in a forked child: the transaction is the parent's."""
+        self._appender = None
+        self._outside.begin_child()
+
+    @property
+    def is_flushed(self) -> bool:
+        """True if all records sent outside of transactions are known to be on the device."""
+        return self._outside.is_flushed
+
+    def flush(self) -> None:
+        """Return when all records sent outside of transactions are on the device."""
+        self._outside.flush()
+
+    def close(self) -> None:
+        """Flush, and close the files."""
+        self._outside.close()
+
+    def _open_appender(self) -> Appender:
+        assert self._appender is not None
+        return self._appender
+
+    def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
+        """Commit the segments under the transaction's number, unless something is committed under it."""
+        identity, deadline = self._producer.identity, Deadline(self._timeout_s)
+        while True:
+            try:
+                result, snapshot = commit_append(
+                    self._handle,
+                    self._current.snapshot,
+                    segments,
+                    # where nothing is added, no file can be too old
+                    read_version=self._read_version if segments else None,
+                    app_id=identity.app_id,
+                    batch_id=self._number,
+                    in_order=True,
+                    written_by=self._open_appender().config,
+                )
+                break
+            except (StorageError, CommitStateUnknownError):
+                if not deadline.pause():
+                    raise
+        self._current.advance(snapshot)
+        if result.replayed and result.version is None:
+            identity.check(snapshot)
+            raise ProducerFencedError("a transaction of this producer is not known any more: begin a new producer")
+        return result
+
+
+# ---
+# A topic as the writer of a producer sees it: each record sent is in the log once.
+
+
+class ProducingTopic:
+    """The topic, for one producer; `moved_on` is called after each append in place."""
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        moved_on: Callable[[], None],
+        transactional_id: str | None,
+    ) -> None:
+        self.handle, self.current, self._moved_on = handle, current, moved_on
+        self._transactional_id = transactional_id
+
+    def destination(self, compression: str | None) -> Destination:
+        """The destination of buffers: in place on a disk of this machine, else commits, as for each transaction."""
+        handle, current, id_ = self.handle, self.current, self._transactional_id
+        outside = (
+            InPlaceProducer(handle, current, compression, self._moved_on, id_)
+            if handle.storage.is_local_disk
+            else CommittedProducer(handle, current, compression, id_)
+        )
+        return outside if id_ is None else CommittedTransactions(handle, current, compression, outside)
+
+
+# ---
+# A producer: a writer that doubles nothing, and that can append to many partitions all or nothing.
+
+
+_log = logging.getLogger("distlog")
+
+
+class _AbortedError(CommitConflictError):
+    """The error of records that an abort kept from being sent."""
+
+
+class Producer(Writer):
+    """A Writer whose records are there once. With a transactional id, it has transactions.
+
+    Records appended between `begin` and `commit` become visible to all readers by one commit, in all partitions at
+    once, or never.
+    """
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork."""
+        self._is_open = False
+        super().begin_empty()
+
+    def begin(self) -> ProducerTransaction:
+        """Begin a transaction. It may be used in a `with` block: commits it, or aborts it if the block raises.
+
+        Raises InvalidConfigError without a transactional id, InvalidRecordError if one is open.
+        """
+        destination = self._transactions()
+        if self._is_open:
+            raise InvalidRecordError("a transaction is open: commit or abort it first")
+        self.flush()
+        destination.begin()
+        self._is_open = True
+        return ProducerTransaction(self)
+
+    def commit(self) -> AppendResult:
+        """Commit the transaction; returns the offsets of its records, by partition, also kept as `result`.
+
+        Raises ProducerFencedError when a newer producer with its id has begun; CommitStateUnknownError, after which
+        it may be called again. After other errors the transaction can only be aborted.
+        """
+        destination = self._transactions()
+        self._check_is_open()
+        self._check_can_wait()
+        self._check_open()
+        self._settle()
+        self._raise_error()
+        try:
+            outcome = destination.commit()
+        except CommitStateUnknownError:
+            raise
+        except BaseException as error:
+            # a second try could leave out lost records
+            self._fail_all(error)
+            raise
+        self._is_open, self.result = False, outcome.result
+        if self._on_delivery is not None:
+            deliver(outcome.deliveries, self._on_delivery)
+        return self.result
+
+    def abort(self) -> None:
+        """Abort the transaction: its records are forgotten, and the producer may begin the next one.
+
+        Raises ProducerFencedError if another producer has taken over and it is unknown whether the transaction was
+        committed before, CommitConflictError if it is committed, although `commit` raised.
+        """
+        destination = self._transactions()
+        self._check_is_open()
+        self._check_can_wait()
+        if self._error is None:
+            # records not sent yet are not sent any more
+            self._fail_all(_AbortedError("the transaction was aborted"))
+        self._settle()
+        # until it has ended, it must not be committed: it lacks records
+        try:
+            destination.abort()
+        except CommittedError:
+            self._is_open, self._error, self._uncommitted = False, None, None
+            raise
+        self._is_open, self._error, self._uncommitted = False, None, None
+
+    def close(self) -> None:
+        """Flush, and take no more records; a transaction that is open is aborted."""
+        try:
+            if self._is_open and not self.is_closed:
+                self.abort()
+        finally:
+            super().close()
+
+    @property
+    def in_transaction(self) -> bool:
+        """True if a transaction is open."""
+        return self._is_open
+
+    def _check_is_open(self) -> None:
+        if not self._is_open:
+            raise InvalidRecordError("no transaction is open: begin one")
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Have `error` raised by all methods but `abort`, and reported for all records that are not sent yet."""
+        self._uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
+        self._trace, self._error, self._ruled_by = error.__traceback__, error, None
+
+    def _transactions(self) -> CommittedTransactions:
+        if not isinstance(self._destination, CommittedTransactions):
+            raise InvalidConfigError("transactions need a transactional_id: give one to topic.producer")
+        return self._destination
+
+    def __enter__(self) -> Producer:
+        return self
+
+
+class ProducerTransaction:
+    """A transaction as a `with` block; made by `Producer.begin`. Its producer takes the records."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __enter__(self) -> Producer:
+        return self._producer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._producer.in_transaction:
+            return
+        if kind is not None:
+            self._abort()
+            return
+        try:
+            self._producer.commit()
+        except CommitStateUnknownError:
+            raise
+        except BaseException:
+            self._abort()
+            raise
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort()
+        except DistlogError as failure:
+            # the error that led here is raised
+            _log.warning("cannot abort the transaction: %s", failure)

@@ -1,1 +1,0 @@
-"""Producers: writers that double nothing, and whose transactions are all or nothing."""

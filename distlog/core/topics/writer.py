@@ -1,0 +1,610 @@
+"""Appends record by record: a buffer is sent by size, by time, on flush, on close, or at exit."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError, InvalidRecordError
+from distlog.core.integers import whole_number
+from distlog.core.segments.segment_writer import codec_of
+from distlog.core.times import check_unit, fastest
+from distlog.core.topics.append_commit import AppendResult
+from distlog.core.topics.appendable import (
+    FIELDS,
+    ROW_OVERHEAD,
+    Header,
+    Row,
+    batch_of_fields,
+    check_row,
+    columns_of,
+    is_early,
+    room_of,
+    row_of,
+    warn_of_early,
+)
+from distlog.core.topics.appender import Partitioner
+from distlog.core.topics.destinations import Delivery, Failure, OnDelivery, WritableTopic, deliver, failed
+
+# ---
+# Counts the records that a writer could not commit, by partition, and adds the counts to its error.
+
+
+_NAMED_PARTITIONS = 20
+
+#: Records by partition; None counts records without a key, whose partition is not chosen yet.
+Counts = Counter[int | None]
+
+
+class UncommittedRecords:
+    """Counts the records that an error left uncommitted, and adds the counts to the error.
+
+    The records are lost, unless their own commit raised CommitStateUnknownError: then they are in doubt. distlog's
+    errors get the counts as `details`, others as a note.
+    """
+
+    def __init__(self, error: BaseException, partitions: int) -> None:
+        self._error, self._partitions = error, partitions
+        self._counts: dict[str, Counts] = {}
+
+    def add(self, partition: int, count: int, *, in_doubt: bool) -> None:
+        """Add so many records of a partition."""
+        self._add(Counter({partition: count}), in_doubt=in_doubt)
+
+    def add_sent(self, fields: Sequence[Any]) -> Counts:
+        """Add the records whose commit failed; returns them by partition."""
+        return self._add(self._counted(fields), in_doubt=isinstance(self._error, CommitStateUnknownError))
+
+    def add_unsent(self, fields: Sequence[Any]) -> Counts:
+        """Add records that came later, whose commit was not tried; returns them by partition."""
+        return self._add(self._counted(fields), in_doubt=False) if fields else Counter()
+
+    def _counted(self, fields: Sequence[Any]) -> Counts:
+        with suppress(MemoryError):
+            return _counted(fields, self._partitions)
+        return Counter({None: len(fields) // FIELDS})
+
+    def _add(self, counts: Counts, *, in_doubt: bool) -> Counts:
+        kind = "records_in_doubt" if in_doubt else "records_not_committed"
+        total = self._counts[kind] = self._counts.get(kind, Counter()) + counts
+        is_second = kind != next(iter(self._counts))
+        of_partitions = "not_committed_of_partitions" if is_second else "of_partitions"
+        facts = {kind: sum(total.values()), of_partitions: _described(total)}
+        if isinstance(self._error, DistlogError):
+            self._error.details.update(facts)
+        elif hasattr(self._error, "add_note"):
+            self._error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
+        return counts
+
+
+def _counted(fields: Sequence[Any], partitions: int) -> Counts:
+    """The number of records that each partition would have got."""
+    columns = columns_of(fields)
+    chosen = columns.get("partition", [None] * len(columns["value"]))
+    counts: Counts = Counter(partition for partition in chosen if partition is not None)
+    keyed = zip(chosen, columns["key"], strict=True)
+    counts.update(_of_keys([key for partition, key in keyed if partition is None and key is not None], partitions))
+    without_key = len(chosen) - sum(counts.values())
+    if without_key:
+        counts[0 if partitions == 1 else None] += without_key
+    return counts
+
+
+def _of_keys(keys: list[bytes], partitions: int) -> dict[int, int]:
+    column = pa.array(keys, pa.large_binary())
+    batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
+    return {partition: len(rows) for partition, rows in Partitioner(partitions, 0).split(batch)}
+
+
+def _described(counts: Counts) -> str:
+    numbers = sorted(partition for partition in counts if partition is not None)
+    parts = [f"{partition}: {counts[partition]}" for partition in numbers[:_NAMED_PARTITIONS]]
+    if more := numbers[_NAMED_PARTITIONS:]:
+        parts.append(f"{len(more)} more: {sum(counts[partition] for partition in more)}")
+    if counts[None]:
+        parts.append(f"not chosen yet: {counts[None]}")
+    return "{" + ", ".join(parts) + "}"
+
+
+# ---
+# Records that wait to be committed: one buffer fills while one thread commits the buffer before it.
+
+
+class Accumulator:
+    """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
+
+    `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
+    are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
+    thread lives while there are records. No other thread takes them out, since a thread that puts records in or
+    waits for them may be interrupted anywhere. If no thread can be started, the caller sends.
+
+    Records are put in without a lock, since a lock would cost half as much as all else. The writer calls `put` with
+    the FIELDS of one, which no other thread can interrupt, then does `bytes += size`, then `advance` if `bytes` is
+    not below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
+    race for `bytes` can only make one buffer a little larger or smaller.
+    """
+
+    def __init__(
+        self, send: Callable[[list[Any]], None], idle: Callable[[], None], *, linger_s: float, buffer_bytes: int
+    ) -> None:
+        self._send, self._idle, self._linger_s, self._buffer_bytes = send, idle, linger_s, buffer_bytes
+        self.fields: list[Any] = []
+        self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
+        self.begin_empty()
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork: the parent has the records and their thread."""
+        # the same list stays, since an append that the fork interrupted already refers to it
+        self.fields.clear()
+        self.bytes = self.limit = 0
+        # unlike its condition, it is entered and left in one step, so an interrupt cannot leave it locked
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sending: list[Any] | None = None
+        self._handed = self._wanted = 0
+        self._deadline = 0.0
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """The number of records that are not sent yet."""
+        return (len(self.fields) + len(self._sending or ())) // FIELDS
+
+    @property
+    def is_sender(self) -> bool:
+        """True if this thread is the one that sends."""
+        return self._thread is threading.current_thread()
+
+    def advance(self, begin: Callable[[], None]) -> None:
+        """Let the buffer be sent: now if it is full, else when it has lingered. Calls `begin` if it was empty.
+
+        Waits while it is full, that is while the buffer before it is being sent; the thread that sends does not wait.
+        """
+        with self._lock:
+            if self.fields and self.limit == 0:
+                begin()
+                self._deadline = time.monotonic() + self._linger_s
+                if self._has_thread():  # else the next record must come here, too
+                    self.limit = self._buffer_bytes
+        self._wait_while(self._is_full)
+
+    def drain(self) -> None:
+        """Send all records put in so far, and wait until that is done; the thread that sends must not call it."""
+        with self._lock:
+            last = self._handed + bool(self.fields)
+            self._wanted = max(self._wanted, last)
+        self._wait_while(lambda: self._sent < last)
+
+    def idle_if_empty(self) -> None:
+        """Call `idle` if nothing is left, now that something else has changed."""
+        with self._lock:
+            if not self.fields and self._sending is None:
+                self._idle()
+
+    def take(self) -> list[Any]:
+        """Empty the buffer, and return all fields of its records; for the thread that sends."""
+        with self._lock:
+            # the limit first: a record that comes too late to be taken finds it, and calls `advance`
+            self.limit = self.bytes = 0
+            count = len(self.fields)
+            fields = self.fields[:count]
+            del self.fields[:count]
+            return fields
+
+    @property
+    def _sent(self) -> int:
+        return self._handed - (self._sending is not None)
+
+    def _is_full(self) -> bool:
+        return bool(self.fields) and self.bytes >= self._buffer_bytes
+
+    def _wait_while(self, is_waited: Callable[[], bool]) -> None:
+        """Have the records sent, and wait while `is_waited`; if there can be no thread, send them here."""
+        while self._lacks_thread(is_waited):
+            self._send_here()
+
+    def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
+        with self._lock:
+            # only once, or waiting threads would wake each other for ever
+            self._changed.notify_all()
+            while self.fields or self._sending is not None:
+                if not self._has_thread():
+                    return True
+                if self.is_sender or not is_waited():
+                    return False
+                # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+                self._changed.wait(threading.TIMEOUT_MAX)
+        return False
+
+    def _has_thread(self) -> bool:
+        """Start the thread unless there is one; False if there can be none."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there can be no more threads, or the interpreter is ending
+                return False
+            self._thread = thread
+        return True
+
+    def _send_here(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
+        self._run(lingers=False)
+
+    def _run(self, *, lingers: bool = True) -> None:
+        try:
+            while (sending := self._next(lingers)) is not None:
+                try:
+                    self._send(sending)
+                finally:
+                    del sending
+                    self._end()
+        finally:
+            with self._lock:
+                if self.is_sender:  # only after an interrupt: the next thread sends the rest
+                    self._thread = None
+
+    def _next(self, lingers: bool) -> list[Any] | None:
+        """Wait until a buffer is due, and return it; None when nothing is left, and the thread ends.
+
+        Also None in a child that the sending thread forked: the buffer that is being sent belongs to the parent.
+        """
+        with self._lock:
+            while self.is_sender and self._sending is None:
+                if not self.fields:
+                    self._thread = None
+                    return None
+                wait_s = self._deadline - time.monotonic() if lingers and self._wanted <= self._handed else 0
+                if wait_s > 0 and not self._is_full():
+                    self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
+                else:
+                    self._sending = self.take()
+                    self._handed += 1
+                    self._changed.notify_all()
+            return self._sending if self.is_sender else None
+
+    def _end(self) -> None:
+        with self._lock:
+            if self.is_sender:
+                self._sending = None
+                if not self.fields:
+                    self._idle()
+                self._changed.notify_all()
+
+
+# ---
+# The writers that hold uncommitted records: at exit these are committed, and a forked child starts without them.
+
+
+_log = logging.getLogger("distlog")
+
+
+class ExitingWriter(Protocol):
+    """The state of a writer that matters at the end of its process, and for forks."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True if it takes no more records."""
+        ...
+
+    def commit_at_exit(self) -> tuple[int, BaseException | None]:
+        """Commit the records it holds; returns their number, and the error that its caller has not seen."""
+        ...
+
+    def begin_empty(self) -> None:
+        """Become empty."""
+        ...
+
+
+class UnclosedWriters:
+    """The writers of this process that have records to commit or an error to raise.
+
+    They are kept alive as long as they are here, even if the program has dropped them.
+    """
+
+    def __init__(self) -> None:
+        self._all: weakref.WeakSet[ExitingWriter] = weakref.WeakSet()
+        self._writers: set[ExitingWriter] = set()
+        self._committed: dict[ExitingWriter, int] = {}
+
+    def empty_in_children(self, writer: ExitingWriter) -> None:
+        """Empty `writer` in forked children, as long as it lives."""
+        self._all.add(writer)
+
+    def add(self, writer: ExitingWriter) -> None:
+        """Remember a writer that took a record."""
+        self._writers.add(writer)
+
+    def discard(self, writer: ExitingWriter) -> None:
+        """Forget a writer: it holds nothing, and its caller has seen its error."""
+        self._writers.discard(writer)
+
+    def commit(self) -> None:
+        """Commit the records of all of them; an error is logged, since no caller is left to raise it to."""
+        for writer in list(self._writers):
+            count, error = writer.commit_at_exit()
+            self._committed[writer] = count
+            if error is not None:
+                _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
+
+    def warn(self) -> None:
+        """Commit the rest, and warn of each writer that should have been closed."""
+        self.commit()
+        for writer, count in self._committed.items():
+            if not writer.is_closed:
+                text = f"{writer!r} was not closed; {count} records were left to exit: close it, or use a with block"
+                warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
+
+    def forget_parents(self) -> None:
+        """Drop, in a forked child, the records that its parent will commit."""
+        for writer in self._all:
+            writer.begin_empty()
+        self._writers.clear()
+        self._committed.clear()
+
+
+def unclosed_writers() -> UnclosedWriters:
+    """The writers of this process, committed at its end and emptied in its forked children."""
+    writers = UnclosedWriters()
+    os.register_at_fork(after_in_child=writers.forget_parents)
+    # Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
+    # A child of multiprocessing runs only the first call; Python has no public name for that one.
+    getattr(threading, "_register_atexit", lambda call: None)(writers.commit)
+    atexit.register(writers.warn)
+    return writers
+
+
+# ---
+# Appends record by record: a buffer is sent by size, by time, on flush, on close, or at exit.
+
+
+#: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
+#: to twice as many: Kafka's `buffer.memory`.
+BUFFER_BYTES = 16 << 20
+
+_unclosed = unclosed_writers()
+
+
+class Writer:
+    """Buffers records, and sends them when `buffer_bytes` are there, or after `linger_ms`.
+
+    On a local disk a buffer is appended in place, each partition by itself; elsewhere it becomes one commit. One
+    background thread sends, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB of
+    records, at their largest size in a batch. Small records take several times as much as Python objects.
+
+    A record is durable when `flush` or `close` has returned, or, by default (`flush.messages`), when `on_delivery`
+    was called with its Delivery, not before. In place it is visible sooner, and may be there after a crash without
+    an acknowledgement. A `with` block closes the writer, and so sends its records, however the block ends, as
+    Kafka's producer does. A record that does not fit is refused by `append`, and the others stay. After an error of
+    the storage, each call raises it. Its records and later ones are not committed then: the error says how many, of
+    which partitions, and how many may be there all the same. Safe to share between threads.
+
+    `on_delivery` is called in the background once per buffer and partition. It may append, but not flush or close;
+    its errors are logged. The next buffer waits for it, and so do `flush` and `close`.
+
+    At exit, the records that an unclosed writer still holds are sent, with a ResourceWarning; an error is logged. The
+    writer is kept alive until then. A process that is killed sends nothing more. In a forked child the writer is
+    empty.
+    """
+
+    def __init__(
+        self,
+        topic: WritableTopic,
+        *,
+        linger_ms: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        compression: str | None = None,
+        on_delivery: OnDelivery | None = None,
+        timestamp_unit: str = "ms",
+    ) -> None:
+        self._current, self._unit = topic.current, check_unit(timestamp_unit)
+        codec_of(self._current.snapshot.config, compression)
+        if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
+            raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
+        self._handle, self._compression, self._on_delivery = topic.handle, compression, on_delivery
+        self._destination = topic.destination(compression)
+        self._now, self._per_ms = fastest(self._handle.clock)
+        self._closed = self._is_over = False
+        self.result = AppendResult(None)
+        self._accumulator = Accumulator(self._send, self._idle, linger_s=linger_ms / 1000, buffer_bytes=buffer_bytes)
+        self.begin_empty()
+        _unclosed.empty_in_children(self)
+
+    def begin_empty(self) -> None:
+        """Become empty, as after a fork: the parent has the records, their thread and their error."""
+        self._accumulator.begin_empty()
+        self._destination.begin_child()
+        self._error: BaseException | None = None
+        self._uncommitted: UncommittedRecords | None = None
+        self._ruled_by: Snapshot | None = None
+
+    def append(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        timestamp: int | None = None,
+        headers: Iterable[Header] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Take one record; a missing timestamp is now, a number counts the writer's unit.
+
+        InvalidRecordError names the fault.
+
+        With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
+        rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
+        """
+        accumulator, now = self._accumulator, self._now
+        if self._current.snapshot is not self._ruled_by:
+            self._learn_rules()
+        # Only the usual case is checked here, since this is called for every record.
+        if (
+            type(value) is bytes
+            and (self._takes_null_keys if key is None else type(key) is bytes)
+            and timestamp is None
+            and headers is None
+            and (partition is None or (type(partition) is int and 0 <= partition < self._partitions))
+            and (size := len(value) + (ROW_OVERHEAD if key is None else ROW_OVERHEAD + len(key))) <= self._room
+        ):
+            accumulator.put((partition, None, key, value, None, now()))
+        else:
+            row = self._checked(value, key, timestamp, headers, partition)
+            size = row.max_bytes
+            accumulator.put((*row, now()))
+        accumulator.bytes = total = accumulator.bytes + size
+        if total >= accumulator.limit:
+            self._advance()
+
+    def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
+        now_ms = self._handle.clock()
+        row = row_of(value, key, timestamp, headers, partition, self._unit)
+        if row.timestamp is not None and is_early(row.timestamp):
+            # from the caller of `append` to here; before the record is taken: a warning may be an error
+            warn_of_early(row.timestamp, self._current.snapshot, 4)
+        check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
+        if row.partition is not None and row.partition >= self._partitions:
+            raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
+        return row
+
+    def _learn_rules(self) -> None:
+        """Keep the rules that a record must fit. A writer that failed or was closed raises its error instead."""
+        self._check_open()
+        snapshot = self._current.snapshot
+        self._codec = codec_of(snapshot.config, self._compression)
+        self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
+        self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
+        self._ruled_by = snapshot
+
+    def _advance(self) -> None:
+        self._accumulator.advance(lambda: _unclosed.add(self))
+        if self._closed:  # by another thread, which may not have seen this record
+            self._settle()
+            self._destination.close()
+        self._raise_error()
+
+    def flush(self) -> AppendResult:
+        """Have the records taken on the device; returns the last buffer's result, also kept as `result`."""
+        self._check_can_wait()
+        self._check_open()
+        self._settle()
+        self._raise_error()
+        self._destination.flush()
+        self._accumulator.idle_if_empty()
+        return self.result
+
+    def close(self) -> None:
+        """Flush, and take no more records. Raises the last commit's error."""
+        self._check_can_wait()
+        if not self._is_over:
+            # set last: after an interrupt the next close waits and raises, as the first should have
+            self._closed, self._ruled_by = True, None
+            self._settle()
+            self._destination.close()
+            self._accumulator.idle_if_empty()
+            self._is_over = True
+            self._raise_error()
+
+    def _check_can_wait(self) -> None:
+        if self._accumulator.is_sender:
+            raise InvalidRecordError("on_delivery must not flush or close its writer, which waits for it")
+
+    def _check_open(self) -> None:
+        self._raise_error()
+        if self._closed:
+            raise InvalidRecordError("the writer is closed; open another")
+
+    def _settle(self) -> None:
+        if not self._accumulator.is_sender:
+            self._accumulator.drain()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            # so that the error also counts records of other threads that came while it was being raised
+            self._settle()
+            _unclosed.discard(self)
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
+
+    def _send(self, fields: list[Any]) -> None:
+        """Send the records of a buffer, or count them as uncommitted after an error; tell the callback."""
+        if self._uncommitted is None:
+            deliveries = self._sent(fields)
+        else:
+            deliveries = failed(self._uncommitted.add_unsent(fields), self._error)
+        if self._on_delivery is not None:
+            deliver(deliveries, self._on_delivery)
+
+    def _sent(self, fields: list[Any]) -> list[Delivery]:
+        try:
+            outcome = self._destination.send(batch_of_fields(fields, self._per_ms, self._handle.clock()))
+        except BaseException as error:
+            uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
+            return failed(uncommitted.add_sent(fields) + self._fail(error, uncommitted), error)
+        self.result = outcome.result
+        return outcome.deliveries + (self._failed(outcome.failures) if outcome.failures else [])
+
+    def _failed(self, failures: Sequence[Failure]) -> list[Delivery]:
+        error = failures[0].error
+        uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
+        for failure in failures:
+            uncommitted.add(failure.partition, failure.record_count, in_doubt=failure.in_doubt)
+        return [failure.delivery for failure in failures] + failed(self._fail(error, uncommitted), error)
+
+    def _fail(self, error: BaseException, uncommitted: UncommittedRecords) -> Counts:
+        """Keep the error. The records behind are not committed either, since they must not overtake others."""
+        self._uncommitted, self._trace = uncommitted, error.__traceback__
+        counts = uncommitted.add_unsent(self._accumulator.take())
+        self._error, self._ruled_by = error, None
+        return counts
+
+    def _idle(self) -> None:
+        if self._error is None and self._destination.is_flushed:
+            _unclosed.discard(self)
+
+    def commit_at_exit(self) -> tuple[int, BaseException | None]:
+        """Commit the records it holds; returns their number, and the error that its caller has not seen."""
+        count = len(self._accumulator)
+        self._settle()
+        error = self._error or self._flush_error()
+        if error is not None:
+            _unclosed.discard(self)
+        return count, error
+
+    def _flush_error(self) -> BaseException | None:
+        try:
+            self._destination.flush()
+        except Exception as error:
+            # no error may keep the other writers from their last commit
+            return error
+        return None
+
+    @property
+    def is_closed(self) -> bool:
+        """True if it takes no more records."""
+        return self._closed
+
+    def __repr__(self) -> str:
+        return f"Writer({self._handle.storage.url!r})"
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

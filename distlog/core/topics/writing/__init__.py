@@ -1,1 +1,0 @@
-"""Appends record by record: buffers, and where they go."""

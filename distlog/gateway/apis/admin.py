@@ -1,0 +1,239 @@
+"""The APIs of administrators: groups, transactions and producers."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from distlog.core.transaction_state import TransactionState, TransactionStatus
+from distlog.gateway.apis.cluster import attempted
+from distlog.gateway.apis.transactions import code_of
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.coordinator import GroupDescription
+from distlog.gateway.protocol.frames import Fields
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.request import Request
+
+# ---
+# ListGroups: all groups that this gateway coordinates, or only the ones in some states.
+
+
+def list_groups(request: Request, broker: Broker) -> Fields:
+    """The groups by name; states are compared without regard to case, as Kafka does."""
+    services = broker.groups
+    code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
+    states = {state.lower() for state in request.get("states_filter", ())}
+    groups = [
+        {"group_id": each.group, "protocol_type": each.protocol_type, "group_state": each.phase.value}
+        for each in services.admin.list()
+        if not states or each.phase.value.lower() in states
+    ]
+    return {"throttle_time": 0, "error_code": code, "groups": groups}
+
+
+LIST_GROUPS = Api(16, "ListGroups", 0, 4, list_groups)
+
+
+# ---
+# DescribeGroups: members of groups, and their assignments.
+
+
+#: Kafka's value for "not asked for": there are no authorizations here.
+_NO_OPERATIONS = -(2**31)
+
+
+def describe_groups(request: Request, broker: Broker) -> Fields:
+    """The requested groups, each once; a missing one is dead, as in Kafka."""
+    admin = broker.groups.admin
+    return {
+        "throttle_time": 0,
+        "groups": [_group_fields(admin.describe(each)) for each in dict.fromkeys(request.body.groups)],
+    }
+
+
+def _group_fields(group: GroupDescription) -> Fields:
+    return {
+        "error_code": group.error,
+        "group_id": group.group,
+        "group_state": group.phase.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "authorized_operations": _NO_OPERATIONS,
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.subscription,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+    }
+
+
+DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5, describe_groups)
+
+
+# ---
+# DeleteGroups: delete groups that have no members, with their positions.
+
+
+def delete_groups(request: Request, broker: Broker) -> None:
+    """Respond when the deletion of each is durable, or was refused."""
+    names = list(dict.fromkeys(request.body.groups_names))
+    results = _DeletionResults(request, len(names))
+    for name in names:
+        broker.groups.admin.delete(name, partial(results.add, name))
+
+
+class _DeletionResults:
+    """Collects the result of each group, from any thread, and responds after the last one."""
+
+    def __init__(self, request: Request, count: int) -> None:
+        self._request, self._left, self._lock = request, count, threading.Lock()
+        self._codes: dict[str, ErrorCode] = {}
+        if not count:
+            self._respond()
+
+    def add(self, group: str, code: ErrorCode) -> None:
+        with self._lock:
+            self._codes[group] = code
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._respond()
+
+    def _respond(self) -> None:
+        results = [{"group_id": group, "error_code": code} for group, code in self._codes.items()]
+        self._request.respond({"throttle_time": 0, "results": results})
+
+
+DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, delete_groups)
+
+
+# ---
+# ListTransactions: the transactional ids, and the states of their transactions (KIP-664, KIP-994).
+
+
+_ANY = -1
+
+
+def list_transactions(request: Request, broker: Broker) -> Fields:
+    """All transactions, or a selection by states, producer ids and a duration in ms for which they are open."""
+    states = list[TransactionState]()
+    code = code_of(lambda: states.extend(broker.transactions.coordinator.states()), fenced=ErrorCode.producer_fenced)
+    body, names = request.body, {each.kafka_name for each in TransactionStatus}
+    wanted, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
+    begun_before_ms = broker.clock() - request.get("duration_filter", _ANY)
+    is_by_duration = request.get("duration_filter", _ANY) != _ANY
+    return {
+        "throttle_time": 0,
+        "error_code": code,
+        "unknown_state_filters": tuple(each for each in dict.fromkeys(body.state_filters) if each not in names),
+        "transaction_states": [
+            {
+                "transactional_id": each.transactional_id,
+                "producer_id": each.producer.id,
+                "transaction_state": each.status.kafka_name,
+            }
+            for each in states
+            if (not wanted or each.status.kafka_name in wanted)
+            and (not producers or each.producer.id in producers)
+            and (not is_by_duration or 0 <= each.started_ms < begun_before_ms)
+        ],
+    }
+
+
+LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 1, list_transactions)
+
+
+# ---
+# DescribeTransactions: the states of the transactions of some ids (KIP-664).
+
+
+_UNKNOWN: Fields = {"transaction_start_time": -1}
+
+
+def describe_transactions(request: Request, broker: Broker) -> Fields:
+    """The requested transactions; an unknown id gets an error."""
+    ids = list(dict.fromkeys(request.body.transactional_ids))
+    known = dict[str, TransactionState]()
+
+    def look() -> None:
+        known.update({each.transactional_id: each for each in broker.transactions.coordinator.states(ids)})
+
+    code = code_of(look, fenced=ErrorCode.producer_fenced)
+    missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
+    states = [
+        _transaction_fields(known[each])
+        if each in known
+        else {**_UNKNOWN, "transactional_id": each, "error_code": missing}
+        for each in ids
+    ]
+    return {"throttle_time": 0, "transaction_states": states}
+
+
+def _transaction_fields(state: TransactionState) -> Fields:
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(state.partitions):
+        topics.setdefault(topic, []).append(number)
+    return {
+        "error_code": ErrorCode.none,
+        "transactional_id": state.transactional_id,
+        "transaction_state": state.status.kafka_name,
+        "transaction_timeout": state.timeout_ms,
+        "transaction_start_time": state.started_ms,
+        "producer_id": state.producer.id,
+        "producer_epoch": state.producer.epoch,
+        "topics": [{"topic": name, "partitions": tuple(numbers)} for name, numbers in topics.items()],
+    }
+
+
+DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", 0, 0, describe_transactions)
+
+
+# ---
+# DescribeProducers: the producers of partitions, and the starts of their open transactions there (KIP-664).
+
+
+#: The fields of a producer in the response, by their names in an entry of a producer snapshot.
+_NAMES = {
+    "producer_id": "producer_id",
+    "producer_epoch": "producer_epoch",
+    "last_sequence": "last_sequence",
+    "last_timestamp": "last_timestamp",
+    "coordinator_epoch": "coordinator_epoch",
+    "transaction_first_offset": "current_txn_start_offset",
+}
+
+
+def describe_producers(request: Request, broker: Broker) -> Fields:
+    """The producers that each partition knows."""
+    wanted = dict[str, dict[int, None]]()
+    for topic in request.body.topics:
+        # each once: a partition may have many producers
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = [
+        {
+            "name": name,
+            "partitions": [
+                attempted(partial(_producers, broker, name, number), partition_index=number, active_producers=[])
+                for number in numbers
+            ],
+        }
+        for name, numbers in wanted.items()
+    ]
+    return {"throttle_time": 0, "topics": topics}
+
+
+def _producers(broker: Broker, topic: str, number: int) -> Fields:
+    entries = broker.metadata.fresh_topic(topic).partition(number).producers()
+    return {"active_producers": [{field: int(each[name]) for name, field in _NAMES.items()} for each in entries]}
+
+
+DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, describe_producers)
+
+#: The APIs of this module.
+APIS = (LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS, LIST_TRANSACTIONS, DESCRIBE_TRANSACTIONS, DESCRIBE_PRODUCERS)

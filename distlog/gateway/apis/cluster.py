@@ -1,0 +1,269 @@
+"""The APIs that describe the gateways and their topics: ApiVersions, Metadata, DescribeCluster, DescribeLogDirs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.protocol.frames import (
+    Fields,
+    UnknownTopicIdError,
+    UnsupportedRequestError,
+    client_text,
+    error_code,
+)
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.request import Request
+from distlog.gateway.topics.metadata_cache import HostedTopic
+
+# ---
+# An admin request has many topics: the work for each succeeds or fails by itself.
+
+
+def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
+    """`fields` with the fields that `work` returns; or with the code and the text of its error."""
+    try:
+        result = work()
+    except Exception as error:
+        return {**fields, "error_code": error_code(error), "error_message": client_text(error)}
+    return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}
+
+
+def once(named: Iterable[tuple[str, int, Any]]) -> dict[str, dict[int, Any]]:
+    """The places of a request, by topic and number. One that is named twice is one: as in Kafka, the last."""
+    topics: dict[str, dict[int, Any]] = {}
+    for topic, number, each in named:
+        topics.setdefault(topic, {})[number] = each
+    return topics
+
+
+def only_once(work: Callable[[Any], Fields | None], items: Sequence[Any]) -> Fields | None:
+    """Do the work for the one item of a name; as in Kafka, raises UnsupportedRequestError if there are several."""
+    if len(items) > 1:
+        raise UnsupportedRequestError("a request has this name twice")
+    return work(items[0])
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    """The items of a request by their names."""
+    groups: dict[Any, list[Any]] = {}
+    for each in items:
+        groups.setdefault(key(each), []).append(each)
+    return groups
+
+
+# ---
+# ApiVersions: the APIs of the gateway (KIP-35, KIP-511).
+
+
+KEY = 18
+
+
+def api_versions(request: Request, broker: Broker) -> Fields:
+    """All APIs with their versions; a client of an unknown newer version gets the error in version 0."""
+    error = ErrorCode.unsupported_version if request.body is None else ErrorCode.none
+    keys = [
+        {"api_key": api.key, "min_version": api.oldest, "max_version": api.newest} for api in broker.apis.values()
+    ]
+    return {"error_code": error, "api_keys": keys, "throttle_time": 0}
+
+
+API_VERSIONS = Api(KEY, "ApiVersions", 0, 4, api_versions)
+
+
+# ---
+# Metadata: the topics, their partitions, and the leader of each of them.
+
+
+#: No leader epoch: there is no election. Clients then check no epochs.
+NO_EPOCH = -1
+_NULL_NAME = 12
+
+
+def metadata(request: Request, broker: Broker) -> Fields:
+    """The requested topics, or all."""
+    nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
+    return {
+        "throttle_time": 0,
+        "brokers": [{"node_id": number, "host": host, "port": port, "rack": None} for number, host, port in nodes],
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.cluster.node.id,
+        "topics": list(_topics(request, broker)),
+        "error_code": ErrorCode.none,
+    }
+
+
+def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
+    wanted = request.body.topics
+    # in version 0, an empty list means all
+    if wanted is None or (request.api_version == 0 and not wanted):
+        for name, topic_or_error in broker.metadata.topics_or_errors().items():
+            if isinstance(topic_or_error, HostedTopic):
+                yield _topic_fields(topic_or_error, broker)
+            else:
+                yield _error_fields(name, error_code(topic_or_error))
+        return
+    may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
+    # each once: a small request for one large topic, again and again, would have a response of gigabytes
+    ids = TopicIds(broker)
+    for topic in {_key(each): each for each in wanted}.values():
+        topic_id = getattr(topic, "topic_id", None)
+        work = partial(_requested_topic, broker, ids, topic.name, topic_id, may_create=may_create)
+        # before version 12 a response has no place for an unknown name
+        name = topic.name if request.api_version >= _NULL_NAME else topic.name or ""
+        yield attempted(work, name=name, topic_id=topic_id, partitions=())
+
+
+def _key(topic: Any) -> object:
+    """The name of a requested topic, or else its id."""
+    return topic.topic_id if topic.name is None else topic.name
+
+
+def _requested_topic(
+    broker: Broker, ids: TopicIds, name: str | None, topic_id: uuid.UUID | None, *, may_create: bool
+) -> Fields:
+    name = ids.name_of(name, topic_id)
+    try:
+        return _topic_fields(broker.metadata.fresh_topic(name), broker)
+    except TopicNotFoundError:
+        if not may_create:
+            raise
+    with suppress(TopicExistsError):
+        broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
+    return _topic_fields(broker.metadata.fresh_topic(name), broker)
+
+
+class TopicIds:
+    """The ids of all topics, for one request: they are looked for once, however many ids it has."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._names: dict[uuid.UUID, str] | None = None
+
+    def name_of(self, name: str | None, topic_id: uuid.UUID | None) -> str:
+        """The name of the topic that a client gives by name or id. Raises UnknownTopicIdError."""
+        if name is not None:
+            return name
+        if self._names is None and topic_id is not None:
+            self._names = {topic_uuid(each): each.name for each in self._broker.metadata.all_topics().values()}
+        if topic_id is None or self._names is None or topic_id not in self._names:
+            raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
+        return self._names[topic_id]
+
+
+def _error_fields(name: str, code: ErrorCode) -> Fields:
+    return {"error_code": code, "name": name, "is_internal": name.startswith("__"), "partitions": ()}
+
+
+def _topic_fields(hosted: HostedTopic, broker: Broker) -> Fields:
+    return {
+        "error_code": ErrorCode.none,
+        "name": hosted.name,
+        "topic_id": topic_uuid(hosted),
+        "is_internal": hosted.name.startswith("__"),
+        "partitions": [
+            _partition_fields(hosted, number, broker) for number in range(len(hosted.snapshot.partitions))
+        ],
+    }
+
+
+def _partition_fields(hosted: HostedTopic, number: int, broker: Broker) -> Fields:
+    leader = broker.cluster.leader(hosted.snapshot.topic_id, number).id
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": number,
+        "leader_id": leader,
+        "leader_epoch": NO_EPOCH,
+        "replica_nodes": (leader,),
+        "isr_nodes": (leader,),
+        "offline_replicas": (),
+    }
+
+
+def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
+    """The topic's id as Kafka's protocol has it."""
+    return uuid.UUID(hosted.snapshot.topic_id)
+
+
+METADATA = Api(3, "Metadata", 0, 12, metadata)
+
+
+# ---
+# DescribeCluster: the gateways of the root, which are the cluster.
+
+
+def describe_cluster(request: Request, broker: Broker) -> Fields:
+    """The cluster's id and its brokers: the live gateways."""
+    nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.none,
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.cluster.node.id,
+        "brokers": [{"broker_id": number, "host": host, "port": port} for number, host, port in nodes],
+    }
+
+
+DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1, describe_cluster)
+
+
+# ---
+# DescribeLogDirs: the root, as the one log directory, and the size of each partition's log.
+
+
+def describe_log_dirs(request: Request, broker: Broker) -> Fields:
+    """The requested partitions, or all."""
+    result = {
+        "error_code": ErrorCode.none,
+        "log_dir": broker.metadata.root.url,
+        "topics": list(_topics_of_log_dir(request, broker)),
+        "total_bytes": -1,
+        "usable_bytes": -1,
+    }
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "results": [result]}
+
+
+def _topics_of_log_dir(request: Request, broker: Broker) -> Iterator[Fields]:
+    if request.body.topics is None:
+        for hosted in broker.metadata.all_topics().values():
+            yield _sizes(hosted, range(len(hosted.snapshot.partitions)))
+        return
+    wanted = once((topic.topic, number, None) for topic in request.body.topics for number in topic.partitions)
+    for name, numbers in wanted.items():
+        # as Kafka does: missing topics are left out, and so are topics that cannot be read
+        try:
+            hosted = broker.metadata.fresh_topic(name)
+        except (TopicNotFoundError, InvalidTopicError):
+            continue
+        except Exception as error:
+            error_code(error, f"topic {name}")
+            continue
+        yield _sizes(hosted, numbers)
+
+
+def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
+    partitions = list[Fields]()
+    for number in numbers:
+        if not 0 <= number < len(hosted.snapshot.partitions):
+            continue
+        try:
+            size = hosted.partition(number).visible_end(committed=False).log_bytes
+        except Exception as error:
+            error_code(error, f"partition {number} of topic {hosted.name}")
+            continue
+        partitions.append(
+            {"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+        )
+    return {"name": hosted.name, "partitions": partitions}
+
+
+DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs)
+
+#: The APIs of this module.
+APIS = (API_VERSIONS, METADATA, DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS)

@@ -1,0 +1,169 @@
+"""The APIs of members of groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.classic_group import Join, JoinReply, SyncReply, SyncRequest
+from distlog.gateway.protocol.frames import Fields
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.request import Request
+
+# ---
+# FindCoordinator: the gateway whose lease holds the partition of a group, or of a transactional id.
+
+
+#: From here on there is a list of keys.
+_LIST = 4
+#: The type of a key that is a transactional id.
+_TRANSACTION = 1
+_NO_NODE = {"node_id": -1, "host": "", "port": -1}
+_NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available, "error_message": None}
+
+
+def find_coordinator(request: Request, broker: Broker) -> Fields:
+    """The coordinator of a key; from version 4 on of a list of keys."""
+    if request.api_version < _LIST:
+        return {"throttle_time": 0, **_coordinator(request, broker, request.body.key)}
+    coordinators = [
+        {**_coordinator(request, broker, key), "key": key} for key in dict.fromkeys(request.body.coordinator_keys)
+    ]
+    return {"throttle_time": 0, "coordinators": coordinators}
+
+
+def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
+    service = broker.transactions if request.get("key_type", 0) == _TRANSACTION else broker.groups
+    node = broker.cluster.holder(service.partition_of(key))
+    if node is None:
+        return _NO_COORDINATOR
+    host, port = broker.address(request, node)
+    return {"node_id": node.id, "host": host, "port": port, "error_code": ErrorCode.none, "error_message": None}
+
+
+FIND_COORDINATOR = Api(10, "FindCoordinator", 0, 4, find_coordinator)
+
+
+# ---
+# JoinGroup: be a member of the next generation; the response waits for the other members.
+
+
+#: From here on a client learns its id before it is a member (KIP-394), or that it need not assign (KIP-814).
+_KNOWS_ITS_ID, _MAY_SKIP = 4, 9
+_NULL_PROTOCOL = 7
+
+
+def join_group(request: Request, broker: Broker) -> None:
+    """Respond when the generation begins."""
+    body = request.body
+    join = Join(
+        member_id=body.member_id,
+        instance_id=request.get("group_instance_id"),
+        client_id=request.client_id,
+        client_host=f"/{request.session.address[0]}",
+        # version 0 has one time for both
+        rebalance_timeout_ms=request.get("rebalance_timeout", body.session_timeout),
+        session_timeout_ms=body.session_timeout,
+        protocol_type=body.protocol_type,
+        protocols=tuple({protocol.name: protocol.metadata for protocol in body.protocols}.items()),
+        must_know_id=request.api_version >= _KNOWS_ITS_ID,
+        may_skip_assignment=request.api_version >= _MAY_SKIP,
+    )
+    broker.groups.members.join(body.group_id, join, lambda reply: _respond_to_join(request, reply))
+
+
+def _respond_to_join(request: Request, reply: JoinReply) -> None:
+    request.respond(
+        {
+            "throttle_time": 0,
+            "error_code": reply.error,
+            "generation_id": reply.generation,
+            "protocol_type": reply.protocol_type,
+            # null only from version 7 on
+            "protocol_name": reply.protocol if request.api_version >= _NULL_PROTOCOL else reply.protocol or "",
+            "leader": reply.leader,
+            "skip_assignment": reply.skip_assignment,
+            "member_id": reply.member_id,
+            "members": [
+                {"member_id": member.id, "group_instance_id": member.instance_id, "metadata": member.subscription}
+                for member in reply.members
+            ],
+        }
+    )
+
+
+JOIN_GROUP = Api(11, "JoinGroup", 0, 9, join_group)
+
+
+# ---
+# SyncGroup: get a member's assignment; the response waits for the leader, which brings all assignments.
+
+
+def sync_group(request: Request, broker: Broker) -> None:
+    """Respond when the leader's assignments are stored."""
+    body = request.body
+    sync = SyncRequest(
+        member_id=body.member_id,
+        instance_id=request.get("group_instance_id"),
+        generation=body.generation_id,
+        protocol_type=request.get("protocol_type"),
+        protocol=request.get("protocol_name"),
+        assignments={each.member_id: each.assignment for each in body.assignments},
+    )
+    broker.groups.members.sync(body.group_id, sync, lambda reply: _respond_to_sync(request, reply))
+
+
+def _respond_to_sync(request: Request, reply: SyncReply) -> None:
+    request.respond(
+        {
+            "throttle_time": 0,
+            "error_code": reply.error,
+            "protocol_type": reply.protocol_type,
+            "protocol_name": reply.protocol,
+            "assignment": reply.assignment,
+        }
+    )
+
+
+SYNC_GROUP = Api(14, "SyncGroup", 0, 5, sync_group)
+
+
+# ---
+# Heartbeat: renews a member's session, and tells whether it should join again.
+
+
+def heartbeat(request: Request, broker: Broker) -> Fields:
+    """The code for a member of a generation: none if it is one."""
+    body, instance_id = request.body, request.get("group_instance_id")
+    members = broker.groups.members
+    code = members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
+    return {"throttle_time": 0, "error_code": code}
+
+
+HEARTBEAT = Api(12, "Heartbeat", 0, 4, heartbeat)
+
+
+# ---
+# LeaveGroup: members leave, and the others share their partitions.
+
+
+def leave_group(request: Request, broker: Broker) -> Fields:
+    """Remove members: one by its id before version 3, later several, static ones by their instances too."""
+    members, group = broker.groups.members, request.body.group_id
+    if request.get("members") is None:
+        return {"throttle_time": 0, "error_code": members.leave(group, request.body.member_id)}
+    left = [
+        _left_fields(each, members.leave(group, each.member_id, each.group_instance_id))
+        for each in {(each.member_id, each.group_instance_id): each for each in request.body.members}.values()
+    ]
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "members": left}
+
+
+def _left_fields(each: Any, code: ErrorCode) -> Fields:
+    return {"member_id": each.member_id, "group_instance_id": each.group_instance_id, "error_code": code}
+
+
+LEAVE_GROUP = Api(13, "LeaveGroup", 0, 5, leave_group)
+
+#: The APIs of this module.
+APIS = (FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP)

@@ -1,0 +1,179 @@
+"""The APIs of committed positions: OffsetCommit, OffsetFetch, OffsetDelete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from distlog.core.consumer_offsets import Position
+from distlog.core.errors import DistlogError, StorageError
+from distlog.gateway.apis.cluster import grouped, once
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.offsets_format import TopicPartition
+from distlog.gateway.protocol.frames import Fields, error_code
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.request import Request
+
+# ---
+# The positions in a request that commits them, and the code of each partition.
+
+
+_NO_EPOCH = -1
+
+
+class RequestedPositions:
+    """The positions that a client commits: in partitions that exist; the others get their own error codes."""
+
+    def __init__(self, request: Request, broker: Broker) -> None:
+        positions = _positions(request, broker.clock())
+        self._topics = once((topic, number, None) for topic, number in positions)
+        self._codes = {place: _code(broker, place) for place in positions}
+        self.positions = {place: each for place, each in positions.items() if self._codes[place] is ErrorCode.none}
+
+    def topics(self, code: ErrorCode) -> list[Fields]:
+        """The fields of the response; `code` is that of all partitions which were not refused before."""
+        return list(self._topic_fields(code))
+
+    def _topic_fields(self, code: ErrorCode) -> Iterator[Fields]:
+        for name, numbers in self._topics.items():
+            partitions = []
+            for number in numbers:
+                own_code = self._codes[name, number]
+                error = code if own_code is ErrorCode.none else own_code
+                partitions.append({"partition_index": number, "error_code": error})
+            yield {"name": name, "partitions": partitions}
+
+
+def _positions(request: Request, now_ms: int) -> Mapping[TopicPartition, Position]:
+    return {
+        (topic.name, each.partition_index): Position(
+            each.committed_offset,
+            getattr(each, "committed_leader_epoch", _NO_EPOCH),
+            each.committed_metadata or "",
+            now_ms,
+        )
+        for topic in request.body.topics
+        for each in topic.partitions
+    }
+
+
+def _code(broker: Broker, place: TopicPartition) -> ErrorCode:
+    try:
+        broker.metadata.topic(place[0]).partition(place[1])
+    except StorageError:
+        # Kafka's coordinators answer with no storage code: with this one clients retry
+        return ErrorCode.coordinator_not_available
+    except DistlogError as error:
+        return error_code(error)
+    return ErrorCode.none
+
+
+# ---
+# OffsetCommit: keep the positions of a group; the response waits until they are durable.
+
+
+def offset_commit(request: Request, broker: Broker) -> None:
+    """Keep the positions."""
+    body, requested = request.body, RequestedPositions(request, broker)
+    broker.groups.offsets.commit(
+        body.group_id,
+        requested.positions,
+        lambda code: request.respond({"throttle_time": 0, "topics": requested.topics(code)}),
+        member_id=body.member_id,
+        instance_id=request.get("group_instance_id"),
+        generation=request.get("generation_id_or_member_epoch", -1),
+    )
+
+
+OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9, offset_commit)
+
+
+# ---
+# OffsetFetch: the positions of groups.
+
+
+#: A position; the code of its error; or None if there is none.
+PositionOrCode = Position | ErrorCode | None
+
+#: The answer for a group without a position: its client begins at `auto.offset.reset`.
+_NONE = Position(-1)
+
+
+def offset_fetch(request: Request, broker: Broker) -> Fields:
+    """The positions of one group, or of several from version 8 on."""
+    groups, stable = request.get("groups"), request.get("require_stable", False)
+    if groups is None:
+        return {"throttle_time": 0, **_group(broker, request.body.group_id, [request.body.topics], stable)}
+    # each once: a group may have many positions
+    answers = [
+        {"group_id": name, **_group(broker, name, [each.topics for each in several], stable)}
+        for name, several in grouped(groups, attrgetter("group_id")).items()
+    ]
+    return {"throttle_time": 0, "groups": answers}
+
+
+def _group(broker: Broker, group: str, asked: Sequence[Any], stable: bool) -> Fields:
+    # without a list of topics, all positions of the group are wanted
+    wanted = None if None in asked else dict.fromkeys(place for topics in asked for place in _places(topics))
+    try:
+        positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(group, wanted, stable=stable)
+    except GroupRefusedError as refused:
+        # version 1 has a place for the code only at the partitions; without it, a client would begin anew
+        return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or (), refused.code))}
+    return {"error_code": ErrorCode.none, "topics": _topics(positions)}
+
+
+def _places(topics: Any) -> list[TopicPartition]:
+    return [(topic.name, number) for topic in topics for number in topic.partition_indexes]
+
+
+def _topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
+    topics: dict[str, list[Fields]] = {}
+    for (topic, partition), each in positions.items():
+        position = each if isinstance(each, Position) else _NONE
+        topics.setdefault(topic, []).append(
+            {
+                "partition_index": partition,
+                "committed_offset": position.offset,
+                "committed_leader_epoch": position.leader_epoch,
+                "metadata": position.metadata,
+                "error_code": each if isinstance(each, ErrorCode) else ErrorCode.none,
+            }
+        )
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+
+
+OFFSET_FETCH = Api(9, "OffsetFetch", 1, 9, offset_fetch)
+
+
+# ---
+# OffsetDelete: forget positions in topics that a group does not read any more.
+
+
+def offset_delete(request: Request, broker: Broker) -> None:
+    """Respond when the deletion of the positions is durable."""
+    places = dict.fromkeys(
+        (topic.name, each.partition_index) for topic in request.body.topics for each in topic.partitions
+    )
+    results: dict[TopicPartition, ErrorCode] = {}
+    try:
+        broker.groups.offsets.delete(request.body.group_id, places, results, partial(_respond, request, results))
+    except GroupRefusedError as refused:
+        _respond(request, {}, refused.code)
+
+
+def _respond(request: Request, results: Mapping[TopicPartition, ErrorCode], code: ErrorCode) -> None:
+    topics: dict[str, list[Fields]] = {}
+    for (topic, partition), result in results.items():
+        topics.setdefault(topic, []).append({"partition_index": partition, "error_code": result})
+    fields = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+    request.respond({"throttle_time": 0, "error_code": code, "topics": fields})
+
+
+OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, offset_delete)
+
+#: The APIs of this module.
+APIS = (OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE)

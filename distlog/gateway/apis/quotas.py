@@ -1,0 +1,108 @@
+"""The APIs of quotas: DescribeClientQuotas and AlterClientQuotas (KIP-546)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from distlog.gateway.apis.cluster import attempted, grouped, only_once
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.client_quotas import check_change
+from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError, client_text
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.quotas import CLIENT_ID, USER, Entity
+from distlog.gateway.server.request import Request
+
+# ---
+# DescribeClientQuotas: the quotas of the entities that match a filter.
+
+
+#: How a component of a filter matches: an exact name, the default, or any name.
+_EXACT, _DEFAULT, _ANY = range(3)
+
+
+def describe_client_quotas(request: Request, broker: Broker) -> Fields:
+    """The quotas as they are now; with `strict`, of entities that have no other types than the filter."""
+    try:
+        _check(request.body.components)
+    except UnsupportedRequestError as error:
+        return {
+            "throttle_time": 0,
+            "error_code": ErrorCode.invalid_request,
+            "error_message": client_text(error),
+            "entries": None,
+        }
+    broker.quotas.look()
+    entries = [
+        {"entity": _entity_fields(entity), "values": [{"key": name, "value": each} for name, each in values.items()]}
+        for entity, values in broker.quotas.limits.items()
+        if _matches(entity, request.body.components, request.body.strict)
+    ]
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "entries": entries}
+
+
+def _check(components: Sequence[Any]) -> None:
+    types = [each.entity_type for each in components]
+    if len({*types}) < len(types) or not {USER, CLIENT_ID}.issuperset(types):
+        raise UnsupportedRequestError("a filter has users and client ids, each once")
+    for each in components:
+        if each.match_type not in (_EXACT, _DEFAULT, _ANY) or (each.match_type == _EXACT and each.match is None):
+            raise UnsupportedRequestError("a filter has an unknown kind of match", match_type=each.match_type)
+
+
+def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
+    parts = dict(entity.parts)
+    if strict and len(parts) > len(components):
+        return False
+    return all(each.entity_type in parts and _has_name(each, parts[each.entity_type]) for each in components)
+
+
+def _has_name(component: Any, name: str | None) -> bool:
+    return component.match_type == _ANY or name == (component.match if component.match_type == _EXACT else None)
+
+
+def _entity_fields(entity: Entity) -> list[Fields]:
+    return [{"entity_type": each, "entity_name": name} for each, name in entity.parts]
+
+
+DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas)
+
+
+# ---
+# AlterClientQuotas: sets and removes quotas, of each entity by itself.
+
+
+def alter_client_quotas(request: Request, broker: Broker) -> Fields:
+    """Respond when the quotas are durable; with `validate_only` only check whether they could be set."""
+    entries = [
+        attempted(
+            partial(only_once, partial(_alter, broker, entity, validate_only=request.body.validate_only), several),
+            entity=_entity_fields(entity),
+        )
+        for entity, several in grouped(request.body.entries, _entity).items()
+    ]
+    return {"throttle_time": 0, "entries": entries}
+
+
+def _entity(entry: Any) -> Entity:
+    return Entity.of({each.entity_type: each.entity_name for each in entry.entity})
+
+
+def _alter(broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -> None:
+    changes = {each.key: None if each.remove else each.value for each in entry.ops}
+    try:
+        if len(changes) < len(entry.ops):
+            raise UnsupportedRequestError("a request has a quota twice")
+        check_change(entity, changes)
+    except ValueError as error:
+        # as in Kafka, whose code for a wrong setting is that of a wrong request here
+        raise UnsupportedRequestError(str(error)) from None
+    if not validate_only:
+        broker.quotas.alter(entity, changes)
+
+
+ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas)
+
+#: The APIs of this module.
+APIS = (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS)

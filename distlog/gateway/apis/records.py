@@ -1,0 +1,608 @@
+"""The APIs of records: Produce, Fetch, and the offsets and ids of clients."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from distlog.core.batches.record_batch import HEADER_SIZE, TRANSACTIONAL
+from distlog.core.errors import (
+    InvalidRecordError,
+    LockHeldError,
+    OffsetOutOfRangeError,
+    RecordValidationError,
+    TopicNotFoundError,
+)
+from distlog.core.log.flush import AppendInfo
+from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
+from distlog.core.storage.locks_and_pages import TIMEOUT_S
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.times import NO_TIMESTAMP
+from distlog.core.topics.appendable import early_text, is_early, is_first_warning
+from distlog.core.transaction_state import ProducerId
+from distlog.gateway.apis.cluster import attempted, grouped, once
+from distlog.gateway.apis.transactions import code_of, fenced_code
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
+from distlog.gateway.gathered_appends import Fence
+from distlog.gateway.groups.registry import MAX_TEXT_BYTES
+from distlog.gateway.protocol.frames import Fields, ResponsePiece, client_text, error_code
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from distlog.gateway.server.request import Request
+from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.partition import FailedBatches, FetchedData, LogOffsets, Partition
+from distlog.gateway.transactions.transaction_coordinator import new_producer_id
+from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+
+# ---
+# Produce: appends record batches, each partition's by itself.
+
+
+_log = logging.getLogger("distlog.gateway")
+_NO_OFFSET = -1
+#: The low byte of a batch's attributes, and its producer's id and epoch.
+_ATTRIBUTES_AT, _PRODUCER_AT, _PRODUCER = 22, 43, struct.Struct(">qh")
+_ACKS = (-1, 0, 1)
+#: A batch's first timestamp, and its largest one.
+_TIMES_AT, _TIMES = 27, struct.Struct(">qq")
+#: The most refused records in a response: it must not be many times as large as its request.
+_MOST_RECORD_ERRORS = 10_000
+#: An append may wait at least so long for a lock, however short a client's `timeout.ms` is.
+_SHORTEST_WAIT_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _ProducedBatch:
+    """One partition's batch of a produce request, and its progress.
+
+    `result` is that of its append; it `is_flushed` when it is as safe as the topic's flush policy demands.
+    """
+
+    topic: str
+    number: int
+    records: bytes | None
+    partition: Partition | None = None
+    result: Future[AppendInfo] | None = None
+    info: AppendInfo | None = None
+    error: BaseException | None = None
+    code: ErrorCode = ErrorCode.none
+    is_flushed: bool = False
+
+    @property
+    def is_locked(self) -> bool:
+        """True if it only waits for a lock."""
+        return isinstance(self.error, LockHeldError)
+
+
+def produce(request: Request, broker: Broker) -> None:
+    """Append all batches; the response, when all are safe, has the result of each partition.
+
+    A request that waits for a partition's lock is put off, and handled again when the lock is free: it goes on then.
+    """
+    if request.delayed is None:
+        request.delayed = _new_delayed(request)
+    delayed: DelayedAppend = request.delayed
+    parts: list[_ProducedBatch] = delayed.state
+    for part in parts:
+        if part.result is None and (part.error is None or (part.is_locked and not delayed.is_dropped)):
+            _append(part, broker, request.body.transactional_id)
+    if _has_to_wait(delayed, broker, [part for part in parts if part.result is None]):
+        return
+    waiting = [part.result for part in parts if part.result is not None]
+    if all(result.done() for result in waiting):
+        _finish(request, broker, delayed)
+    else:
+        _when_all(request, waiting, partial(_finish, request, broker, delayed))
+
+
+def _new_delayed(request: Request) -> DelayedAppend:
+    body = request.body
+    parts = list(_produced(body))
+    request.counts(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in parts))
+    for part in parts:
+        if body.acks not in _ACKS:
+            part.error, part.code = InvalidRecordError("acks must be 0, 1 or -1"), ErrorCode.invalid_required_acks
+    wait_s = min(max(body.timeout / 1000, _SHORTEST_WAIT_S), TIMEOUT_S)
+    # a client that wants no response may be gone before the append
+    return DelayedAppend(request, time.monotonic() + wait_s, parts, is_needed=body.acks == 0)
+
+
+def _produced(body: Any) -> Iterator[_ProducedBatch]:
+    """The batch of each partition; one with several gets none of them, since a response could tell of one only."""
+    batches = [(topic.name, data) for topic in body.topic_data for data in topic.partition_data]
+    for (topic, number), several in grouped(batches, lambda each: (each[0], each[1].index)).items():
+        part = _ProducedBatch(topic, number, several[0][1].records)
+        if len(several) > 1:
+            part.error, part.code = InvalidRecordError("a request has a partition twice"), ErrorCode.invalid_request
+        yield part
+
+
+def _has_to_wait(delayed: DelayedAppend, broker: Broker, parts: Sequence[_ProducedBatch]) -> bool:
+    """True if the request was put off, since a lock is not free; False also when it must not wait any longer."""
+    locked = {part.partition: part.info is not None for part in parts if part.is_locked and part.partition}
+    return bool(locked) and broker.appends.wait(delayed, locked)
+
+
+def _when_all(request: Request, waiting: Sequence[Future[AppendInfo]], work: Callable[[], None]) -> None:
+    """Do `work` when the last of them is over, in the thread that ends it."""
+    left, lock = set(waiting), threading.Lock()
+
+    def over(result: Future[AppendInfo]) -> None:
+        with lock:
+            left.discard(result)
+            is_last = not left
+        if is_last:
+            try:
+                work()
+            except Exception as error:
+                _log.error("a produce request failed", exc_info=error)
+                request.hang_up("the request failed")
+
+    for result in waiting:
+        result.add_done_callback(over)
+
+
+def _append(part: _ProducedBatch, broker: Broker, transactional_id: str | None) -> None:
+    part.error = None
+    try:
+        hosted, records = broker.metadata.clients_topic(part.topic), part.records
+        part.partition = hosted.partition(part.number)
+        if not records:
+            raise InvalidRecordError("a produce request has no records for a partition")
+        fence = None
+        if records[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 1] and records[_ATTRIBUTES_AT] & TRANSACTIONAL:
+            fence = _fence(broker, hosted, part.number, records, transactional_id)
+        wait_s = broker.appends.max_wait_s(part.partition)
+        result = hosted.append(part.number, records, fence, timeout_s=wait_s)
+        if result.done() and isinstance(error := result.exception(), LockHeldError):
+            raise error
+        part.result = result
+    except Exception as error:
+        part.error = error
+
+
+def _fence(broker: Broker, hosted: HostedTopic, number: int, records: bytes, transactional_id: str | None) -> Fence:
+    """A fence that refuses a batch of a transaction unless that is open, and has its partition."""
+    if transactional_id is None or len(records) < HEADER_SIZE:
+        # no coordinator would ever end the transaction
+        raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
+    producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
+    return broker.transactions.fence(transactional_id, producer, (hosted.name, number))
+
+
+def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
+    parts: list[_ProducedBatch] = delayed.state
+    for part in parts:
+        if part.result is not None and part.info is None and part.error is None:
+            part.error = part.result.exception()
+            part.info = None if part.error else part.result.result()
+    _flush_all(parts, broker)
+    if _has_to_wait(delayed, broker, parts):
+        return
+    for part in parts:
+        if part.error is not None and part.code is ErrorCode.none:
+            part.code = _code_of(part.error)
+        if part.info is not None and part.partition is not None:
+            broker.fetches.appended(part.partition)
+            _warn_of_early_times(part, part.partition)
+        _note(part, broker.metadata.failed)
+    if request.body.acks == 0:
+        _end_without_response(request, parts)
+    else:
+        request.respond({"responses": _by_topic(parts), "throttle_time": 0})
+
+
+def _warn_of_early_times(part: _ProducedBatch, partition: Partition) -> None:
+    """Log, once for each topic, that a client appends records of before 1990: its seconds count as milliseconds."""
+    if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
+        return
+    early_ms = next(filter(is_early, _TIMES.unpack_from(part.records, _TIMES_AT)), None)
+    if early_ms is not None and is_first_warning(partition.fresh.snapshot.topic_id):
+        _log.warning("%s: %s", part.topic, early_text(early_ms, "a client of Kafka must give milliseconds"))
+
+
+def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
+    """Note a batch that its client will send again, before later requests of this connection are handled."""
+    if part.code is ErrorCode.none and part.records:
+        failed.appended(part.topic, part.number, part.records)
+    elif part.code.retriable and part.records:
+        failed.failed(part.topic, part.number, part.records)
+
+
+def _code_of(error: BaseException) -> ErrorCode:
+    if isinstance(error, TransactionRefusedError):
+        return ErrorCode.invalid_producer_epoch if error.code is ErrorCode.producer_fenced else error.code
+    return error_code(error)
+
+
+def _error_text(error: BaseException) -> str:
+    return str(error) if isinstance(error, TransactionRefusedError) else client_text(error)
+
+
+def _flush_all(parts: Sequence[_ProducedBatch], broker: Broker) -> None:
+    """Sync the appended batches, by the flush policies of their topics."""
+    due = [part for part in parts if part.info is not None and part.info.appended.flush_due and not part.is_flushed]
+    due = [part for part in due if part.error is None or part.is_locked]
+    flush = partial(_flush, broker)
+    if len(due) < 2:
+        for part in due:
+            flush(part)
+    else:
+        in_parallel(flush, due)
+
+
+def _flush(broker: Broker, part: _ProducedBatch) -> None:
+    assert part.partition is not None
+    assert part.info is not None
+    part.error = None
+    try:
+        part.partition.sync(part.info.appended, timeout_s=broker.appends.max_wait_s(part.partition))
+        part.is_flushed = True
+    except Exception as error:
+        part.error = error
+
+
+def _by_topic(parts: Sequence[_ProducedBatch]) -> list[Fields]:
+    topics: dict[str, list[Fields]] = {}
+    errors_left = _MOST_RECORD_ERRORS
+    for part in parts:
+        fields = _produced_fields(part, errors_left)
+        errors_left -= len(fields.get("record_errors", ()))
+        topics.setdefault(part.topic, []).append(fields)
+    return [{"name": name, "partition_responses": partitions} for name, partitions in topics.items()]
+
+
+def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
+    fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
+    if part.info is None or part.code is not ErrorCode.none:
+        errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
+        return {
+            **fields,
+            "base_offset": _NO_OFFSET,
+            "record_errors": [
+                {"batch_index": number, "batch_index_error_message": reason}
+                for number, reason in errors[:most_errors]
+            ],
+            "error_message": None if part.error is None else _error_text(part.error),
+        }
+    appended = part.info.appended
+    return {
+        **fields,
+        "base_offset": appended.first_offset,
+        "log_append_time": appended.append_time_ms,
+        "log_start_offset": part.info.log_start_offset,
+    }
+
+
+def _end_without_response(request: Request, parts: Sequence[_ProducedBatch]) -> None:
+    """With acks=0 there is no response; as in Kafka, an error ends the connection, so that the client reconnects."""
+    if any(part.code is not ErrorCode.none for part in parts):
+        request.hang_up("a produce request with acks=0 failed")
+    else:
+        request.respond_nothing()
+
+
+PRODUCE = Api(0, "Produce", 3, 12, produce)
+
+
+# ---
+# Fetch: record batches from an offset on, as they are stored. Fetch sessions are refused, as KIP-227 allows.
+
+
+_NO_SESSION = 0
+_NEW_SESSION_EPOCHS = (-1, 0)
+_READ_COMMITTED = 1
+_LONGEST_WAIT_S = 60.0
+_NO_OFFSETS = LogOffsets(-1, -1, -1)
+
+
+class _FetchedPartition(NamedTuple):
+    """The fetched records of one partition, or its error."""
+
+    topic: str
+    number: int
+    partition: Partition | None
+    data: FetchedData | None
+    code: ErrorCode
+
+    @property
+    def size(self) -> int:
+        """The bytes of its records."""
+        return len(self.data.batches) if self.data is not None and self.data.batches is not None else 0
+
+
+def fetch(request: Request, broker: Broker) -> Fields | None:
+    """Respond when `min_bytes` are there, or after `max_wait`; at once if a partition has an error."""
+    body = request.body
+    if request.get("session_id", 0) != _NO_SESSION or request.get("session_epoch", -1) not in _NEW_SESSION_EPOCHS:
+        return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": _NO_SESSION, "responses": []}
+    delayed = request.delayed
+    if delayed is None:
+        wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
+        committed = body.isolation_level == _READ_COMMITTED
+        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed)
+    while True:
+        broker.fetches.forget(delayed)
+        reads = _read_all(request, broker, delayed.committed)
+        missing = body.min_bytes - sum(each.size for each in reads)
+        if missing <= 0 or request.is_gone or any(each.code is not ErrorCode.none for each in reads):
+            break
+        if delayed.is_over or broker.fetches.is_stopped:
+            break
+        delayed.missing = missing
+        delayed.seen = {each.partition: each.data.visible_end for each in reads if each.partition and each.data}
+        broker.fetch_memory.give_back(sum(each.size for each in reads))
+        if broker.fetches.wait(delayed):
+            return None
+    return _response(request, broker, reads)
+
+
+def _read_all(request: Request, broker: Broker, committed: bool) -> list[_FetchedPartition]:
+    """Read the partitions in order; the memory of their records is taken."""
+    topics = once((topic.topic, one.partition, one) for topic in request.body.topics for one in topic.partitions)
+    partitions = [(topic, one) for topic, numbers in topics.items() for one in numbers.values()]
+    wanted = sum(max(one.partition_max_bytes, 0) for _, one in partitions)
+    memory = broker.fetch_memory.take(min(wanted, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
+    room, reads = memory, list[_FetchedPartition]()
+    for topic, one in partitions:
+        reads.append(_read(broker, topic, one, room, committed, is_first=room == memory))
+        room -= reads[-1].size
+    broker.fetch_memory.give_back(room)
+    return reads
+
+
+def _read(
+    broker: Broker, topic: str, wanted: Any, room: int, committed: bool, *, is_first: bool
+) -> _FetchedPartition:
+    partition = None
+    try:
+        partition = broker.metadata.fresh_topic(topic).partition(wanted.partition)
+        max_bytes = max(min(wanted.partition_max_bytes, room), 0)
+        data = partition.fetch(wanted.fetch_offset, max_bytes, committed=committed)
+        if data.batches is not None and len(data.batches) > max_bytes and not is_first:
+            # only the first batch of a response may be larger than the client asked for
+            data = data._replace(batches=None, aborted=())
+        return _FetchedPartition(topic, wanted.partition, partition, data, ErrorCode.none)
+    except OffsetOutOfRangeError:
+        return _FetchedPartition(topic, wanted.partition, partition, None, ErrorCode.offset_out_of_range)
+    except TopicNotFoundError:
+        return _FetchedPartition(topic, wanted.partition, None, None, ErrorCode.unknown_topic_or_partition)
+    except Exception as error:
+        return _FetchedPartition(topic, wanted.partition, partition, None, error_code(error))
+
+
+def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition]) -> Fields:
+    size = sum(each.size for each in reads)
+    request.counts(CONSUMER_BYTE_RATE, size)
+    if size:
+        request.on_sent.append(partial(broker.fetch_memory.give_back, size))
+    topics: dict[str, list[Fields]] = {}
+    for each in reads:
+        topics.setdefault(each.topic, []).append(
+            _fetched_fields(each, request.body.isolation_level == _READ_COMMITTED)
+        )
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.none,
+        "session_id": _NO_SESSION,
+        "responses": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
+    }
+
+
+def _fetched_fields(each: _FetchedPartition, committed: bool) -> Fields:
+    offsets = each.data.offsets if each.data else _NO_OFFSETS
+    aborted = each.data.aborted if each.data else ()
+    return {
+        "partition_index": each.number,
+        "error_code": each.code,
+        "high_watermark": offsets.high_watermark,
+        "last_stable_offset": offsets.last_stable_offset,
+        "log_start_offset": offsets.log_start_offset,
+        "aborted_transactions": [
+            {"producer_id": one.producer_id, "first_offset": one.first_offset} for one in aborted
+        ]
+        if committed
+        else None,
+        "records": _records(each),
+    }
+
+
+def _records(each: _FetchedPartition) -> ResponsePiece:
+    batches = each.data.batches if each.data else None
+    if batches is None:
+        return b""
+    # offsets that a commit gives are written into a copy; other batches go out as they are in the file
+    return bytes(batches) if batches.moved else batches.data
+
+
+FETCH = Api(1, "Fetch", 4, 12, fetch)
+
+
+# ---
+# ListOffsets: the offset at a time, or at one of the special times.
+
+
+#: KIP-405: the earliest offset on the broker's own disk, and the latest in tiered storage. A gateway has no tiers.
+_EARLIEST_LOCAL = -4
+_LATEST_TIERED = -5
+_NONE = -1
+
+
+class _ListedOffset(NamedTuple):
+    """The answer for a partition; the epoch is that of the batch at the offset."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+_NO_LISTED_OFFSET = _ListedOffset(_NONE, _NONE, _NONE)
+
+
+def _by_index(request: Request) -> dict[str, dict[int, Any]]:
+    return once((topic.name, one.partition_index, one) for topic in request.body.topics for one in topic.partitions)
+
+
+def list_offsets(request: Request, broker: Broker) -> Fields:
+    """The offset for each partition's time."""
+    committed = request.get("isolation_level", 0) == _READ_COMMITTED
+    topics = [
+        {
+            "name": name,
+            "partitions": [_partition(broker, name, one, committed) for one in numbers.values()],
+        }
+        for name, numbers in _by_index(request).items()
+    ]
+    return {"throttle_time": 0, "topics": topics}
+
+
+def _partition(broker: Broker, topic: str, wanted: Any, committed: bool) -> Fields:
+    code, listed = ErrorCode.none, _NO_LISTED_OFFSET
+    try:
+        listed = _listed_offset(broker, topic, wanted, committed)
+    except Exception as error:
+        code = error_code(error)
+    return {"partition_index": wanted.partition_index, "error_code": code, **listed._asdict()}
+
+
+def _listed_offset(broker: Broker, topic: str, wanted: Any, committed: bool) -> _ListedOffset:
+    hosted = broker.metadata.fresh_topic(topic)
+    if not hosted.is_local:
+        hosted.refresh()
+    partition = hosted.partition(wanted.partition_index)
+    state, time = partition.state(), wanted.timestamp
+    end = partition.offsets(state).last_stable_offset if committed else state.log_end_offset
+    if time == LATEST:
+        return _ListedOffset(end, _NONE, partition.leader_epochs(state).latest)
+    if time in (EARLIEST, _EARLIEST_LOCAL):
+        start = state.log_start_offset
+        return _ListedOffset(start, _NONE, partition.leader_epochs(state).at(state, start))
+    if time == _LATEST_TIERED or (time < 0 and time != MAX_TIMESTAMP):
+        return _NO_LISTED_OFFSET
+    offset_and_time = offset_for_time(hosted.topic.reader, state, time)
+    # a reader of committed records gets no offset that is not stable yet
+    if offset_and_time is None or offset_and_time[0] >= end:
+        return _NO_LISTED_OFFSET
+    return _ListedOffset(*offset_and_time, partition.leader_epochs(state).at(state, offset_and_time[0]))
+
+
+LIST_OFFSETS = Api(2, "ListOffsets", 1, 9, list_offsets)
+
+
+# ---
+# OffsetForLeaderEpoch (KIP-320): whether a log was cut below the position of a consumer.
+#
+# There is one leader for ever, and acknowledged records are never cut. Epochs are those of an adopted log: one ends
+# where the next one begins, and the latest one where the log ends.
+
+
+def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
+    """The end of the epoch of each partition."""
+    wanted = once((topic.topic, one.partition, one) for topic in request.body.topics for one in topic.partitions)
+    topics = [
+        {
+            "topic": name,
+            "partitions": [
+                attempted(partial(_end, broker, name, one), partition=number) for number, one in numbers.items()
+            ],
+        }
+        for name, numbers in wanted.items()
+    ]
+    return {"throttle_time": 0, "topics": topics}
+
+
+def _end(broker: Broker, topic: str, wanted: Any) -> Fields:
+    partition = broker.metadata.fresh_topic(topic).partition(wanted.partition)
+    state = partition.state()
+    end = partition.leader_epochs(state).end_of(wanted.leader_epoch, state.log_end_offset)
+    return {"leader_epoch": end.epoch, "end_offset": end.end_offset}
+
+
+OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch)
+
+
+# ---
+# DeleteRecords: raises the log start offsets of partitions.
+
+
+def delete_records(request: Request, broker: Broker) -> Fields:
+    """Delete the records below an offset, -1 for all; each partition in a commit of its own."""
+    topics = [
+        {
+            "name": name,
+            "partitions": [
+                attempted(
+                    partial(_delete, broker, name, number, one.offset), partition_index=number, low_watermark=_NONE
+                )
+                for number, one in numbers.items()
+            ],
+        }
+        for name, numbers in _by_index(request).items()
+    ]
+    return {"throttle_time": 0, "topics": topics}
+
+
+def _delete(broker: Broker, name: str, number: int, offset: int) -> Fields:
+    report = broker.metadata.clients_topic(name).topic.delete_records({number: offset})
+    return {"low_watermark": report.log_start_offsets[number]}
+
+
+DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2, delete_records)
+
+
+# ---
+# InitProducerId: an id for an idempotent producer; for a transactional one the next epoch, which fences the last.
+
+
+_NO_PRODUCER = ProducerId(-1, -1)
+_FENCED_SINCE = 4
+
+
+def init_producer_id(request: Request, broker: Broker) -> Fields:
+    """A producer without a transactional id gets a new id, one with it the next epoch."""
+    body, producers = request.body, [_NO_PRODUCER]
+    if body.transactional_id is None:
+        return _producer_id_fields(ErrorCode.none, ProducerId(new_producer_id(), 0))
+    code = _refused_id(body.transactional_id, request, broker)
+    if code is ErrorCode.none:
+        expected = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
+        code = code_of(
+            lambda: producers.append(
+                broker.transactions.coordinator.begin_producer(
+                    body.transactional_id, body.transaction_timeout, None if expected == _NO_PRODUCER else expected
+                )
+            ),
+            fenced=fenced_code(request.api_version, _FENCED_SINCE),
+        )
+    return _producer_id_fields(code, producers[-1])
+
+
+def _refused_id(transactional_id: str, request: Request, broker: Broker) -> ErrorCode:
+    if not 0 < len(transactional_id.encode("utf-8", "surrogatepass")) <= MAX_TEXT_BYTES:
+        return ErrorCode.invalid_request
+    if not 0 < request.body.transaction_timeout <= broker.config.transaction_max_timeout_ms:
+        return ErrorCode.invalid_transaction_timeout
+    return ErrorCode.none
+
+
+def _producer_id_fields(code: ErrorCode, producer: ProducerId) -> Fields:
+    return {
+        "throttle_time": 0,
+        "error_code": code,
+        "producer_id": producer.id,
+        "producer_epoch": producer.epoch,
+    }
+
+
+INIT_PRODUCER_ID = Api(22, "InitProducerId", 0, 4, init_producer_id)
+
+#: The APIs of this module.
+APIS = (PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS, INIT_PRODUCER_ID)

@@ -1,0 +1,302 @@
+"""The APIs of topics and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from distlog.core.commits.commit_log import check_partition_count
+from distlog.core.config import TopicConfig, settings
+from distlog.core.topics.topic import check_grows
+from distlog.gateway.apis.cluster import TopicIds, attempted, grouped, only_once, topic_uuid
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.config import GatewayConfig, gateway_settings, topic_default_settings
+from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
+from distlog.gateway.server.request import Request
+
+# ---
+# Settings of topics, and of the gateway, in Kafka's protocol.
+
+
+#: Kafka's settings of topics about replicas, tiers and old formats: they are accepted, and have no effect here.
+_IGNORED = frozenset(
+    {
+        *("min.insync.replicas", "unclean.leader.election.enable"),
+        *("follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),
+        *("local.retention.bytes", "local.retention.ms", "message.downconversion.enable"),
+        *("message.format.version", "message.timestamp.difference.max.ms", "remote.log.copy.disable"),
+        *("remote.log.delete.on.disable", "remote.storage.enable"),
+    }
+)
+#: The source of a value: ConfigSource of Kafka's admin client.
+_OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
+#: ConfigType of Kafka's admin client. All of our numbers that may be large are LONG.
+_BOOLEAN, _STRING, _LONG, _DOUBLE = 1, 2, 5, 6
+_TYPES = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
+
+
+def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The settings without the ones of Kafka that have no effect here."""
+    return {name: value for name, value in given.items() if name not in _IGNORED}
+
+
+def described(config: TopicConfig, *, documentation: bool = False, synonyms: bool = False) -> Iterator[Fields]:
+    """The fields of each setting, for DescribeConfigs and CreateTopics."""
+    own, values, inherited = config.overrides(), config.all(), dict(config.defaults)
+    for setting in settings():
+        source = _OF_TOPIC if setting.name in own else _OF_BROKER if setting.name in inherited else _DEFAULT
+        value = _shown(values[setting.name])
+        yield {
+            "name": setting.name,
+            "value": value,
+            "read_only": False,
+            "config_source": source,
+            "is_sensitive": False,
+            "synonyms": [{"name": setting.name, "value": value, "source": source}] if synonyms else [],
+            "config_type": _TYPES[type(setting.default)],
+            "documentation": setting.meaning if documentation else None,
+        }
+
+
+def described_broker(
+    config: GatewayConfig, defaults: Mapping[str, object], *, documentation: bool = False, synonyms: bool = False
+) -> Iterator[Fields]:
+    """Each setting of the gateway, and the `defaults` of topics; none can be altered while it runs."""
+    for name, value, is_default, meaning in (*gateway_settings(config), *topic_default_settings(defaults)):
+        source = _DEFAULT if is_default else _OF_BROKER
+        yield {
+            "name": name,
+            "value": value,
+            "read_only": True,
+            "config_source": source,
+            "is_sensitive": False,
+            "synonyms": [{"name": name, "value": value, "source": source}] if synonyms else [],
+            "config_type": _type_of(value),
+            "documentation": meaning if documentation else None,
+        }
+
+
+def _type_of(shown: str) -> int:
+    if shown in ("true", "false"):
+        return _BOOLEAN
+    return _LONG if shown.lstrip("-").isdigit() else _STRING
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---
+# CreateTopics. Replication factors are taken as they are: the storage replicates, or not.
+
+
+_DEFAULT_COUNT = -1
+#: The fields of a setting in CreateTopics; DescribeConfigs has more.
+_OF_SETTING = ("name", "value", "read_only", "config_source", "is_sensitive")
+
+
+def create_topics(request: Request, broker: Broker) -> Fields:
+    """Create each topic; with `validate_only` only check whether that is possible."""
+    validate_only = request.get("validate_only", False)
+    return {
+        "throttle_time": 0,
+        "topics": [
+            attempted(partial(only_once, partial(_create, broker, validate_only=validate_only), topics), name=name)
+            for name, topics in grouped(request.body.topics, attrgetter("name")).items()
+        ],
+    }
+
+
+def _create(broker: Broker, topic: Any, *, validate_only: bool) -> Fields:
+    config = TopicConfig.parse(
+        {
+            name: value
+            for name, value in without_ignored({each.name: each.value for each in topic.configs}).items()
+            if value is not None
+        }
+    )
+    count = len(topic.assignments) or topic.num_partitions
+    count = broker.config.num_partitions if count == _DEFAULT_COUNT else count
+    fields: dict[str, Any] = {
+        "num_partitions": count,
+        "replication_factor": 1,
+        "configs": [{name: each[name] for name in _OF_SETTING} for each in described(config)],
+    }
+    if validate_only:
+        broker.metadata.check_new(topic.name, count)
+        return fields
+    return {**fields, "topic_id": topic_uuid(broker.metadata.create(topic.name, count, config))}
+
+
+CREATE_TOPICS = Api(19, "CreateTopics", 2, 7, create_topics)
+
+
+# ---
+# DeleteTopics: drops topics, with the positions of groups in them; vacuum deletes their files.
+
+
+_BY_STATE = 6
+
+
+def delete_topics(request: Request, broker: Broker) -> Fields:
+    """Drop each topic, by name or, since version 6, by id."""
+    if request.api_version < _BY_STATE:
+        names = dict.fromkeys(request.body.topic_names)
+        responses = [attempted(partial(_drop, broker, name), name=name) for name in names]
+    else:
+        ids = TopicIds(broker)
+        responses = [
+            attempted(partial(_drop_state, broker, ids, topic), name=topic.name, topic_id=topic.topic_id)
+            for topic in dict.fromkeys(request.body.topics)
+        ]
+    return {"throttle_time": 0, "responses": responses}
+
+
+def _drop_state(broker: Broker, ids: TopicIds, topic: Any) -> Fields:
+    return _drop(broker, ids.name_of(topic.name, topic.topic_id))
+
+
+def _drop(broker: Broker, name: str) -> Fields:
+    dropped = broker.metadata.drop(name)
+    broker.groups.offsets.forget_topic(name)
+    return {"name": name, "topic_id": topic_uuid(dropped)}
+
+
+DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, delete_topics)
+
+
+# ---
+# CreatePartitions: raises the number of a topic's partitions.
+
+
+def create_partitions(request: Request, broker: Broker) -> Fields:
+    """Raise each topic's number of partitions; with `validate_only` only check whether that is possible."""
+    validate_only = request.body.validate_only
+    results = [
+        attempted(partial(only_once, partial(_raise_count, broker, validate_only=validate_only), topics), name=name)
+        for name, topics in grouped(request.body.topics, attrgetter("name")).items()
+    ]
+    return {"throttle_time": 0, "results": results}
+
+
+def _raise_count(broker: Broker, topic: Any, *, validate_only: bool) -> None:
+    check_partition_count(topic.count)
+    opened = broker.metadata.clients_topic(topic.name).topic
+    check_grows(opened.current.refresh(), topic.count)
+    if not validate_only:
+        opened.create_partitions(topic.count)
+
+
+CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3, create_partitions)
+
+
+# ---
+# DescribeConfigs: the settings of topics, and of the gateway, which are fixed when it starts.
+
+
+#: ConfigResource.Type of Kafka's admin client.
+TOPIC, BROKER = 2, 4
+_RESOURCE = attrgetter("resource_type", "resource_name")
+
+
+def describe_configs(request: Request, broker: Broker) -> Fields:
+    """The settings of each resource, each resource once: all settings, or the requested ones."""
+    results = [
+        attempted(
+            partial(_described, request, broker, several),
+            resource_type=several[0].resource_type,
+            resource_name=several[0].resource_name,
+            configs=(),
+        )
+        for several in grouped(request.body.resources, _RESOURCE).values()
+    ]
+    return {"throttle_time": 0, "results": results}
+
+
+def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fields:
+    """The fields of one resource, with the settings that a request wants in all its places."""
+    asked = [each.configuration_keys for each in resources]
+    wanted = None if None in asked else frozenset().union(*asked)
+    all_settings = _all_settings(
+        broker,
+        resources[0],
+        documentation=request.get("include_documentation", False),
+        synonyms=request.get("include_synonyms", False),
+    )
+    return {"configs": [each for each in all_settings if wanted is None or each["name"] in wanted]}
+
+
+def _all_settings(broker: Broker, resource: Any, **details: bool) -> Iterable[Fields]:
+    if resource.resource_type == TOPIC:
+        return described(broker.metadata.fresh_topic(resource.resource_name).snapshot.config, **details)
+    if resource.resource_type != BROKER:
+        raise UnsupportedRequestError("only topics and brokers have settings", resource_type=resource.resource_type)
+    if not resource.resource_name:
+        # no name stands for dynamic settings of all brokers, of which there are none
+        return ()
+    _check_this_broker(broker, resource.resource_name)
+    return described_broker(broker.config, broker.metadata.defaults, **details)
+
+
+def _check_this_broker(broker: Broker, name: str) -> None:
+    this = str(broker.cluster.node.id)
+    if name != this:
+        raise UnsupportedRequestError("a gateway shows only its own settings", this=this, requested=name)
+
+
+DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, describe_configs)
+
+
+# ---
+# IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics (KIP-339).
+
+
+#: AlterConfigOp.OpType of Kafka's admin client.
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
+
+def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
+    """Change each resource, in one commit of its own; with `validate_only` only check whether that is possible."""
+    validate_only = request.body.validate_only
+    responses = [
+        attempted(
+            partial(only_once, partial(_alter, broker, validate_only=validate_only), several),
+            resource_type=several[0].resource_type,
+            resource_name=several[0].resource_name,
+        )
+        for several in grouped(request.body.resources, _RESOURCE).values()
+    ]
+    return {"throttle_time": 0, "responses": responses}
+
+
+def _alter(broker: Broker, resource: Any, *, validate_only: bool) -> None:
+    if resource.resource_type != TOPIC:
+        raise UnsupportedRequestError("only topics can be altered", resource_type=resource.resource_type)
+    topic = broker.metadata.fresh_topic(resource.resource_name).topic
+    config = topic.snapshot.config
+    changes = without_ignored({each.name: _value(config, each) for each in resource.configs})
+    if validate_only:
+        config.changed(changes)
+    elif changes:
+        topic.alter_config(changes)
+
+
+def _value(config: TopicConfig, change: Any) -> str | None:
+    if change.config_operation == _SET:
+        return str(change.value)
+    if change.config_operation == _DELETE:
+        return None
+    if change.config_operation not in (_APPEND, _SUBTRACT) or change.name != "cleanup.policy":
+        raise UnsupportedRequestError("only lists can be appended to, and cleanup.policy is the only one")
+    items, changed = str(config.cleanup_policy).split(","), str(change.value).split(",")
+    kept = [item for item in items if item not in changed]
+    return ",".join([*kept, *changed] if change.config_operation == _APPEND else kept)
+
+
+INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs)
+
+#: The APIs that change topics, and all APIs of this module.
+CHANGING_APIS = (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS)
+APIS = (*CHANGING_APIS, DESCRIBE_CONFIGS)

@@ -1,0 +1,262 @@
+"""The APIs of transactional producers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, encode_position
+from distlog.core.errors import DistlogError, LeaderFencedError
+from distlog.core.log.end_marker import marker
+from distlog.core.transaction_state import ProducerId
+from distlog.gateway.apis.cluster import grouped, once
+from distlog.gateway.apis.positions import RequestedPositions
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.committed_offsets import GroupChanges
+from distlog.gateway.groups.offsets_format import TopicPartition, encode_key
+from distlog.gateway.protocol.frames import Fields, error_code
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.request import Request
+from distlog.gateway.topics.partition import OWN_WAIT_S
+from distlog.gateway.transactions.transaction_log import TransactionRefusedError, own_batch
+
+# ---
+# Requests of transactional producers, and Kafka's codes for their errors.
+
+
+_log = logging.getLogger("distlog.gateway")
+
+
+def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
+    """Do `work`, and return its code; `fenced` is this API's code for a producer that a newer one has fenced.
+
+    After a failure of the storage the client retries: the outcome is unknown.
+    """
+    try:
+        work()
+    except TransactionRefusedError as refused:
+        return fenced if refused.code is ErrorCode.producer_fenced else refused.code
+    except GroupRefusedError as refused:
+        return refused.code
+    except LeaderFencedError:
+        return ErrorCode.not_coordinator
+    except DistlogError as error:
+        _log.error("a transaction was not kept: %s", error)
+        return ErrorCode.coordinator_not_available
+    return ErrorCode.none
+
+
+def fenced_code(api_version: int, since: int) -> ErrorCode:
+    """The code for a fenced producer; clients before version `since` know only the older one."""
+    return ErrorCode.producer_fenced if api_version >= since else ErrorCode.invalid_producer_epoch
+
+
+# ---
+# AddPartitionsToTxn: the partitions that a producer is about to write to in its transaction, all of them or none.
+
+
+_FENCED_SINCE = 2
+
+
+def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
+    """Add the partitions to the transaction; if one of them is missing, the others are not attempted."""
+    body = request.body
+    places = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
+    codes = {place: _code(broker, *place) for place in places}
+    if any(code is not ErrorCode.none for code in codes.values()):
+        rest = ErrorCode.operation_not_attempted
+    else:
+        producer = ProducerId(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
+        rest = code_of(
+            lambda: broker.transactions.coordinator.add_partitions(
+                body.v3_and_below_transactional_id, producer, codes.keys()
+            ),
+            fenced=fenced_code(request.api_version, _FENCED_SINCE),
+        )
+    codes = {place: rest if code is ErrorCode.none else code for place, code in codes.items()}
+    return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
+
+
+def _code(broker: Broker, topic: str, number: int) -> ErrorCode:
+    try:
+        broker.metadata.clients_topic(topic).partition(number)
+    except DistlogError as error:
+        return error_code(error)
+    return ErrorCode.none
+
+
+def _by_topic(codes: dict[TopicPartition, ErrorCode]) -> list[Fields]:
+    topics: dict[str, list[Fields]] = {}
+    for (topic, number), code in codes.items():
+        topics.setdefault(topic, []).append({"partition_index": number, "partition_error_code": code})
+    return [{"name": name, "results_by_partition": partitions} for name, partitions in topics.items()]
+
+
+ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn)
+
+
+# ---
+# AddOffsetsToTxn: positions of a group are about to be a part of a producer's transaction.
+
+
+def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
+    """Add the partition with the group's positions to the transaction."""
+    body = request.body
+
+    def add() -> None:
+        coordinator = broker.transactions.coordinator
+        place = OFFSETS_TOPIC, broker.groups.partition_of(body.group_id)
+        coordinator.add_partitions(body.transactional_id, ProducerId(body.producer_id, body.producer_epoch), [place])
+
+    return {"throttle_time": 0, "error_code": code_of(add, fenced=fenced_code(request.api_version, _FENCED_SINCE))}
+
+
+ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn)
+
+
+# ---
+# TxnOffsetCommit: positions of a group that count when the producer's transaction is committed.
+
+
+def txn_offset_commit(request: Request, broker: Broker) -> Fields:
+    """Keep the positions, on the device, until the transaction ends."""
+    requested, code = RequestedPositions(request, broker), ErrorCode.none
+    if requested.positions:
+        code = code_of(lambda: _keep(request, broker, requested), fenced=ErrorCode.invalid_producer_epoch)
+    return {"throttle_time": 0, "topics": requested.topics(code)}
+
+
+def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> None:
+    body, groups = request.body, broker.groups
+    producer = ProducerId(body.producer_id, body.producer_epoch)
+    hosted, number = broker.metadata.fresh_topic(OFFSETS_TOPIC), groups.partition_of(body.group_id)
+    # a new coordinator of the groups would not know of positions that are appended now
+    check_led = groups.fence(number)
+    check_open = broker.transactions.fence(body.transactional_id, producer, (OFFSETS_TOPIC, number))
+
+    def fence(snapshot: Snapshot) -> None:
+        check_led(snapshot)
+        check_open(snapshot)
+
+    def append(changes: GroupChanges) -> None:
+        records = [(encode_key(key), encode_position(each) if each else None) for key, each in changes]
+        hosted.append_run(number, own_batch(records, broker.clock(), producer), fence)
+
+    groups.offsets.commit_in_transaction(
+        body.group_id,
+        requested.positions,
+        producer.id,
+        append,
+        member_id=request.get("member_id", ""),
+        instance_id=request.get("group_instance_id"),
+        generation=request.get("generation_id", -1),
+    )
+
+
+TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", 0, 3, txn_offset_commit)
+
+
+# ---
+# EndTxn: commit or abort a producer's transaction.
+
+
+def end_txn(request: Request, broker: Broker) -> Fields:
+    """Respond when the decision is on the device; by then it is visible, unless a partition's storage fails."""
+    body = request.body
+    producer = ProducerId(body.producer_id, body.producer_epoch)
+    code = code_of(
+        lambda: broker.transactions.coordinator.end(body.transactional_id, producer, is_committed=body.committed),
+        fenced=fenced_code(request.api_version, _FENCED_SINCE),
+    )
+    return {"throttle_time": 0, "error_code": code}
+
+
+END_TXN = Api(26, "EndTxn", 0, 3, end_txn)
+
+
+# ---
+# WriteTxnMarkers: ends hanging transactions, for `kafka-transactions abort` (KIP-664).
+#
+# The coordinators of gateways write their markers themselves. So this request comes from an administrator's tool; a
+# transaction that has a coordinator is refused, since that may have decided otherwise.
+
+
+_MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
+
+
+def write_txn_markers(request: Request, broker: Broker) -> Fields:
+    """The code of each marker in each partition."""
+    return {
+        "markers": [
+            {"producer_id": several[0].producer_id, "topics": _written(broker, several)}
+            for several in grouped(request.body.markers, _MARKER).values()
+        ]
+    }
+
+
+def _written(broker: Broker, markers: Sequence[Any]) -> list[Fields]:
+    """Write one marker in all places where a request has it."""
+    places = once(
+        (topic.name, number, None) for each in markers for topic in each.topics for number in topic.partition_indexes
+    )
+    return [
+        {
+            "name": name,
+            "partitions": [
+                {"partition_index": number, "error_code": _marker_code(broker, markers[0], name, number)}
+                for number in numbers
+            ],
+        }
+        for name, numbers in places.items()
+    ]
+
+
+def _marker_code(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
+    try:
+        return _write(broker, requested, topic, number)
+    except TransactionRefusedError as refused:
+        return refused.code
+    except Exception as error:
+        return error_code(error)
+
+
+def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
+    hosted = broker.metadata.fresh_topic(topic)
+    partition = hosted.partition(number)
+    known = next((each for each in partition.producers() if each["producer_id"] == requested.producer_id), None)
+    if known is None or known["transaction_first_offset"] < 0:
+        # nothing is open: it may be a repeated request
+        return ErrorCode.none
+    if requested.producer_epoch < known["producer_epoch"]:
+        return ErrorCode.invalid_producer_epoch
+    if requested.coordinator_epoch < known["coordinator_epoch"]:
+        return ErrorCode.transaction_coordinator_fenced
+    run = marker(
+        requested.producer_id,
+        requested.producer_epoch,
+        broker.clock(),
+        is_committed=requested.transaction_result,
+        coordinator_epoch=requested.coordinator_epoch,
+    )
+
+    def check(snapshot: Snapshot) -> None:
+        broker.transactions.check_hangs(requested.producer_id, (topic, number))
+        if any(
+            own.producer_id == requested.producer_id and number in own.partitions
+            for own in snapshot.producer_transactions.values()
+        ):
+            raise TransactionRefusedError(ErrorCode.invalid_txn_state)
+
+    hosted.end_transaction({number: run}, check, timeout_s=OWN_WAIT_S)[number].result()
+    broker.fetches.appended(partition)
+    return ErrorCode.none
+
+
+WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1, write_txn_markers)
+
+#: The APIs of this module.
+APIS = (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN, WRITE_TXN_MARKERS)

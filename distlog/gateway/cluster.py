@@ -1,0 +1,339 @@
+"""The gateways of a root: their ids and leases, and which of them runs the tasks of maintenance."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import ipaddress
+import logging
+import os
+import platform
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distlog.core.errors import DistlogError
+from distlog.core.groups.group_log import GroupLog, GroupState, Member
+from distlog.core.groups.membership import FREQUENT, Membership
+from distlog.core.log_manager.log_manager import STOP_TIMEOUT_S, LogManager, Metric
+from distlog.core.log_manager.scheduler import Scheduler, TaskRun
+from distlog.core.storage.storage import Storage
+from distlog.core.times import elapsed_s
+
+# ---
+# One of the gateways of a root: its id, its address, and its name in the gateways' group.
+
+
+_NAME = re.compile(
+    r"gateway (?P<id>[0-9]{1,9}) at (?P<host>\S{1,255}):(?P<port>[0-9]{1,5}) on (?P<machine>\S{1,255})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A gateway as clients see it, a broker; `machine` names the machine that its loopback addresses belong to."""
+
+    id: int
+    host: str
+    port: int
+    machine: str
+
+    def __str__(self) -> str:
+        return f"gateway {self.id} at {self.host}:{self.port} on {self.machine}"
+
+    @classmethod
+    def parse(cls, name: str) -> Node | None:
+        """The gateway with this name; None if it is no gateway's."""
+        match = _NAME.fullmatch(name)
+        if match is None or int(match["port"]) > 65535:
+            return None
+        return cls(int(match["id"]), match["host"], int(match["port"]), match["machine"])
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Its host, port and machine: two processes cannot both listen there."""
+        return self.host, self.port, self.machine
+
+    def is_reached_from(self, machine: str) -> bool:
+        """True if the clients of a gateway on `machine` can reach it: a loopback address is of one machine."""
+        return self.machine == machine or not _is_loopback(self.host)
+
+
+def this_machine() -> str:
+    """The name of this machine, without spaces."""
+    return re.sub(r"\s", "-", platform.node())[:255] or "localhost"
+
+
+def advertised(host: str, port: int) -> tuple[str, int]:
+    """The address of a listener for other machines: with the machine's name, if `host` is all addresses."""
+    is_any = host in {"0.0.0.0", "::", ""}
+    return (this_machine() if is_any else host), port
+
+
+def free_id(used: Collection[int]) -> int:
+    """The lowest id that no gateway has."""
+    return next(number for number in range(len(used) + 1) if number not in used)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# ---
+# The lease of a gateway, by which it is one of the gateways of a root, and holds some partitions of their groups.
+#
+# The gateways are a group of followers (distlog.core.groups) in the root's own folder, which share the partitions
+# of `__consumer_offsets`: each of them beats, and the partitions of a dead one go to the others. No clock is
+# compared with another's. The lease tells people and clients which gateway to ask. The epoch of the partition keeps
+# a gateway that lost it from committing (distlog.gateway.leadership).
+
+
+#: The group of the gateways is no topic's.
+ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
+
+_log = logging.getLogger("distlog.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The state at the last look; `term` grows when everything held before must be loaded anew."""
+
+    nodes: tuple[Node, ...] = ()
+    holders: Mapping[int, Node] = field(default_factory=dict)
+    held_partitions: frozenset[int] = frozenset()
+    term: int = 0
+
+
+class GatewayLease:
+    """This gateway among those of `root`. One thread calls `sync` and `leave`, any thread the rest.
+
+    `node_id` is the id that it wants, or None for the lowest free one.
+    """
+
+    def __init__(
+        self,
+        root: Storage,
+        node_id: int | None,
+        lease_s: float,
+        *,
+        clock: Callable[[], float] = elapsed_s,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        log: GroupLog | None = None,
+    ) -> None:
+        self._log = log or GroupLog(root, ROOT_ID, GATEWAYS_GROUP, clock=clock)
+        self._wanted_id, self._view = node_id, _View()
+        self.node = Node(node_id or 0, "", 0, "")
+        self._member = Membership(self._log, self._name, None, lease_s, FREQUENT, clock, new_id)
+        self._has_begun, self._unreachable = False, set[Node]()
+
+    def be_at(self, host: str, port: int, machine: str) -> None:
+        """Set the address where it listens, before the first `sync`."""
+        self.node = Node(self.node.id, host, port, machine)
+
+    def sync(self, partitions: int, pending: Collection[int]) -> bool:
+        """Send a heartbeat, and share `partitions` with the other gateways; whether anything changed for this one.
+
+        A partition that another gateway should have is given up when it is not `pending` any more. The first time, a
+        gateway at the same address counts as dead: its port is ours. Raises StorageError,
+        CommitConflictError, CommitStateUnknownError.
+        """
+        before, member = self._view, self._member
+        if not self._has_begun:
+            self._log.commit(self._log.load(), self._without_predecessor)
+            self._has_begun = True
+        was_lapsed, joins = member.is_lapsed, member.joins
+        member.sync(partitions, lambda number, added: 0, pending)
+        is_new = was_lapsed or member.joins != joins
+        state = member.state
+        assert state is not None
+        nodes = {each.id: node for each in state.members if (node := Node.parse(each.name)) is not None}
+        self.node = nodes.get(member.id, self.node)
+        self._warn_of_unreachable(nodes.values())
+        self._view = _View(
+            tuple(sorted(nodes.values(), key=lambda node: node.id)),
+            {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
+            frozenset(member.owned.keys() - set(member.leaving)),
+            before.term + is_new,
+        )
+        return (before.held_partitions, before.term) != (self._view.held_partitions, self._view.term)
+
+    def due_s(self, pending: Collection[int]) -> float:
+        """The seconds until `sync` should be called; 0 if at once."""
+        return self._member.due_s(pending)
+
+    def leave(self) -> None:
+        """Give all of it to the other gateways at once. Raises the errors of `sync`."""
+        self._view = dataclasses.replace(self._view, held_partitions=frozenset(), term=self._view.term + 1)
+        self._member.leave()
+
+    @property
+    def is_lapsed(self) -> bool:
+        """True if other gateways may hold its partitions by now."""
+        return self._member.is_lapsed
+
+    @property
+    def held_partitions(self) -> frozenset[int]:
+        """The partitions that it coordinates now."""
+        return frozenset() if self.is_lapsed else self._view.held_partitions
+
+    @property
+    def term(self) -> int:
+        """A number that grows when the lease had lapsed: older knowledge of its partitions may be outdated."""
+        return self._view.term
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The live gateways that clients of this one can reach, itself included, by id."""
+        others = (node for node in self._view.nodes if node.place != self.node.place)
+        reachable = [node for node in others if node.is_reached_from(self.node.machine) and node.id != self.node.id]
+        return sorted([*reachable, self.node], key=lambda node: node.id)
+
+    def holder(self, partition: int) -> Node | None:
+        """The gateway that coordinates a partition; None if there is none now that clients of this one can reach."""
+        if self._is_mine(partition):
+            return self.node if partition in self.held_partitions else None
+        holder = self._view.holders.get(partition)
+        return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
+
+    def leader(self, topic_id: str, partition: int) -> Node:
+        """The gateway that clients should ask for the records of a partition: each gateway names the same one.
+
+        Every gateway would do. But the batches of one client must not overtake each other on two ways, and a fetch
+        waits where the appends are.
+        """
+        nodes = self.nodes
+        return nodes[0] if len(nodes) == 1 else max(nodes, key=lambda node: _weight(topic_id, partition, node))
+
+    def _warn_of_unreachable(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if node not in self._unreachable and not node.is_reached_from(self.node.machine):
+                self._unreachable.add(node)
+                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", node)
+
+    def _is_mine(self, partition: int) -> bool:
+        holder = self._view.holders.get(partition)
+        return holder is not None and holder.id == self.node.id
+
+    def _name(self, others: Sequence[Member]) -> str:
+        used = {node.id for other in others if (node := Node.parse(other.name)) is not None}
+        wanted = self.node.id if self._has_name else self._wanted_id
+        number = free_id(used) if wanted is None or wanted in used else wanted
+        return str(dataclasses.replace(self.node, id=number))
+
+    @property
+    def _has_name(self) -> bool:
+        return bool(self._member.id)
+
+    def _without_predecessor(self, state: GroupState) -> GroupState | None:
+        predecessors = {each.id for each in state.members if _place(each) == self.node.place}
+        if not predecessors:
+            return None
+        members = tuple(each for each in state.members if each.id not in predecessors)
+        owners = {number: owner for number, owner in state.owners.items() if owner not in predecessors}
+        return dataclasses.replace(state, members=members, owners=owners)
+
+
+def _place(member: Member) -> tuple[str, int, str] | None:
+    node = Node.parse(member.name)
+    return None if node is None else node.place
+
+
+def _weight(topic_id: str, partition: int, node: Node) -> bytes:
+    """Rendezvous hashing: when a gateway comes or goes, few partitions move."""
+    return hashlib.blake2b(f"{topic_id}/{partition}/{node.id}".encode(), digest_size=8).digest()
+
+
+# ---
+# The LogManager's tasks beside a gateway: of the gateways of a root that maintain it, one runs them at a time.
+#
+# That saves work and requests. A lease does not keep a task from running twice at once, after a pause of its process.
+# So each task must allow that (see distlog.core.log_manager.log_tasks).
+
+
+MAINTENANCE_GROUP = "maintenance"
+#: Tasks take minutes, and wait for minutes: another gateway may begin as much later.
+LEASE_S = 60.0
+
+
+class TaskLease:
+    """The lease of the process that runs the tasks; one thread calls `keep` and `leave`."""
+
+    def __init__(
+        self,
+        root: Storage,
+        *,
+        lease_s: float = LEASE_S,
+        clock: Callable[[], float] = elapsed_s,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        name = f"{os.getpid()} on {this_machine()}"
+        log = GroupLog(root, ROOT_ID, MAINTENANCE_GROUP, clock=clock)
+        self._member = Membership(log, lambda others: name, None, lease_s, FREQUENT, clock, new_id)
+
+    @property
+    def is_held(self) -> bool:
+        """True if this process runs the tasks now."""
+        return bool(self._member.owned) and not self._member.is_lapsed
+
+    def keep(self) -> None:
+        """Take or keep the lease, if it is time; an error is logged, and the lease lapses unless it passes."""
+        try:
+            if self._member.due_s(()) <= 0:
+                self._member.sync(1, lambda number, added: 0, ())
+        except DistlogError as error:
+            _log.warning("the lease of the tasks could not be renewed: %s", error)
+
+    def leave(self) -> None:
+        """Let another process run the tasks at once."""
+        try:
+            self._member.leave()
+        except DistlogError as error:
+            _log.warning("other processes wait for the lease of the tasks to end: %s", error)
+
+
+class Maintenance:
+    """The tasks of `root` in threads, while this process has their lease. `settings` are Kafka's broker settings.
+
+    `on_run` is that of the LogManager. Raises the errors of LogManager.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        settings: Mapping[str, object],
+        storage_options: Mapping[str, Any],
+        on_run: Callable[[TaskRun], None],
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.lease = TaskLease(Storage(root, storage_options), lease_s=lease_s)
+        self._manager = LogManager(
+            root,
+            config=settings,
+            storage_options=storage_options,
+            on_run=on_run,
+            may_run=lambda: self.lease.is_held,
+        )
+        self._scheduler = Scheduler()
+        self._scheduler.schedule("maintenance-lease", self.lease.keep, delay_ms=0, period_ms=int(lease_s * 1000 / 20))
+
+    def start(self) -> None:
+        """Begin the threads; returns at once."""
+        self._scheduler.start()
+        self._manager.start()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """End the threads; returns False if some task still runs, and is abandoned."""
+        ended = self._manager.stop(timeout_s)
+        self._scheduler.stop(timeout_s)
+        self.lease.leave()
+        return ended
+
+    def metrics(self) -> list[Metric]:
+        """The metrics of the LogManager, and whether this process runs the tasks."""
+        about, is_held = "1 if this gateway runs the tasks of the root", float(self.lease.is_held)
+        return [Metric("distlog_gateway_maintains", "gauge", about, [({}, is_held)]), *self._manager.metrics()]

@@ -1,1 +1,0 @@
-"""Appends on object stores: gathered from all connections, and committed together."""

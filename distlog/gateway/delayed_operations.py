@@ -1,0 +1,383 @@
+"""Requests that wait: fetches for records, appends for a partition's lock (Kafka's purgatories)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from distlog.core.errors import DistlogError
+from distlog.gateway.server.fairness import Share
+from distlog.gateway.server.request import Request
+from distlog.gateway.topics.partition import SHORT_WAIT_S, Partition, VisibleEnd
+
+# ---
+# The memory of records in responses that clients have not taken yet.
+
+
+#: A fetch gets at most this share of the rest, or these bytes: a few slow clients cannot have all.
+_MEMORY_SHARE = 4
+_SMALLEST_BYTES = 64 << 10
+
+
+class FetchMemory:
+    """`limit` bytes, for many threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self.used, self._lock = limit, 0, threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        """Take up to so many bytes before they are read; returns how many: 0 if slow clients have all."""
+        with self._lock:
+            left = max(self._limit - self.used, 0)
+            size = min(wanted, max(left // _MEMORY_SHARE, min(left, _SMALLEST_BYTES)))
+            self.used += size
+            return size
+
+    def give_back(self, size: int) -> None:
+        """Give back bytes that were not read, or were sent. Negative: more was read, as one large batch."""
+        with self._lock:
+            self.used -= size
+
+
+# ---
+# Requests that wait, whatever they wait for.
+
+
+_log = logging.getLogger("distlog.gateway")
+#: A look takes at most a tenth of the time, while pauses are not at their longest.
+_SHARE = 10
+
+Delayed = TypeVar("Delayed")
+
+
+class _Purgatory(ABC, Generic[Delayed]):
+    """All requests that wait for one kind of event, for many threads; `again` has a request handled again.
+
+    While there are any, a thread called `name` looks now and then, with pauses of `shortest_s` to `longest_s`.
+    """
+
+    def __init__(self, name: str, again: Callable[[Request], None], shortest_s: float, longest_s: float) -> None:
+        self._name, self._again, self._shortest_s, self._longest_s = name, again, shortest_s, longest_s
+        self._lock = threading.Lock()
+        self._waiting: dict[Delayed, None] = {}
+        self._changed, self.is_stopped = threading.Event(), False
+        self._thread = threading.Thread(target=self._look_now_and_then, name=name, daemon=True)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have all waiting requests answered now, and later ones at once."""
+        self.is_stopped = True
+        self._changed.set()
+        self._wake_all()
+
+    @abstractmethod
+    def _wake_all(self) -> None:
+        """Have all waiting requests handled again."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Have requests handled again that need not wait any more."""
+
+    def _look_now_and_then(self) -> None:
+        while not self.is_stopped:
+            if not self._waiting:
+                self._changed.wait()
+                self._changed.clear()
+                continue
+            begun_s = time.monotonic()
+            try:
+                self._look()
+            except Exception:
+                _log.exception("a look of %s failed", self._name)
+            duration_s = time.monotonic() - begun_s
+            time.sleep(min(max(self._shortest_s, _SHARE * duration_s), self._longest_s))
+
+
+# ---
+# Fetches that wait for records: Kafka's purgatory of DelayedFetch.
+#
+# An append through this gateway wakes the fetches that it completes. Appends of other processes are found by a look
+# now and then.
+
+
+#: How often the ends of local logs are read while fetches wait. Also after a look that took long, no fetch must wait
+#: much longer than it asked for.
+_LOOK_S, _LONGEST_PAUSE_S = 0.02, 1.0
+#: The most partitions that are watched for fetches, each as often as fetches wait for it.
+_MOST_WATCHED = 200_000
+#: The most fetches of a client that an append looks at before its own client has the response.
+_MOST_WOKEN = 16
+
+
+@dataclass(slots=True, eq=False)
+class DelayedFetch:
+    """A fetch that waits until `missing` bytes have come, or until `deadline_s` of the monotonic clock.
+
+    `seen` has the end that it has looked at, by partition.
+    """
+
+    request: Request
+    deadline_s: float
+    committed: bool
+    missing: int = 0
+    seen: dict[Partition, VisibleEnd] = field(default_factory=dict)
+    is_waiting: bool = False
+    #: The partitions that it is registered for: none if too many are watched already.
+    watched: tuple[Partition, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """True if it must be answered now, with the records that are there."""
+        return time.monotonic() >= self.deadline_s
+
+    def is_complete(self, ends: Ends) -> bool:
+        """True if enough has come since, or a partition cannot be read any more, which is an error to answer."""
+        grown = 0
+        for partition in self.watched:
+            more = self._growth(partition, ends)
+            if more is None:
+                return True
+            grown += more
+        return grown > 0 and grown >= self.missing
+
+    def is_complete_by(self, partition: Partition, ends: Ends) -> bool:
+        """True if the new records of this partition alone are enough."""
+        grown = self._growth(partition, ends)
+        return grown is None or (grown > 0 and grown >= self.missing)
+
+    def _growth(self, partition: Partition, ends: Ends) -> int | None:
+        """The bytes of new records; None if the partition cannot be read any more."""
+        now, before = ends.end(partition, self.committed), self.seen.get(partition)
+        if before is None:
+            return 0
+        if now is None or now.offset < before.offset:
+            return None
+        # a merge makes a log smaller: new records count as a byte at least
+        return max(now.log_bytes - before.log_bytes, 1) if now.offset > before.offset else 0
+
+
+class Ends:
+    """The ends of partitions during one look: each is read once, however many fetches wait for it."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[Partition, bool], VisibleEnd | None] = {}
+
+    def end(self, partition: Partition, committed: bool) -> VisibleEnd | None:
+        """The end of what consumers may see; None for a partition that cannot be read."""
+        key = partition, committed
+        if key not in self._ends:
+            self._ends[key] = _end_of(partition, committed)
+        return self._ends[key]
+
+
+class DelayedFetches(_Purgatory[DelayedFetch]):
+    """All fetches that wait, for many threads; `again` has a request handled again.
+
+    An append wakes a few fetches itself, and leaves others to the thread that looks. A fetch of a client that has too
+    many partitions watched already waits for its time, and gets the records then.
+    """
+
+    def __init__(self, again: Callable[[Request], None], refresh_ms: int) -> None:
+        super().__init__("delayed-fetches", again, _LOOK_S, _LONGEST_PAUSE_S)
+        self._refresh_ms = refresh_ms
+        self._of: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
+        self._watched = Counter[Share]()
+
+    def _wake_all(self) -> None:
+        self._wake(list(self._waiting))
+
+    def wait(self, delayed: DelayedFetch) -> bool:
+        """Have `delayed` wait; False if it must not, since enough has come meanwhile, or it is over."""
+        with self._lock:
+            if self.is_stopped or delayed.is_over:
+                return False
+            delayed.is_waiting = True
+            self._waiting[delayed] = None
+            self._watch(delayed)
+        self._changed.set()
+        if not delayed.watched:
+            return True
+        # records that came between its look and its wait have woken no fetch
+        return not (delayed.is_complete(Ends()) and self._has_claimed(delayed))
+
+    def forget(self, delayed: DelayedFetch) -> None:
+        """Watch nothing for a fetch any more: it is handled now."""
+        if not delayed.watched:
+            return
+        owner = _owner(delayed)
+        with self._lock:
+            self._watched[owner] -= len(delayed.watched)
+            if not self._watched[owner]:
+                del self._watched[owner]
+            for partition in delayed.watched:
+                of_partition = self._of[partition]
+                del of_partition[delayed]
+                if not of_partition:
+                    del self._of[partition]
+            delayed.watched = ()
+
+    def appended(self, partition: Partition) -> None:
+        """Wake fetches that are complete now; called after each append."""
+        if partition not in self._of:
+            return
+        ends, of_share, waiting = Ends(), Counter[Share](), list[DelayedFetch]()
+        with self._lock:
+            for each in self._of.get(partition, ()):
+                of_share[each.request.share] += 1
+                if each.is_waiting and of_share[each.request.share] <= _MOST_WOKEN:
+                    waiting.append(each)
+        self._wake([each for each in waiting if each.is_complete_by(partition, ends)])
+
+    def _wake(self, fetches: list[DelayedFetch]) -> None:
+        for delayed in fetches:
+            if self._has_claimed(delayed):
+                self._again(delayed.request)
+
+    def _has_claimed(self, delayed: DelayedFetch) -> bool:
+        """Have it wait no more; False if another thread has done so. Its own handler forgets what it watched."""
+        with self._lock:
+            if not delayed.is_waiting:
+                return False
+            delayed.is_waiting = False
+            del self._waiting[delayed]
+            return True
+
+    def _watch(self, delayed: DelayedFetch) -> None:
+        left, owner = _MOST_WATCHED - self._watched.total(), _owner(delayed)
+        # each client has half of what others leave
+        if self._watched[owner] + len(delayed.seen) > (left + self._watched[owner]) // 2:
+            return
+        delayed.watched = tuple(delayed.seen)
+        self._watched[owner] += len(delayed.watched)
+        for partition in delayed.watched:
+            self._of[partition][delayed] = None
+
+    def _look(self) -> None:
+        """Wake fetches that are over, or completed by other processes, or whose client is gone."""
+        with self._lock:
+            waiting, partitions = list(self._waiting), list(self._of)
+        for topic in {partition.fresh for partition in partitions if not partition.fresh.is_local}:
+            # the fetches that wake up answer with the error
+            with suppress(DistlogError, OSError):
+                topic.refresh(self._refresh_ms)
+        ends = Ends()
+        self._wake(
+            [
+                each
+                for each in waiting
+                if each.is_over or each.request.is_gone or (each.watched and each.is_complete(ends))
+            ]
+        )
+
+
+def _owner(delayed: DelayedFetch) -> Share:
+    share = delayed.request.share
+    return share.part_of or share
+
+
+def _end_of(partition: Partition, committed: bool) -> VisibleEnd | None:
+    try:
+        return partition.visible_end(committed=committed)
+    except (DistlogError, OSError):
+        return None
+
+
+# ---
+# Produce requests that wait for a partition's lock, which another process or thread holds.
+#
+# No handler waits with them, so a partition whose lock is held for long holds up its own producers alone.
+
+
+#: How often locks are looked at while requests wait, also after a look that took long since the machine was busy.
+_APPEND_LOOK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1
+
+
+@dataclass(slots=True, eq=False)
+class DelayedAppend:
+    """A produce request that waits for locks of partitions, or until `deadline_s` of the monotonic clock.
+
+    `waits_for` has for each partition whether it waits to flush, or else to append. `state` is the handler's.
+    """
+
+    request: Request
+    deadline_s: float
+    state: Any
+    is_needed: bool
+    waits_for: dict[Partition, bool] = field(default_factory=dict)
+    is_waiting: bool = False
+
+    @property
+    def is_dropped(self) -> bool:
+        """True if its client is gone, so that the rest of it need not be appended."""
+        return self.request.is_gone and not self.is_needed
+
+    @property
+    def is_over(self) -> bool:
+        """True if it must be answered now, with an error where it has not appended."""
+        return time.monotonic() >= self.deadline_s or self.is_dropped
+
+
+class DelayedAppends(_Purgatory[DelayedAppend]):
+    """All produce requests that wait for locks, for many threads; `again` has a request handled again."""
+
+    def __init__(self, again: Callable[[Request], None]) -> None:
+        super().__init__("delayed-appends", again, _APPEND_LOOK_S, _LONGEST_APPEND_PAUSE_S)
+        self._of = Counter[Partition]()
+
+    def _wake_all(self) -> None:
+        self._wake(lambda _: True)
+
+    def max_wait_s(self, partition: Partition) -> float:
+        """The seconds that a handler may wait for a lock of this partition: none if requests wait for it already."""
+        return 0 if partition in self._of else SHORT_WAIT_S
+
+    def wait(self, delayed: DelayedAppend, waits_for: Mapping[Partition, bool]) -> bool:
+        """Have `delayed` wait for these locks; False if it must not, since it is over."""
+        with self._lock:
+            if self.is_stopped or delayed.is_over:
+                return False
+            delayed.is_waiting, delayed.waits_for = True, dict(waits_for)
+            self._waiting[delayed] = None
+            self._of.update(delayed.waits_for.keys())
+        self._changed.set()
+        return True
+
+    def _wake(self, is_due: Callable[[DelayedAppend], bool]) -> None:
+        """Have the due requests handled again, in the order in which they came."""
+        with self._lock:
+            due = [delayed for delayed in self._waiting if is_due(delayed)]
+            for delayed in due:
+                delayed.is_waiting = False
+                del self._waiting[delayed]
+                self._of.subtract(delayed.waits_for.keys())
+                self._of = +self._of
+        for delayed in due:
+            self._again(delayed.request)
+
+    def _look(self) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        awaited = {each for delayed in waiting for each in delayed.waits_for.items()}
+        free = {(partition, flush) for partition, flush in awaited if _is_free(partition, flush)}
+        self._wake(lambda delayed: delayed.is_over or not free.isdisjoint(delayed.waits_for.items()))
+
+
+def _is_free(partition: Partition, flush: bool) -> bool:
+    try:
+        return partition.is_free(flush=flush)
+    except Exception:
+        # the request that waits for it tries again, and answers with the error
+        return True

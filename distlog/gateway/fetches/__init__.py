@@ -1,1 +1,0 @@
-"""Fetches that wait for records, and the memory of those that are answered."""

@@ -1,0 +1,751 @@
+"""One consumer group by Kafka's classic protocol: its members agree on a generation, and the leader assigns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import inf
+from typing import Any
+
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.protocol.messages import ErrorCode
+
+# ---
+# The requests of members and the replies of the coordinator, independent of protocol versions.
+
+
+#: The names of a member's protocols, the preferred one first, with its subscription under each.
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+class GroupRefusedError(Exception):
+    """The coordinator refuses a member's request, with this code of Kafka's."""
+
+    def __init__(self, code: ErrorCode, member_id: str = "") -> None:
+        super().__init__(code.name)
+        self.code, self.member_id = code, member_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A client wants to be a member, or to stay one; times are in ms. Without a `member_id` it is a new one.
+
+    `instance_id` makes it static (KIP-345). With `must_know_id` it gets its id first, and joins with that (KIP-394).
+    """
+
+    member_id: str = ""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    must_know_id: bool = False
+    may_skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """A member as the leader sees it: with its subscription under the chosen protocol."""
+
+    id: str
+    instance_id: str | None
+    subscription: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinReply:
+    """A member of `generation`, or an error. Only the leader learns of the `members`: it assigns."""
+
+    error: ErrorCode = ErrorCode.none
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    """A member of `generation` asks for its assignment; the leader brings the `assignments` of all."""
+
+    member_id: str
+    instance_id: str | None = None
+    generation: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncReply:
+    """A member's assignment, or an error."""
+
+    error: ErrorCode = ErrorCode.none
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+AnswerJoin = Callable[[JoinReply], None]
+AnswerSync = Callable[[SyncReply], None]
+
+
+# ---
+# The stored form of a group: enough for its members to go on after the gateway was killed, without a rebalance.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecord:
+    """A member as it is stored: with its subscription under the chosen protocol only. Times are in ms."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A group at the start of a generation; `since_ms` (ms since 1970) is the time of its last change of state."""
+
+    group: str
+    protocol_type: str
+    generation: int
+    protocol: str | None = None
+    leader: str | None = None
+    since_ms: int
+    members: tuple[MemberRecord, ...] = ()
+
+
+# ---
+# The members of one group, their protocols, and their leader.
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicMember:
+    """A member of a group. While a join or a sync of it waits for the others, its session does not expire.
+
+    `expires_at` is by the coordinator's clock, in ms. A new member may wait for its first generation until then.
+    """
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    is_new: bool = False
+    expires_at: float = inf
+    join: AnswerJoin | None = None
+    sync: AnswerSync | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if it waits for the others, after its first generation."""
+        return not self.is_new and (self.join is not None or self.sync is not None)
+
+    def subscription(self, protocol: str | None) -> bytes:
+        """Its subscription under this protocol."""
+        return dict(self.protocols).get(protocol or "", b"")
+
+    def learn(self, join: Join) -> None:
+        """Take the values of a newer join of the member."""
+        self.protocols, self.client_id, self.client_host = join.protocols, join.client_id, join.client_host
+        self.rebalance_timeout_ms, self.session_timeout_ms = join.rebalance_timeout_ms, join.session_timeout_ms
+
+    def wait_for_join(self, answer: AnswerJoin) -> None:
+        """Answer when all have joined; an older join that still waits is answered now: each gets one answer."""
+        self.answer_join(JoinReply(error=ErrorCode.rebalance_in_progress, member_id=self.id))
+        self.join = answer
+
+    def answer_join(self, reply: JoinReply) -> None:
+        """Answer the join that waits, if one does."""
+        answer, self.join = self.join, None
+        if answer is not None:
+            answer(reply)
+
+    def wait_for_sync(self, answer: AnswerSync) -> None:
+        """Answer when the leader has assigned; an older sync that still waits is answered now."""
+        self.answer_sync(SyncReply(error=ErrorCode.rebalance_in_progress))
+        self.sync = answer
+
+    def answer_sync(self, reply: SyncReply) -> None:
+        """Answer the sync that waits, if one does."""
+        answer, self.sync = self.sync, None
+        if answer is not None:
+            answer(reply)
+
+    def refuse(self, code: ErrorCode) -> None:
+        """Answer its waiting requests with an error."""
+        self.answer_join(JoinReply(error=code, member_id=self.id))
+        self.answer_sync(SyncReply(error=code))
+
+    def record(self, protocol: str | None) -> MemberRecord:
+        """Its stored form."""
+        return MemberRecord(
+            id=self.id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.subscription(protocol),
+            assignment=self.assignment,
+        )
+
+
+class Members:
+    """The members by id, in the order in which they came; static ones by their instance's id too."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, ClassicMember] = {}
+        self._instances: dict[str, str] = {}
+        self.protocol_type: str | None = None
+        self.leader: str | None = None
+
+    def __iter__(self) -> Iterator[ClassicMember]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._by_id
+
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
+        """Take a member in; the first one leads."""
+        self.protocol_type = self.protocol_type if self._by_id else protocol_type
+        self._by_id[member.id] = member
+        if member.instance_id is not None:
+            self._instances[member.instance_id] = member.id
+        self.leader = self.leader or member.id
+
+    def remove(self, member: ClassicMember) -> None:
+        """Remove a member, and answer its waiting requests. If it was the leader, another member is now."""
+        del self._by_id[member.id]
+        if member.instance_id is not None:
+            del self._instances[member.instance_id]
+        if self.leader == member.id:
+            self.leader = next(iter(self._by_id), None)
+        member.refuse(ErrorCode.unknown_member_id)
+
+    def static(self, instance_id: str | None) -> ClassicMember | None:
+        """The static member of this instance."""
+        return self._by_id.get(self._instances.get(instance_id or "", ""))
+
+    def replace(self, old: ClassicMember, new_id: str) -> None:
+        """The instance of a static member restarted: it gets another id, and its old one is fenced."""
+        old.refuse(ErrorCode.fenced_instance_id)
+        leader = new_id if self.leader == old.id else self.leader
+        self._by_id = {new_id if id == old.id else id: member for id, member in self._by_id.items()}
+        old.id, self.leader = new_id, leader
+        self._instances[str(old.instance_id)] = new_id
+
+    def check(self, member_id: str, instance_id: str | None) -> ClassicMember:
+        """The member with these ids; raises GroupRefusedError if there is none, or it was fenced."""
+        if instance_id is not None:
+            current = self._instances.get(instance_id)
+            if current is None:
+                raise GroupRefusedError(ErrorCode.unknown_member_id)
+            if current != member_id:
+                raise GroupRefusedError(ErrorCode.fenced_instance_id)
+        if member_id not in self._by_id:
+            raise GroupRefusedError(ErrorCode.unknown_member_id)
+        return self._by_id[member_id]
+
+    def can_speak(self, protocol_type: str, protocols: Protocols) -> bool:
+        """True if a client with these protocols has one in common with all members."""
+        if not self._by_id:
+            return bool(protocol_type) and bool(protocols)
+        common = self._common()
+        return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
+
+    def chosen_protocol(self) -> str:
+        """The protocol that most members prefer, of the ones that all of them have."""
+        common = self._common()
+        votes = Counter(next(name for name, _ in member.protocols if name in common) for member in self)
+        return votes.most_common(1)[0][0]
+
+    def _common(self) -> Collection[str]:
+        return set.intersection(*({name for name, _ in member.protocols} for member in self))
+
+    def elect_joined_leader(self) -> bool:
+        """Make a member that waits for the generation the leader; returns False if no member waits."""
+        leader = self._by_id.get(self.leader or "")
+        if leader is None or leader.join is None:
+            joined_id = next((member.id for member in self if member.join is not None), None)
+            self.leader = joined_id or self.leader
+            return joined_id is not None
+        return True
+
+    def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        """All of them, as the leader sees them."""
+        return tuple(
+            JoinedMember(id=member.id, instance_id=member.instance_id, subscription=member.subscription(protocol))
+            for member in self
+        )
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest time that a member may take to join again."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+
+# ---
+# How long a group waits for its members to join.
+
+
+#: The least time for members to join, in ms: with none at all, a missing member would keep the timer busy for ever.
+SHORTEST_MS = 100
+
+
+@dataclass(slots=True)
+class Rebalance:
+    """Members join until `deadline`, by the coordinator's clock, in ms.
+
+    The first one of an empty group (Kafka's InitialDelayedJoin, KIP-134) always takes its delay. If a member came
+    meanwhile it waits as long again, up to `left_ms` more, so that members that start together are one generation.
+    """
+
+    deadline: float
+    is_first: bool = False
+    delay_ms: int = 0
+    left_ms: int = 0
+    has_newcomers: bool = False
+
+    @classmethod
+    def first(cls, now: float, delay_ms: int, timeout_ms: int) -> Rebalance:
+        """The rebalance of a group that was empty."""
+        return cls(now + delay_ms, True, delay_ms, max(0, timeout_ms - delay_ms))
+
+    @classmethod
+    def again(cls, now: float, timeout_ms: int) -> Rebalance:
+        """The rebalance of a group that had members: it is over when all of them have joined."""
+        return cls(now + max(timeout_ms, SHORTEST_MS))
+
+    def is_due(self, now: float) -> bool:
+        """True if the group goes on with the members that joined; a first one with newcomers waits longer instead."""
+        if now < self.deadline:
+            return False
+        if self.has_newcomers and self.left_ms > 0:
+            more = min(self.delay_ms, self.left_ms)
+            self.deadline, self.left_ms, self.has_newcomers = now + more, self.left_ms - more, False
+            return more == 0
+        return True
+
+
+# ---
+# One consumer group by Kafka's classic protocol: its members agree on a generation, and the leader assigns.
+#
+# After Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while its
+# members join; CompletingRebalance until the leader has assigned; Stable until a member comes, goes, or changes its
+# subscription. Nothing here waits, reads a clock or does I/O: calls are answered by callbacks, at once or when the
+# other members have come. Not for several threads: the coordinator holds the group's lock.
+
+
+class GroupPhase(Enum):
+    """Kafka's names for the states of a group."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+#: How long a new member may wait for its first generation, in ms; Kafka's NewMemberJoinTimeoutMs.
+NEW_MEMBER_TIMEOUT_MS = 300_000
+
+#: Called when a group was stored, or with the error.
+Stored = Callable[[ErrorCode], None]
+#: Stores a group, and calls back, at once or later; raises nothing.
+SaveGroup = Callable[[GroupRecord, Stored], None]
+
+
+class ClassicGroup:
+    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970 (for stored times)."""
+
+    def __init__(
+        self,
+        id: str,
+        settings: GroupSettings,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], int],
+        new_id: Callable[[], str],
+        save: SaveGroup,
+    ) -> None:
+        self.id, self.settings, self.clock, self.new_id = id, settings, clock, new_id
+        self._wall_clock, self._save = wall_clock, save
+        self.members, self.phase, self.generation = Members(), GroupPhase.EMPTY, 0
+        self.protocol: str | None = None
+        self.since_ms = wall_clock()
+        #: Ids of members that have not joined with them yet, and the deadlines for that.
+        self.promised: dict[str, float] = {}
+        self.rebalance: Rebalance | None = None
+        self._late_syncs, self._sync_deadline = set[str](), inf
+
+    def prepare(self) -> None:
+        """Have all members join again, unless that is under way."""
+        if self.phase in {GroupPhase.PREPARING, GroupPhase.DEAD}:
+            return
+        if self.phase is GroupPhase.COMPLETING:
+            self.refuse_syncs(ErrorCode.rebalance_in_progress)
+        self._late_syncs, self._sync_deadline = set(), inf
+        now, timeout_ms = self.clock(), self.members.rebalance_timeout_ms
+        if self.phase is GroupPhase.EMPTY:
+            self.rebalance = Rebalance.first(now, self.settings.initial_rebalance_delay_ms, timeout_ms)
+        else:
+            self.rebalance = Rebalance.again(now, timeout_ms)
+        self._enter(GroupPhase.PREPARING)
+
+    def complete_if_all_joined(self) -> None:
+        """Begin the next generation if no member is missing."""
+        if self.rebalance is None or self.rebalance.is_first or self.promised:
+            return
+        if all(member.join is not None for member in self.members):
+            self._complete()
+
+    def _complete(self) -> None:
+        """Begin a generation of the members that joined. Static members may be absent; others are removed."""
+        for member in self.members:
+            if member.join is None and member.instance_id is None:
+                self.members.remove(member)
+        if self.members and not self.members.elect_joined_leader():
+            self.rebalance = Rebalance.again(self.clock(), self.members.rebalance_timeout_ms)
+            return
+        self.rebalance = None
+        self.generation += 1
+        if self.members:
+            self._await_assignment()
+        else:
+            self.protocol = None
+            self._enter(GroupPhase.EMPTY)
+            self.save(lambda code: None)
+
+    def _await_assignment(self) -> None:
+        self.protocol = self.members.chosen_protocol()
+        self._enter(GroupPhase.COMPLETING)
+        self._late_syncs = {member.id for member in self.members}
+        self._sync_deadline = self.clock() + self.members.rebalance_timeout_ms
+        for member in self.members:
+            member.is_new = False
+            self.renew(member)
+            member.answer_join(self.join_reply(member))
+
+    def be_stable(self, assignments: Mapping[str, bytes]) -> None:
+        """Send the members their assignments."""
+        self._enter(GroupPhase.STABLE)
+        for member in self.members:
+            member.assignment = assignments.get(member.id, b"")
+            if member.sync is not None:
+                self.renew(member)
+                member.answer_sync(self.sync_reply(member))
+
+    def refuse_syncs(self, code: ErrorCode) -> None:
+        """Nothing was assigned: answer the waiting members with the error."""
+        for member in self.members:
+            member.assignment = b""
+            member.answer_sync(SyncReply(error=code))
+
+    def remove(self, member: ClassicMember) -> None:
+        """Remove a member, and have the others share its partitions."""
+        self.members.remove(member)
+        self.note_synced(member)
+        self.prepare()
+        self.complete_if_all_joined()
+
+    def _enter(self, phase: GroupPhase) -> None:
+        self.phase, self.since_ms = phase, self._wall_clock()
+
+    def join_reply(self, member: ClassicMember, **changes: Any) -> JoinReply:
+        """The reply to a member of this generation, with `changes`; the leader's has all members."""
+        is_leader = member.id == self.members.leader
+        reply = JoinReply(
+            member_id=member.id,
+            generation=self.generation,
+            protocol_type=self.members.protocol_type,
+            protocol=self.protocol,
+            leader=self.members.leader or "",
+            members=self.members.joined(self.protocol) if is_leader else (),
+        )
+        return replace(reply, **changes)
+
+    def sync_reply(self, member: ClassicMember) -> SyncReply:
+        """The reply with a member's assignment."""
+        kind = self.members.protocol_type
+        return SyncReply(protocol_type=kind, protocol=self.protocol, assignment=member.assignment)
+
+    def save(self, done: Stored, assignments: Mapping[str, bytes] | None = None) -> None:
+        """Store the group as it is, or with these assignments; `done` is called when that is durable, or fails."""
+        members = (member.record(self.protocol) for member in self.members)
+        if assignments is not None:
+            members = (replace(member, assignment=assignments.get(member.id, b"")) for member in members)
+        record = GroupRecord(
+            group=self.id,
+            protocol_type=self.members.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.members.leader,
+            since_ms=self.since_ms,
+            members=tuple(members),
+        )
+        self._save(record, done)
+
+    def member_of(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
+        """The member with these ids, if it is of this generation; raises GroupRefusedError if not."""
+        member = self.members.check(member_id, instance_id)
+        if generation != self.generation:
+            raise GroupRefusedError(ErrorCode.illegal_generation)
+        return member
+
+    def renew(self, member: ClassicMember) -> None:
+        """Begin a member's session anew."""
+        if not member.is_new:
+            member.expires_at = self.clock() + member.session_timeout_ms
+
+    def replace(self, member: ClassicMember, new_id: str) -> None:
+        """The instance of a static member restarted, under another id; its sync is awaited as before."""
+        if member.id in self._late_syncs:
+            self._late_syncs.remove(member.id)
+            self._late_syncs.add(new_id)
+        self.members.replace(member, new_id)
+
+    def note_synced(self, member: ClassicMember) -> None:
+        """A member asked for its assignment, or left: its sync is not awaited any more."""
+        self._late_syncs.discard(member.id)
+        if not self._late_syncs:
+            self._sync_deadline = inf
+
+    @property
+    def next_deadline(self) -> float:
+        """The time of the next `expire`, by the clock; `inf` if there is none."""
+        return min(self._deadlines())
+
+    def _deadlines(self) -> Iterator[float]:
+        yield self._sync_deadline
+        yield from self.promised.values()
+        yield from (member.expires_at for member in self.members if not member.is_waiting)
+        if self.rebalance is not None:
+            yield self.rebalance.deadline
+
+    def expire(self) -> None:
+        """End sessions, forget promised ids, and go on without late members, by their deadlines."""
+        now = self.clock()
+        self.promised = {id: until for id, until in self.promised.items() if until > now}
+        late_ids = set(self._late_syncs) if self._sync_deadline <= now else set()
+        for member in self.members:
+            if member.id in late_ids or (member.expires_at <= now and not member.is_waiting):
+                self.remove(member)
+        self.complete_if_all_joined()
+        if self.rebalance is not None and self.rebalance.is_due(now):
+            self._complete()
+
+
+# ---
+# Joins: the checks, and whether a join begins a new generation. The cases of Kafka's JoinGroup.
+
+
+def join(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
+    """Answer a join: when the generation begins, or at once if it changes nothing or is refused."""
+    try:
+        _check(group, request)
+        if request.member_id:
+            _join_known(group, request, answer)
+        else:
+            _join_new(group, request, answer)
+    except GroupRefusedError as refused:
+        answer(JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
+        return
+    group.complete_if_all_joined()
+
+
+def _check(group: ClassicGroup, request: Join) -> None:
+    settings = group.settings
+    if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+        raise GroupRefusedError(ErrorCode.invalid_session_timeout)
+    if group.phase is GroupPhase.DEAD:
+        raise GroupRefusedError(ErrorCode.coordinator_not_available)
+    if not group.members.can_speak(request.protocol_type, request.protocols):
+        raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+    is_member = request.member_id in group.members or group.members.static(request.instance_id) is not None
+    if not is_member and len(group.members) >= settings.max_size:
+        raise GroupRefusedError(ErrorCode.group_max_size_reached)
+
+
+def _join_new(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
+    new_id = f"{request.instance_id or request.client_id}-{group.new_id()}"
+    static = group.members.static(request.instance_id)
+    if static is not None:
+        _replace(group, static, new_id, request, answer)
+    elif request.must_know_id and request.instance_id is None:
+        group.promised[new_id] = group.clock() + request.session_timeout_ms
+        raise GroupRefusedError(ErrorCode.member_id_required, new_id)
+    else:
+        _add(group, new_id, request, answer)
+
+
+def _join_known(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
+    if request.instance_id is None and group.promised.pop(request.member_id, None) is not None:
+        _add(group, request.member_id, request, answer)
+        return
+    member = group.members.check(request.member_id, request.instance_id)
+    has_changed = member.protocols != request.protocols
+    is_leader = member.id == group.members.leader
+    if group.phase is GroupPhase.COMPLETING and not has_changed:
+        # the first answer was lost
+        answer(group.join_reply(member))
+    elif group.phase is GroupPhase.STABLE and not has_changed and not is_leader:
+        answer(group.join_reply(member))
+    else:
+        # a leader that joins again wants to assign anew
+        _wait(group, member, request, answer)
+
+
+def _add(group: ClassicGroup, member_id: str, request: Join, answer: AnswerJoin) -> None:
+    member = ClassicMember(
+        id=member_id,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        protocols=request.protocols,
+        is_new=True,
+        expires_at=group.clock() + NEW_MEMBER_TIMEOUT_MS,
+    )
+    if group.rebalance is not None:
+        group.rebalance.has_newcomers = True
+    group.members.add(member, request.protocol_type)
+    _wait(group, member, request, answer)
+
+
+def _replace(group: ClassicGroup, member: ClassicMember, new_id: str, request: Join, answer: AnswerJoin) -> None:
+    """An instance of a static member restarted: the others go on as they are, if its subscription is the same."""
+    old_id, was_leader = member.id, group.members.leader == member.id
+    group.replace(member, new_id)
+    is_same = group.phase is GroupPhase.STABLE and _keeps_subscription(group, member, request)
+    if not is_same:
+        _wait(group, member, request, answer)
+        return
+    group.renew(member)
+    if was_leader and not request.may_skip_assignment:
+        # an old client would assign anew if it knew that it leads (KIP-814)
+        reply = group.join_reply(member, leader=old_id, members=())
+    else:
+        reply = group.join_reply(member, skip_assignment=was_leader)
+
+    def stored(code: ErrorCode) -> None:
+        answer(reply if code is ErrorCode.none else JoinReply(error=code, member_id=request.member_id))
+
+    group.save(stored, {each.id: each.assignment for each in group.members})
+
+
+def _keeps_subscription(group: ClassicGroup, member: ClassicMember, request: Join) -> bool:
+    """Take the request's values; whether the group's protocol and the member's subscription stay the same."""
+    before = member.subscription(group.protocol)
+    member.learn(request)
+    return group.members.chosen_protocol() == group.protocol and member.subscription(group.protocol) == before
+
+
+def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: AnswerJoin) -> None:
+    member.learn(request)
+    member.wait_for_join(answer)
+    group.prepare()
+
+
+# ---
+# The leader assigns, and each member gets its assignment: Kafka's SyncGroup.
+
+
+def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
+    """Answer with the member's assignment, when the leader has brought it and it is stored."""
+    try:
+        member = _syncing_member(group, request)
+    except GroupRefusedError as refused:
+        answer(SyncReply(error=refused.code))
+        return
+    group.note_synced(member)
+    if group.phase is GroupPhase.STABLE:
+        group.renew(member)
+        answer(group.sync_reply(member))
+        return
+    member.wait_for_sync(answer)
+    if member.id == group.members.leader:
+        _assign(group, request)
+
+
+def _syncing_member(group: ClassicGroup, request: SyncRequest) -> ClassicMember:
+    member = group.member_of(request.member_id, request.instance_id, request.generation)
+    given = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
+    if any(name is not None and name != expected for name, expected in given):
+        raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+    if group.phase is GroupPhase.PREPARING:
+        raise GroupRefusedError(ErrorCode.rebalance_in_progress)
+    return member
+
+
+def _assign(group: ClassicGroup, request: SyncRequest) -> None:
+    """Store the leader's assignments, then send them. A rebalance that begins meanwhile makes them void."""
+    generation = group.generation
+    assignments = {member.id: request.assignments.get(member.id, b"") for member in group.members}
+
+    def stored(code: ErrorCode) -> None:
+        if group.phase is not GroupPhase.COMPLETING or group.generation != generation:
+            return
+        if code is ErrorCode.none:
+            group.be_stable(assignments)
+        else:
+            group.refuse_syncs(code)
+            group.prepare()
+
+    group.save(stored, assignments)
+
+
+# ---
+# Heartbeats, leaves, and the check of commits: Kafka's Heartbeat, LeaveGroup and OffsetCommit.
+
+
+def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    """Renew a member's session; the answer tells whether it should join again."""
+    try:
+        member = group.member_of(member_id, instance_id, generation)
+    except GroupRefusedError as refused:
+        return refused.code
+    group.renew(member)
+    return ErrorCode.rebalance_in_progress if group.phase is GroupPhase.PREPARING else ErrorCode.none
+
+
+def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+    """Remove a member. An administrator removes a static one by its instance alone."""
+    if group.promised.pop(member_id, None) is not None:
+        group.complete_if_all_joined()
+        return ErrorCode.none
+    static = group.members.static(instance_id)
+    try:
+        member = group.members.check(static.id if static and not member_id else member_id, instance_id)
+    except GroupRefusedError as refused:
+        return refused.code
+    group.remove(member)
+    return ErrorCode.none
+
+
+def check_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
+    """Raise GroupRefusedError unless offsets may be committed: by a member, or by any client while there is none."""
+    if group.phase is GroupPhase.EMPTY and generation < 0:
+        return
+    group.renew(group.member_of(member_id, instance_id, generation))
+    if group.phase is GroupPhase.COMPLETING:
+        raise GroupRefusedError(ErrorCode.rebalance_in_progress)

@@ -1,1 +1,0 @@
-"""How far groups have come: positions, and the topic that keeps them."""

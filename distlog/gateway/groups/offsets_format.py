@@ -1,0 +1,298 @@
+"""The records of `__consumer_offsets`, byte for byte Kafka's, and the positions of one group."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from distlog.core.batches.record_batch import COMMIT, CONTROL
+from distlog.core.consumer_offsets import (
+    OFFSETS_TOPIC,
+    FieldReader,
+    OffsetKey,
+    Position,
+    WaitingChanges,
+    decode_offset_key,
+    encode_offset_key,
+    text_field,
+)
+from distlog.core.transaction_state import TopicPartition as TopicPartition
+from distlog.core.transactions.open_transactions import control_type
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, MemberRecord
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.topics.partition import PartitionTail
+
+# ---
+# The topics in a consumer's subscription, as Kafka's ConsumerProtocolSubscription has them first in any version.
+
+
+def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
+    """The topics; None if the bytes, which only clients interpret, are no such subscription."""
+    topics, at = [], 6
+    try:
+        (count,) = struct.unpack_from(">i", subscription, 2)
+        for _ in range(count):
+            (size,) = struct.unpack_from(">h", subscription, at)
+            name = subscription[at + 2 : at + 2 + size]
+            if len(name) != size:
+                return None
+            topics.append(name.decode("utf-8"))
+            at += 2 + size
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)
+
+
+# ---
+# The transactions that end in a partition of `__consumer_offsets`: they may contain positions.
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction that has its end marker in a partition."""
+
+    producer_id: int
+    is_committed: bool
+
+
+def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
+    """The transactions that have ended in a partition since the last look. Raises DistlogError."""
+    for batches in tail.batches():
+        for row in batches.rows[batches.rows["attributes"] & CONTROL != 0]:
+            yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
+
+
+# ---
+# The records of `__consumer_offsets`, byte for byte Kafka's: a broker that gets this topic goes on with its groups.
+#
+# Source: Kafka's GroupMetadataKey and GroupMetadataValue messages; `distlog.core.consumer_offsets` has the positions.
+# Values are written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Records of other kinds (newer
+# groups) stay.
+
+
+_GROUP_KEY = 2
+_VALUE_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """The key of a group's record."""
+
+    group: str
+
+
+def _blob(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+def encode_key(key: OffsetKey | GroupKey) -> bytes:
+    """The bytes of a record's key."""
+    if isinstance(key, OffsetKey):
+        return encode_offset_key(key)
+    return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
+
+
+def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
+    """The subject of a record; None for an unknown kind. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a key", OFFSETS_TOPIC)
+    return GroupKey(reader.text()) if reader.number(">h") == _GROUP_KEY else decode_offset_key(data)
+
+
+def encode_group(record: GroupRecord) -> bytes:
+    """The bytes of a group."""
+    head = struct.pack(">h", _VALUE_VERSION) + text_field(record.protocol_type) + struct.pack(">i", record.generation)
+    names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.since_ms)
+    return head + names + _members(record.members)
+
+
+def _members(members: Sequence[MemberRecord]) -> bytes:
+    parts = [struct.pack(">i", len(members))]
+    for member in members:
+        parts += map(text_field, (member.id, member.instance_id, member.client_id, member.client_host))
+        parts.append(struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms))
+        parts += _blob(member.subscription), _blob(member.assignment)
+    return b"".join(parts)
+
+
+def decode_group(group: str, data: bytes) -> GroupRecord | None:
+    """A group; None in an unknown version. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a group", OFFSETS_TOPIC)
+    version = reader.number(">h")
+    if not 0 <= version <= _VALUE_VERSION:
+        return None
+    return GroupRecord(
+        group=group,
+        protocol_type=reader.text(),
+        generation=reader.number(">i"),
+        protocol=reader.nullable_text(),
+        leader=reader.nullable_text(),
+        since_ms=reader.number(">q") if version > 1 else -1,
+        members=tuple(_member(reader, version) for _ in range(reader.number(">i"))),
+    )
+
+
+def _member(reader: FieldReader, version: int) -> MemberRecord:
+    id, instance = reader.text(), reader.nullable_text() if version > 2 else None
+    client_id, client_host = reader.text(), reader.text()
+    first, second = reader.number(">i"), reader.number(">i") if version > 0 else None
+    return MemberRecord(
+        id=id,
+        instance_id=instance,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=first,
+        session_timeout_ms=first if second is None else second,
+        subscription=reader.blob(),
+        assignment=reader.blob(),
+    )
+
+
+# ---
+# The store of the coordinator's groups and positions: records that survive the gateway.
+
+
+#: A key and its new value; None deletes it.
+GroupChange = tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPosition:
+    """A position that counts when the transaction of its producer is committed."""
+
+    producer_id: int
+    key: OffsetKey
+    position: Position
+
+
+class GroupStore(Protocol):
+    """Keeps changes in the order of a group's calls."""
+
+    def store(self, group: str, changes: Sequence[GroupChange], done: Callable[[ErrorCode], None]) -> None:
+        """Keep changes of one group; `done` is called when they are durable, or with the error."""
+
+
+# ---
+# The positions of one group in each partition, and their expiry.
+
+
+class Positions:
+    """The durable positions of `group`."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._by_partition: dict[TopicPartition, Position] = {}
+        self._waiting = WaitingChanges[TopicPartition, Position]()
+        #: How many changes of each position are on their way into the log; and changes of transactions.
+        self._storing, self._joining = Counter[TopicPartition](), Counter[TopicPartition]()
+        #: The transactions that ended while positions of any were on their way: producer ids, and whether committed.
+        self._ended = list[tuple[int, bool]]()
+
+    def __len__(self) -> int:
+        return len(self._by_partition)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(sorted(self._by_partition))
+
+    def get(self, topic: str, partition: int) -> Position | None:
+        """The position in a partition, if there is one."""
+        return self._by_partition.get((topic, partition))
+
+    def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
+        """Take stored changes; None deletes. They supersede earlier positions of transactions, however these end."""
+        for place, position in changes.items():
+            self._waiting.supersede(place)
+            if position is None:
+                self._by_partition.pop(place, None)
+            else:
+                self._by_partition[place] = position
+
+    def begin_storing(self, places: Iterable[TopicPartition]) -> None:
+        """Changes are on their way into the log."""
+        self._storing += Counter(iter(places))
+
+    def end_storing(self, places: Iterable[TopicPartition]) -> None:
+        """Changes are in the log, or failed."""
+        self._storing -= Counter(iter(places))
+
+    def is_storing(self, places: Iterable[TopicPartition]) -> bool:
+        """True if changes of any of these positions are on their way into the log."""
+        return any(self._storing[place] for place in places)
+
+    def begin_joining(self, places: Iterable[TopicPartition]) -> int:
+        """Positions of a transaction are on their way into the log; returns the `first_end` for `joined`."""
+        self._joining += Counter(iter(places))
+        return len(self._ended)
+
+    def joined(self, producer_id: int, positions: Mapping[TopicPartition, Position], first_end: int) -> None:
+        """Positions of the producer's transaction are in the log; it may have ended already, behind them."""
+        outcome = next((committed for each, committed in self._ended[first_end:] if each == producer_id), None)
+        if outcome is None:
+            self.wait_for(producer_id, positions)
+        elif outcome:
+            self._by_partition.update(positions)
+
+    def end_joining(self, places: Iterable[TopicPartition]) -> None:
+        """Positions of a transaction are in the log, or failed."""
+        self._joining -= Counter(iter(places))
+        if not self._joining:
+            self._ended.clear()
+
+    def is_joining(self, places: Iterable[TopicPartition] | None = None) -> bool:
+        """True if any position, or any of these, is on its way into the log as part of a transaction."""
+        return any(self._joining[place] for place in (self._joining if places is None else places))
+
+    @property
+    def has_pending(self) -> bool:
+        """True if any position depends on the end of a transaction, or will."""
+        return bool(self._joining) or bool(self._waiting)
+
+    @property
+    def pending(self) -> frozenset[TopicPartition]:
+        """The partitions in which the position depends on the end of a transaction."""
+        return self._waiting.keys
+
+    def wait_for(self, producer_id: int, positions: Mapping[TopicPartition, Position]) -> None:
+        """Take positions that count when the transaction of this producer is committed."""
+        for place, position in positions.items():
+            self._waiting.add(producer_id, place, position)
+
+    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
+        """Take, or forget, the positions of a transaction that ended."""
+        self._by_partition.update(self._waiting.end(producer_id, is_committed=is_committed))
+        if self._joining:
+            self._ended.append((producer_id, is_committed))
+
+    def keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
+        """The changes as they are stored."""
+        return [(OffsetKey(self._group, *place), position) for place, position in changes.items()]
+
+    def expired(self, group: ClassicGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+        """The partitions whose positions expire after `retention_ms`, since the group is empty, or since the commit.
+
+        A group with members keeps its positions in the topics that they read (KIP-211), or all if these are unknown.
+        """
+        if group.phase is GroupPhase.EMPTY:
+            since_ms, topics = group.since_ms, frozenset[str]()
+        else:
+            topics_read = read_topics(group)
+            if topics_read is None or group.phase is not GroupPhase.STABLE:
+                return []
+            since_ms, topics = 0, topics_read
+        return [
+            (topic, partition)
+            for (topic, partition), position in self._by_partition.items()
+            if topic not in topics and max(position.commit_ms, since_ms) + retention_ms <= now_ms
+        ]
+
+
+def read_topics(group: ClassicGroup) -> frozenset[str] | None:
+    """The topics that the group's members subscribe to; None if their subscriptions are of an unknown kind."""
+    if group.phase is GroupPhase.EMPTY:
+        return frozenset()
+    if group.members.protocol_type != "consumer":
+        return None
+    topics = [subscribed_topics(member.subscription(group.protocol)) for member in group.members]
+    known = [each for each in topics if each is not None]
+    return frozenset[str]().union(*known) if len(known) == len(topics) else None

@@ -1,0 +1,404 @@
+"""Groups and positions in the topic `__consumer_offsets` of a root, which compaction keeps small."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.consumer_offsets import (
+    OFFSETS_TOPIC,
+    OffsetKey,
+    Position,
+    decode_position,
+    encode_position,
+    offsets_partition,
+    offsets_records,
+)
+from distlog.core.errors import (
+    CorruptRecordError,
+    DistlogError,
+    InvalidRecordError,
+    LeaderFencedError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from distlog.core.reading.fetch import FetchedBatches
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.topics.destinations import Delivery
+from distlog.core.topics.open_topic import create, open
+from distlog.core.topics.topic import Topic
+from distlog.core.topics.writer import Writer
+from distlog.gateway.groups.classic_group import GroupRecord, Stored
+from distlog.gateway.groups.offsets_format import (
+    EndedTransaction,
+    GroupChange,
+    GroupKey,
+    PendingPosition,
+    decode_group,
+    decode_key,
+    encode_group,
+    encode_key,
+    ended_transactions,
+)
+from distlog.gateway.leadership import Leadership, LeaderTopic, OwnCompaction
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
+
+# ---
+# The records of calls go into one writer; each call is answered when all of its records are durable.
+
+
+_gateway_log = logging.getLogger("distlog.gateway")
+_RECORD_OVERHEAD = 100
+#: Bytes that may be on their way: so few that a writer always has room for them, and `append` never waits.
+_MAX_WAITING_BYTES = 8 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Records of one group that are stored together, and their callback; `left` records are still on their way."""
+
+    done: Stored
+    left: int
+    size: int
+    code: ErrorCode = ErrorCode.none
+
+
+class OffsetsBatching:
+    """A writer, and the calls whose records it has, by partition, in order.
+
+    `answer` gets the calls that are over. It must not wait: its caller may hold the lock of a group, and wait for a
+    writer that failed.
+    """
+
+    def __init__(self, topic: LeaderTopic, linger_ms: int, answer: Callable[[Sequence[Call]], None]) -> None:
+        # the first keeps calls and records in the same order; the writer's thread takes only the second
+        self._order, self._lock = threading.RLock(), threading.Lock()
+        self._calls, self._answer = dict[int, deque[Call]](), answer
+        self._waiting_bytes = 0
+        self.has_failed = False
+        self._writer = Writer(topic, linger_ms=linger_ms, on_delivery=self._delivered)
+
+    def append(
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored, too_large: ErrorCode
+    ) -> None:
+        """Put records on their way; never waits, since the writer has room for all that may be on its way.
+
+        `too_large` is the answer if they would never fit, so that a retry is of no use.
+        """
+        size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
+        call = Call(done, len(records), size)
+        with self._order:
+            if not self._has_queued(partition, call, too_large):
+                self._answer([call])
+                return
+            try:
+                for key, value in records:
+                    self._writer.append(value, key=key, partition=partition)
+            except InvalidRecordError as error:
+                if not self._has_refused(partition, call, records, too_large):
+                    self._fail(error)
+            except DistlogError as error:
+                self._fail(error)
+
+    def _has_refused(
+        self, partition: int, call: Call, records: Sequence[tuple[bytes, bytes | None]], too_large: ErrorCode
+    ) -> bool:
+        """Refuse a call whose only record does not fit, after which the writer goes on; False if it has more."""
+        with self._lock:
+            if len(records) != 1 or self.has_failed:
+                return False
+            self._calls[partition].remove(call)
+            self._waiting_bytes -= call.size
+            call.code = too_large
+        self._answer([call])
+        return True
+
+    def _has_queued(self, partition: int, call: Call, too_large: ErrorCode) -> bool:
+        with self._lock:
+            if call.size > _MAX_WAITING_BYTES:
+                call.code = too_large
+                return False
+            if self.has_failed or self._waiting_bytes + call.size > _MAX_WAITING_BYTES:
+                call.code = ErrorCode.coordinator_load_in_progress
+                return False
+            # the call is queued first: where no thread can be started, the writer's `append` delivers
+            self._calls.setdefault(partition, deque()).append(call)
+            self._waiting_bytes += call.size
+            return True
+
+    def _delivered(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self._fail(delivery.error)
+            return
+        with self._lock:
+            over = self._finished(self._calls.get(delivery.partition or 0, deque()), delivery.record_count)
+        self._answer(over)
+
+    def _finished(self, calls: deque[Call], left: int) -> list[Call]:
+        over = []
+        while left and calls:
+            count = min(left, calls[0].left)
+            calls[0].left -= count
+            left -= count
+            if calls[0].left == 0:
+                self._waiting_bytes -= calls[0].size
+                over.append(calls.popleft())
+        return over
+
+    def _fail(self, error: BaseException) -> None:
+        """Fail all calls, since a writer that failed keeps nothing more; some may be durable all the same."""
+        with self._lock:
+            if not self.has_failed:
+                _gateway_log.error("groups were not stored: %s", error)
+            self.has_failed = True
+            over = [call for calls in self._calls.values() for call in calls]
+            self._calls.clear()
+            is_fenced = isinstance(error, LeaderFencedError)
+            for call in over:
+                call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
+        self._answer(over)
+
+    def settle(self) -> None:
+        """Wait until all records on their way are delivered, or failed."""
+        with suppress(DistlogError):
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Wait until all records are delivered; a writer that failed has failed all its calls already."""
+        with suppress(DistlogError):
+            self._writer.close()
+
+
+# ---
+# Groups and positions in the topic `__consumer_offsets` of a root, which compaction keeps small.
+
+
+_log = logging.getLogger(__name__)
+
+#: Kafka's `offsets.topic.num.partitions`, so that a broker finds each group where it looks for it.
+PARTITIONS = 50
+_CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": 16 << 20}
+#: How long a change waits for a lock of its partition; then its client retries. Kafka's
+#: `offsets.commit.timeout.ms`.
+_LOCK_WAIT_S = 5.0
+
+
+class OffsetsTopic:
+    """The GroupStore of a root. It stores the groups of the partitions that this gateway leads.
+
+    `linger_ms`: how long changes are gathered. A change is durable when `done` is called with no error. Safe to share
+    between threads, but for `begin`, `settle` and `end`, which one thread calls.
+
+    On a disk of this machine each partition has a writer of its own, so that a stopped process that holds the lock of
+    one partition holds up no group of another. Elsewhere one writer puts all into common commits.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        linger_ms: int,
+        storage_options: Mapping[str, Any] | None = None,
+        partitions: int = PARTITIONS,
+    ) -> None:
+        self._url, self._options = f"{root.rstrip('/')}/{OFFSETS_TOPIC}", storage_options
+        self._linger_ms, self._partitions = linger_ms, partitions
+        self._lock = threading.Lock()
+        self._topic_led: tuple[Topic, Leadership] | None = None
+        self._tails, self._compaction = dict[int, PartitionTail](), OwnCompaction()
+        # by partition, or by None where all share one
+        self._batchings = dict[int | None, OffsetsBatching]()
+        self._over: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
+        self._answerer: threading.Thread | None = None
+
+    def open(self) -> int:
+        """Open or create the topic; returns its number of partitions. Raises DistlogError."""
+        topic, _ = self._opened()
+        return topic.partitions
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions, as far as that is known."""
+        return self._partitions
+
+    def partition_of(self, group: str) -> int:
+        """The partition that has a group, by the number of partitions that is known."""
+        return offsets_partition(group, self._partitions)
+
+    def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
+        """Lead partitions; an earlier leader stores nothing more. Raises the errors of `Leadership.begin`."""
+        self._opened()[1].begin(partitions, may_lead)
+
+    def end(self, partitions: Collection[int]) -> None:
+        """Store nothing more in these partitions."""
+        self._opened()[1].end(partitions)
+
+    def compact(self) -> None:
+        """Compact led partitions that have many segments; one caller at a time. Raises nothing."""
+        led = self._topic_led
+        if led is not None:
+            self._compaction.step(led[0], led[1].partitions)
+
+    def lost(self) -> Collection[int]:
+        """After a failure, the partitions to begin anew: another gateway leads them, or the topic was dropped.
+
+        Raises DistlogError.
+        """
+        with self._lock:
+            led, has_failed = self._topic_led, any(each.has_failed for each in self._batchings.values())
+        if led is None or not has_failed:
+            return ()
+        try:
+            return led[1].lost()
+        except TopicNotFoundError:
+            with self._lock:
+                self._topic_led = None
+            return list(led[1].partitions)
+
+    def fence(self, partition: int) -> Callable[[Snapshot], None]:
+        """A fence that refuses appends to a partition when this gateway does not lead it any more."""
+        leadership = self._opened()[1]
+        return lambda snapshot: leadership.check(snapshot, (partition,))
+
+    def settle(self) -> None:
+        """Return when nothing is on its way any more: all is stored, or was refused."""
+        with self._lock:
+            batchings = list(self._batchings.values())
+        in_parallel(OffsetsBatching.settle, batchings)
+
+    def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingPosition]:
+        """The changes in these partitions, older ones first; raises DistlogError.
+
+        A corrupt record is logged and left out: one must not hide all groups.
+        """
+        if not partitions:
+            return
+        topic = self._opened()[0].refresh()
+        snapshot = topic.live_snapshot
+        for number in partitions:
+            # behind the load, `ended` gives the end markers of transactions
+            tail = PartitionTail(partial(_fetched, topic, number), snapshot.partitions[number].log_end_offset)
+            self._tails[number] = tail
+        for record in offsets_records(topic.reader, snapshot, sorted(partitions)):
+            try:
+                change = _decoded(record.key, record.value)
+            except CorruptRecordError as error:
+                _log.warning("%s (partition=%s offset=%s)", error, record.partition, record.offset)
+                continue
+            if change is not None and record.waits_for is None:
+                yield change
+            elif change is not None and isinstance(change[1], Position) and isinstance(change[0], OffsetKey):
+                yield PendingPosition(record.waits_for or 0, change[0], change[1])
+
+    def ended(self, partition: int) -> Iterator[EndedTransaction]:
+        """The transactions that have ended in a partition since it was loaded, each once; one caller at a time.
+
+        Raises DistlogError.
+        """
+        tail = self._tails.get(partition)
+        return iter(()) if tail is None else ended_transactions(tail)
+
+    def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
+        """See GroupStore; when too much is on its way, the answer is to retry later."""
+        number = self.partition_of(group)
+        try:
+            batching = self._batching_of(number)
+        except DistlogError as error:
+            _log.error("groups cannot be stored: %s", error)
+            done(ErrorCode.coordinator_not_available)
+            return
+        records = [(encode_key(key), _encoded(value)) for key, value in changes]
+        batching.append(number, records, done, _too_large_code(changes))
+
+    def _opened(self) -> tuple[Topic, Leadership]:
+        with self._lock:
+            if self._topic_led is None:
+                topic = _open_or_create(self._url, self._partitions, self._options)
+                self._partitions = topic.partitions
+                self._topic_led = topic, Leadership(topic.handle, topic.current)
+            return self._topic_led
+
+    def _batching_of(self, partition: int) -> OffsetsBatching:
+        topic, leadership = self._opened()
+        place = partition if topic.storage.is_local_disk else None
+        with self._lock:
+            batching = self._batchings.get(place)
+            if batching is not None and batching.has_failed:
+                # closing may wait for the lock that made it fail
+                threading.Thread(target=batching.close, name="groups-closed", daemon=True).start()
+                batching = None
+            if batching is None:
+                look_again = topic.live.look_again
+                leader = LeaderTopic(topic.handle, topic.current, look_again, leadership, _LOCK_WAIT_S)
+                batching = self._batchings[place] = OffsetsBatching(leader, self._linger_ms, self._over.put)
+            if self._answerer is None:
+                self._answerer = threading.Thread(target=self._answer_calls, name="groups-stored", daemon=True)
+                self._answerer.start()
+            return batching
+
+    def _answer_calls(self) -> None:
+        """Answer the calls that are over, in a thread of its own: callbacks wait for the locks of their groups."""
+        while (calls := self._over.get()) is not None:
+            for call in calls:
+                try:
+                    call.done(call.code)
+                except Exception:  # noqa: PERF203 - the next call gets its answer, too
+                    _log.exception("a group was stored, but its answer failed")
+
+    def close(self) -> None:
+        """Wait until everything on its way is stored, and close."""
+        with self._lock:
+            batchings = list(self._batchings.values())
+            self._batchings.clear()
+            answerer, self._answerer = self._answerer, None
+        in_parallel(OffsetsBatching.close, batchings)
+        if answerer is not None:
+            self._over.put(None)
+            answerer.join()
+
+
+def _fetched(topic: Topic, number: int, offset: int) -> FetchedBatches:
+    return topic.refresh().read(number, offset, READ_BYTES)
+
+
+def _too_large_code(changes: Sequence[GroupChange]) -> ErrorCode:
+    """Kafka's code for changes that are larger than a batch may be: of positions, or of a group."""
+    is_group = any(isinstance(key, GroupKey) for key, _ in changes)
+    return ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
+
+
+def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None) -> Topic:
+    try:
+        return open(url, storage_options=options)
+    except TopicNotFoundError:
+        with suppress(TopicExistsError):
+            # another gateway may create it first
+            create(url, partitions, _CONFIG, options)
+    return open(url, storage_options=options)
+
+
+def _encoded(value: Position | GroupRecord | None) -> bytes | None:
+    if isinstance(value, GroupRecord):
+        return encode_group(value)
+    return None if value is None else encode_position(value)
+
+
+def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
+    """The change in a record; None for an unknown kind. Raises CorruptRecordError."""
+    subject = decode_key(key or b"")
+    if isinstance(subject, OffsetKey):
+        position = None if value is None else decode_position(value)
+        return None if position is None and value is not None else (subject, position)
+    if isinstance(subject, GroupKey):
+        group = None if value is None else decode_group(subject.group, value)
+        return None if group is None and value is not None else (subject, group)
+    return None

@@ -1,0 +1,239 @@
+"""A partition's leader is the process that began its newest epoch. Earlier leaders can append nothing any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import pyarrow as pa
+
+from distlog.core.commits.actions import LEADER_APP, Action, SetTransaction
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import DistlogError, LeaderFencedError
+from distlog.core.log.sealed_commit import wait_for_appends
+from distlog.core.maintenance.cleaning_plan import first_dirty_offset
+from distlog.core.maintenance.compaction import compact
+from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.topics.append_commit import AppendResult, commit_append, open_appender
+from distlog.core.topics.destinations import CommitDestination, Destination, InPlaceDestination
+from distlog.core.topics.topic import Topic
+
+_log = logging.getLogger("distlog.gateway")
+
+#: How long the beginning of an epoch waits for appends of the one before, which take milliseconds; then it fails, and
+#: is tried again.
+_LOCK_WAIT_S = 5.0
+
+
+class Leadership:
+    """The partitions of a topic that this process leads; safe between threads, but for `begin` and `end`."""
+
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
+        self._handle, self._current = handle, current
+        self._epochs: Mapping[int, int] = {}
+
+    @property
+    def partitions(self) -> Collection[int]:
+        """The partitions that this process leads, as far as it knows."""
+        return self._epochs.keys()
+
+    def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
+        """Lead partitions, in one commit; when this returns, no other process appends to them as their leader.
+
+        `may_lead` is called before each try, and may raise. Raises the errors of `CommitLog.commit`; LockHeldError
+        if a stopped process holds a partition's lock, and then none of them is led.
+        """
+        new_epochs: dict[int, int] = {}
+
+        def plan(snapshot: Snapshot) -> list[Action]:
+            may_lead()
+            new_epochs.update({number: _epoch(snapshot, number) + 1 for number in partitions})
+            return [SetTransaction(_app_id(number), epoch, {}, in_order=True) for number, epoch in new_epochs.items()]
+
+        if not partitions:
+            return
+        _, after = self._handle.log.commit(self._current.refresh(), "lead", plan)
+        self._current.advance(after)
+        if self._handle.storage.is_local_disk:
+            wait_for_appends(self._handle, after, partitions, _LOCK_WAIT_S)
+        self._epochs = {**self._epochs, **new_epochs}
+
+    def end(self, partitions: Collection[int]) -> None:
+        """Append nothing more to these partitions."""
+        self._epochs = {number: epoch for number, epoch in self._epochs.items() if number not in partitions}
+
+    def lost(self) -> set[int]:
+        """The partitions that other processes have begun to lead. Raises StorageError."""
+        snapshot = self._current.refresh()
+        return {number for number, epoch in self._epochs.items() if _epoch(snapshot, number) != epoch}
+
+    def check(self, snapshot: Snapshot, partitions: Collection[int]) -> None:
+        """Raise LeaderFencedError unless this process leads all of these partitions at this snapshot."""
+        epochs = self._epochs
+        for number in partitions:
+            if epochs.get(number) != _epoch(snapshot, number):
+                raise LeaderFencedError(
+                    "nothing was appended: another process leads the partition",
+                    partition=number,
+                    epoch=epochs.get(number),
+                    newest=_epoch(snapshot, number),
+                )
+
+
+def _app_id(partition: int) -> str:
+    return f"{LEADER_APP}{partition}"
+
+
+def _epoch(snapshot: Snapshot, partition: int) -> int:
+    newest = snapshot.transactions.newest(_app_id(partition))
+    return -1 if newest is None else newest
+
+
+class LeaderTopic:
+    """A topic as the writer of a leader sees it: it takes records of the partitions that the process leads.
+
+    `timeout_s` is how long it waits for each lock of a partition on a disk.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        moved_on: Callable[[], None],
+        leadership: Leadership,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.handle, self.current, self._moved_on = handle, current, moved_on
+        self._leadership, self._timeout_s = leadership, timeout_s
+
+    def destination(self, compression: str | None) -> Destination:
+        """The destination of buffers: in place on a disk of this machine, else commits."""
+        handle, current, leadership = self.handle, self.current, self._leadership
+        if handle.storage.is_local_disk:
+            return _LeaderInPlace(handle, current, compression, self._moved_on, leadership, self._timeout_s)
+        return _LeaderCommits(handle, current, compression, leadership)
+
+
+class _LeaderInPlace(InPlaceDestination):
+    """Appends the records of each partition's leader in place."""
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        compression: str | None,
+        moved_on: Callable[[], None],
+        leadership: Leadership,
+        timeout_s: float | None,
+    ) -> None:
+        self._leadership = leadership
+        super().__init__(handle, current, compression, moved_on, timeout_s)
+
+    def _fence_of(self, partition: int) -> Callable[[Snapshot], None]:
+        return lambda snapshot: self._leadership.check(snapshot, (partition,))
+
+
+class _LeaderCommits(CommitDestination):
+    """Commits each buffer, if this process leads all of its partitions then."""
+
+    def __init__(
+        self, handle: TopicHandle, current: CurrentSnapshot, compression: str | None, leadership: Leadership
+    ) -> None:
+        super().__init__(handle, current, compression)
+        self._leadership = leadership
+
+    def _commit(self, records: pa.RecordBatch) -> AppendResult:
+        """Raises as `Topic.append` does, and LeaderFencedError."""
+        read_version = self._current.refresh().version
+        appender = open_appender(self._handle, self._current, self._compression)
+        try:
+            appender.append(records)
+            segments = appender.close()
+        except BaseException:
+            appender.abort()
+            raise
+        partitions = {segment.partition for segment in segments}
+        result, after = commit_append(
+            self._handle,
+            self._current.snapshot,
+            segments,
+            read_version=read_version,
+            written_by=appender.config,
+            check=lambda snapshot: self._leadership.check(snapshot, partitions),
+        )
+        self._current.advance(after)
+        return result
+
+
+# ---
+# Compaction of the gateways' own topics on an object store, where each commit is a segment of its own.
+#
+# A gateway that takes over a partition reads all of it. So its leader keeps the segments few, whether the root is
+# maintained or not. A process that leads it no more, or a cleaner, may do the same at the same time.
+
+
+#: So many new segments are worth a compaction of a small partition.
+LEAST_SEGMENTS = 64
+#: A compaction rewrites the clean part: it waits for one more segment for each so many bytes of that.
+CLEAN_BYTES_PER_SEGMENT = 64 << 10
+#: How often a gateway looks, which takes no request.
+PERIOD_MS = 5000
+#: Many segments are compacted whatever their share of the bytes is.
+_DEFAULTS = {"min.cleanable.dirty.ratio": 0.0}
+
+
+class OwnCompaction:
+    """Compacts partitions of one topic when they have many new segments; for one thread."""
+
+    def __init__(self) -> None:
+        self._topic_id, self._tried_ends = "", dict[int, int]()
+
+    def step(self, topic: Topic, partitions: Collection[int]) -> None:
+        """Compact the `partitions` that need it, by the known snapshot of the topic; an error is logged."""
+        snapshot = topic.snapshot
+        if snapshot.topic_id != self._topic_id:
+            # a new topic of the same name has other offsets
+            self._topic_id, self._tried_ends = snapshot.topic_id, {}
+        due = list(self._due(snapshot, partitions))
+        # a partition that cannot be cleaned, or only in part while a transaction is open, waits for as many segments
+        # again
+        self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in due})
+        if due:
+            try:
+                _compact(topic, snapshot, due)
+            except Exception as error:
+                # there is a next time, and the thread must live to see it
+                is_mistake = not isinstance(error, DistlogError)
+                _log.warning("%s was not compacted: %s", topic.name, error, exc_info=is_mistake)
+
+    def _due(self, snapshot: Snapshot, partitions: Collection[int]) -> Iterator[int]:
+        for number in sorted(partitions):
+            state = snapshot.partitions[number]
+            if _new_segments(state, self._tried_ends.get(number, 0)) >= _fewest_segments(state):
+                yield number
+
+
+def _new_segments(state: PartitionState, tried_end: int) -> int:
+    return len(state.segments) - state.segments.find(max(first_dirty_offset(state), tried_end))
+
+
+def _fewest_segments(state: PartitionState) -> int:
+    table = state.segments
+    clean_bytes = int(table.log_bytes[: table.find(first_dirty_offset(state))].sum())
+    return max(LEAST_SEGMENTS, clean_bytes // CLEAN_BYTES_PER_SEGMENT)
+
+
+def _compact(topic: Topic, known: Snapshot, partitions: list[int]) -> None:
+    log = topic_log(topic.storage, topic.handle.clock, engine="gateway", defaults=_DEFAULTS)
+    handle = TopicHandle.of(
+        topic.storage,
+        topic.name,
+        log,
+        topic.handle.clock,
+        producer_expiration_ms=topic.handle.producer_expiration_ms,
+    )
+    report, _ = compact(handle, log.load(known=known), partitions=partitions)
+    for failed in report.partitions:
+        if failed.error is not None:
+            _log.warning("cannot compact partition %d of %s: %s", failed.partition, topic.name, failed.error)

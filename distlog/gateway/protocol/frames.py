@@ -1,0 +1,243 @@
+"""Requests and responses as frames: heads, bodies, and Kafka's codes for our errors."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from distlog.core import errors
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.gateway.protocol.messages import (
+    ErrorCode,
+    InvalidRequestError,
+    Items,
+    MessageReader,
+    MessageWriter,
+    Pieces,
+    message_reader,
+    message_writer,
+    read_text,
+    request_schema,
+    response_fields,
+    response_schema,
+    skip_tags,
+)
+from distlog.gateway.protocol.messages import Fields as Fields
+from distlog.gateway.protocol.messages import ResponsePiece as ResponsePiece
+
+# ---
+# The errors that clients get: Kafka's code, by one table, and a text without the server's paths.
+
+
+class UnknownTopicIdError(errors.TopicNotFoundError):
+    """No topic of the root has this id."""
+
+
+class UnsupportedRequestError(errors.InvalidConfigError):
+    """A request that makes no sense, or that the gateway does not support."""
+
+
+_log = logging.getLogger("distlog.gateway")
+
+#: By kind of error; the first kind in an error's own order of resolution counts.
+CODES: dict[type[BaseException], ErrorCode] = {
+    errors.InvalidConfigError: ErrorCode.invalid_config,
+    errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
+    errors.InvalidRecordError: ErrorCode.invalid_record,
+    errors.RecordTooLargeError: ErrorCode.message_too_large,
+    errors.RecordValidationError: ErrorCode.invalid_record,
+    errors.InvalidTimestampError: ErrorCode.invalid_timestamp,
+    errors.InvalidTopicError: ErrorCode.invalid_topic_exception,
+    errors.TopicNotFoundError: ErrorCode.unknown_topic_or_partition,
+    errors.TopicExistsError: ErrorCode.topic_already_exists,
+    errors.ReadOnlyTopicError: ErrorCode.policy_violation,
+    errors.OffsetOutOfRangeError: ErrorCode.offset_out_of_range,
+    # the version is too old: a client that retries reads the newest
+    errors.SnapshotTooOldError: ErrorCode.not_leader_or_follower,
+    errors.CommitConflictError: ErrorCode.not_leader_or_follower,
+    errors.ProducerFencedError: ErrorCode.invalid_producer_epoch,
+    errors.OutOfOrderSequenceError: ErrorCode.out_of_order_sequence_number,
+    # the outcome is unknown; an idempotent client sends the batch again
+    errors.CommitStateUnknownError: ErrorCode.request_timed_out,
+    errors.UnsupportedVersionError: ErrorCode.unsupported_for_message_format,
+    errors.StorageError: ErrorCode.kafka_storage_error,
+    UnknownTopicIdError: ErrorCode.unknown_topic_id,
+    UnsupportedRequestError: ErrorCode.invalid_request,
+    LostRecordsError: ErrorCode.kafka_storage_error,
+    DamagedLogError: ErrorCode.kafka_storage_error,
+    errors.CorruptionError: ErrorCode.kafka_storage_error,
+    errors.CorruptRecordError: ErrorCode.corrupt_message,
+}
+
+
+#: Errors about a request: the client gets their text. The text of all others goes to the log.
+_ABOUT_REQUESTS = (
+    errors.InvalidConfigError,
+    errors.InvalidRecordError,
+    errors.InvalidTopicError,
+    errors.TopicNotFoundError,
+    errors.TopicExistsError,
+    errors.ReadOnlyTopicError,
+    errors.OffsetOutOfRangeError,
+    errors.ProducerFencedError,
+    errors.OutOfOrderSequenceError,
+    errors.CorruptRecordError,
+)
+#: Details of errors that show locations on the server. A batch of a client has no file.
+_LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})
+_HIDDEN_TEXT = "the request failed in the gateway: see its log"
+_AGAIN_S, _MOST_TEXTS = 60.0, 1000
+
+
+class FailureLog:
+    """Logs failures, the same text once a minute: clients retry again and again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._logged: dict[str, float] = {}
+
+    def note(self, subject: str, error: BaseException) -> None:
+        """Log that `subject` failed; with a traceback for an unexpected error."""
+        text, now_s = f"{subject} failed: {error}", self._clock()
+        with self._lock:
+            if now_s - self._logged.get(text, -_AGAIN_S) < _AGAIN_S:
+                return
+            self._logged.pop(text, None)
+            self._logged[text] = now_s
+            if len(self._logged) > _MOST_TEXTS:
+                del self._logged[next(iter(self._logged))]
+        _log.error("%s", text, exc_info=None if isinstance(error, errors.DistlogError) else error)
+
+
+_failures = FailureLog()
+
+
+def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
+    """Kafka's code for `error`; UNKNOWN_SERVER_ERROR for one that is not of distlog.
+
+    A text that clients do not get is logged, as a failure of `subject`.
+    """
+    if not _is_for_clients(error):
+        _failures.note(subject, error)
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.unknown_server_error)
+
+
+def client_text(error: BaseException) -> str:
+    """The text of `error` for clients: without the server's folders, and without unexpected errors."""
+    if not isinstance(error, errors.DistlogError) or not _is_for_clients(error):
+        return _HIDDEN_TEXT
+    return str(type(error)(error.message, **{n: each for n, each in error.details.items() if n not in _LOCATIONS}))
+
+
+def _is_for_clients(error: BaseException) -> bool:
+    if isinstance(error, errors.CorruptRecordError) and error.details.get("file") is not None:
+        # a record on storage, not in a request
+        return False
+    return isinstance(error, _ABOUT_REQUESTS)
+
+
+# ---
+# Requests are read in two parts: the head that all have, and the body.
+
+
+_HEAD = struct.Struct(">hhi")
+_PRODUCE = 0
+#: The largest request that carries no records: many small fields cost thirty times their size, and seconds.
+LARGEST_OTHER_BYTES = 4 << 20
+
+
+class RequestHead(NamedTuple):
+    """The first fields of every request; the response has the same correlation id."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+
+
+class ParsedRequest(NamedTuple):
+    """A request's client id, and its body: a named tuple of the fields of this API and version."""
+
+    client_id: str
+    body: Any
+
+
+def read_head(frame: memoryview) -> RequestHead:
+    """The head of the request in `frame`, which is without its length. Raises InvalidRequestError."""
+    if len(frame) < _HEAD.size:
+        raise InvalidRequestError("a request is too short to have a head", size=len(frame))
+    return RequestHead(*_HEAD.unpack_from(frame))
+
+
+def read_client_id(frame: memoryview) -> str:
+    """The client id in a request's head. Raises InvalidRequestError."""
+    return read_text(frame, _HEAD.size)[0] or ""
+
+
+def read_request(frame: memoryview, head: RequestHead) -> ParsedRequest:
+    """All of a request of a known API and version. Raises InvalidRequestError.
+
+    Bytes behind its end are passed over, as in Kafka: librdkafka sends some when it asks for all topics.
+    """
+    if len(frame) > LARGEST_OTHER_BYTES and head.api_key != _PRODUCE:
+        raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
+    is_head_flexible, read_body = _reader(head.api_key, head.api_version)
+    items = Items()
+    try:
+        client_id, at = read_text(frame, _HEAD.size)
+        if is_head_flexible:
+            at = skip_tags(frame, at, items)
+        body, _ = read_body(frame, at, items)
+    except InvalidRequestError as error:
+        error.details.update(api_key=head.api_key, version=head.api_version)
+        raise
+    return ParsedRequest(client_id or "", body)
+
+
+@cache
+def _reader(api_key: int, version: int) -> tuple[bool, MessageReader]:
+    schema = request_schema(api_key, version)
+    return schema.is_head_flexible, message_reader(schema.body)
+
+
+# ---
+# Responses are written from plain fields, so that a handler need not know the version of a request.
+#
+# A field that the version does not have is left out; a missing one has its default. Bytes from a log are not copied:
+# a response is a list of pieces.
+
+
+_RESPONSE_HEAD = struct.Struct(">ii")
+_CORRELATION_ID = struct.Struct(">i")
+
+
+def write_response(api_key: int, version: int, correlation_id: int, fields: Fields) -> list[ResponsePiece]:
+    """The frame of a response, with its length in front, as pieces that are sent one after the other.
+
+    Raises ValueError for a field that no version of the API knows.
+    """
+    header, write = _writer(api_key, version)
+    pieces = Pieces()
+    pieces.small += bytes(_RESPONSE_HEAD.size) + header
+    write(pieces, fields)
+    pieces.end()
+    size = sum(map(len, pieces.done))
+    first = (
+        _RESPONSE_HEAD.pack(size - _RESPONSE_HEAD.size + _CORRELATION_ID.size, correlation_id)
+        + pieces.done[0][_RESPONSE_HEAD.size :]
+    )
+    return [first, *pieces.done[1:]]
+
+
+@cache
+def _writer(api_key: int, version: int) -> tuple[bytes, MessageWriter]:
+    """The response's header behind the correlation id, and the writer of the body."""
+    schema = response_schema(api_key, version)
+    # a response's header of version 1 ends with its tagged fields: none
+    header = b"\0" if schema.is_head_flexible else b""
+    return header, message_writer(schema.body, response_fields(api_key))

@@ -1,0 +1,710 @@
+"""Reads and writes messages of Kafka's protocol by kio's schemas: one walk, compiled once into steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import struct
+import uuid
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from operator import itemgetter
+from typing import Any, NoReturn, get_args
+
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode as ErrorCode
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from distlog.core.errors import CorruptionError
+
+# ---
+# The error for bytes that are no request.
+
+
+class InvalidRequestError(CorruptionError):
+    """The bytes of a request do not follow Kafka's protocol: the connection must end."""
+
+
+# ---
+# The messages of Kafka's protocol, as kio has them from Kafka's message files: the adapter for its classes.
+#
+# A message is described by plain values, from which its reader and its writer are compiled.
+
+
+#: The kinds of fields that have a fixed size, by kio's names, as `struct` has them. Times are numbers of ms.
+FIXED = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "error_code": "h",
+    "int32": "i",
+    "uint32": "I",
+    "timedelta_i32": "i",
+    "int64": "q",
+    "float64": "d",
+    "timedelta_i64": "q",
+    "datetime_i64": "q",
+}
+#: The other kinds of plain fields, and their values where Kafka's message files have no default.
+OTHERS: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
+_MS = datetime.timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaField:
+    """One field of a message, or of each message in an array.
+
+    `kind` is one of FIXED or OTHERS, or "" for a `message`. With `is_array` it has any number of values. A field with
+    a `tag` is present only if its value is not the `default` (KIP-482).
+    """
+
+    name: str
+    kind: str
+    message: Message | None
+    is_array: bool
+    is_nullable: bool
+    tag: int | None
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message, or a part of one, in one version; since KIP-482 it `is_flexible`."""
+
+    name: str
+    is_flexible: bool
+    fields: tuple[SchemaField, ...]
+
+    def names(self) -> set[str]:
+        """The names of its fields, at all depths."""
+        inner = (each.message.names() for each in self.fields if each.message is not None)
+        return {each.name for each in self.fields}.union(*inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A request's or a response's body, and whether the head in front of it has tagged fields."""
+
+    body: Message
+    is_head_flexible: bool
+
+
+@cache
+def request_schema(api_key: int, version: int) -> Schema:
+    """The schema of a request of this API and version. Raises InvalidRequestError if there is none."""
+    try:
+        return _schema(load_request_schema(api_key, version))
+    except (UnknownAPIKey, UnknownEntity):
+        raise InvalidRequestError("there is no such API", api_key=api_key, version=version) from None
+
+
+@cache
+def response_schema(api_key: int, version: int) -> Schema:
+    """The schema of its response."""
+    return _schema(load_response_schema(api_key, version))
+
+
+@cache
+def response_fields(api_key: int) -> frozenset[str]:
+    """The names of the fields of an API's response in any version, at any depth."""
+    versions = schema_name_map[api_key_map[api_key]]
+    schemas = [response_schema(api_key, each) for each in versions if EntityType.response in versions[each]]
+    # the text of an error is left out where an API has no place for it
+    return frozenset({"error_message"}.union(*(each.body.names() for each in schemas)))
+
+
+def load(versions: Iterable[tuple[int, int]]) -> None:
+    """Import the schemas of these APIs and versions: imports of kio in several threads at once can fail."""
+    for api_key, version in versions:
+        request_schema(api_key, version)
+        response_schema(api_key, version)
+
+
+def _schema(kind: Any) -> Schema:
+    return Schema(_message(kind), kind.__header_schema__.__flexible__)
+
+
+def _message(kind: Any) -> Message:
+    return Message(kind.__name__, kind.__flexible__, tuple(_field(each) for each in dataclasses.fields(kind)))
+
+
+def _field(field: dataclasses.Field[Any]) -> SchemaField:
+    parts = (field.type, *get_args(field.type))
+    plain, is_array = field.metadata.get("kafka_type", ""), any(_is_array(part) for part in parts)
+    nested = (inner for part in parts for inner in (part, *get_args(part)) if dataclasses.is_dataclass(inner))
+    message = next((_message(each) for each in nested), None)
+    if message is None and plain not in FIXED and plain not in OTHERS:
+        raise NotImplementedError(f"a field of Kafka's protocol has an unknown kind: {field.name} {plain}")
+    return SchemaField(
+        name=field.name,
+        kind="" if message is not None else plain,
+        message=message,
+        is_array=is_array,
+        is_nullable=type(None) in parts[1:],
+        tag=field.metadata.get("tag"),
+        default=_default(field.default, plain, is_array=is_array, is_message=message is not None),
+    )
+
+
+def _is_array(hint: Any) -> bool:
+    return getattr(hint, "__origin__", None) is tuple
+
+
+def _default(given: Any, plain: str, *, is_array: bool, is_message: bool) -> Any:
+    """The value of a missing field; without a default in Kafka's message files, it is empty."""
+    if given is dataclasses.MISSING or dataclasses.is_dataclass(given):
+        return () if is_array else {} if is_message else OTHERS.get(plain, 0)
+    if isinstance(given, datetime.timedelta):
+        return given // _MS
+    return -1 if given is None and plain == "datetime_i64" else given
+
+
+# ---
+# Reads and writes messages of Kafka's protocol: one walk over a schema, which is compiled once into steps.
+#
+# Fields of fixed size that follow each other are one step, and an array of nothing else is read at once. A reader
+# gives plain values: a message is a named tuple, an array a tuple, a time a number of ms. A writer takes plain
+# fields, by name, without an object for a message; a missing one has its default.
+#
+# No count and no length from a request is trusted. It is compared with the bytes that are left, and with the items
+# that a request may have, before any object is made: an object for each of millions of small fields costs minutes.
+
+
+#: The fields of a message by kio's names; an array is a sequence of these. Times are ints: ms.
+Fields = Mapping[str, Any]
+ResponsePiece = bytes | memoryview
+
+#: The most elements of arrays, and tagged fields, in a request: more than the partitions of any client.
+MAX_ITEMS = 50_000
+#: Smaller pieces are copied together: a copy costs less than a call of the system.
+COPIED_BYTES = 1 << 14
+_UUID_BYTES = 16
+_UVARINT_BYTES = 5
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+#: The byte before a nullable message that is present (KIP-893), and the byte of one that is null.
+_PRESENT, _ABSENT = b"\x01", b"\xff"
+
+
+class Items:
+    """The number of items that a request may still have."""
+
+    def __init__(self, left: int = MAX_ITEMS) -> None:
+        self._left = left
+
+    def take(self, count: int, smallest: int, room: int) -> None:
+        """Count `count` items more; InvalidRequestError if they are too many, or `room` bytes cannot hold them."""
+        if count * smallest > room:
+            raise InvalidRequestError("a request claims more items than it has bytes for", items=count, bytes=room)
+        self._left -= count
+        if self._left < 0:
+            raise InvalidRequestError("a request has too many items", most=MAX_ITEMS)
+
+
+#: Reads a message at a position; returns it, and its end.
+MessageReader = Callable[[memoryview, int, Items], tuple[Any, int]]
+#: Reads one field, or several, and puts their values behind those of the message so far.
+_StepReader = Callable[[list[Any], memoryview, int, Items], int]
+_LengthReader = Callable[[memoryview, int], tuple[int, int]]
+
+
+def message_reader(message: Message) -> MessageReader:
+    """A function that reads the message; it raises InvalidRequestError for bytes that are not one.
+
+    Unknown tagged fields are passed over (KIP-482), and null is read where the version allows it.
+    """
+    steps, make = _read_steps(message), _maker(message)
+
+    def read(data: memoryview, at: int, items: Items) -> tuple[Any, int]:
+        values: list[Any] = []
+        try:
+            for step in steps:
+                at = step(values, data, at, items)
+        except (IndexError, struct.error):
+            raise InvalidRequestError("a request ends too early", part=message.name, size=len(data)) from None
+        except UnicodeDecodeError:
+            raise InvalidRequestError("a text of a request is not UTF-8", part=message.name) from None
+        return make(values), at
+
+    return read
+
+
+def read_text(data: memoryview, at: int) -> tuple[str | None, int]:
+    """A text that may be null, as a request's head has it: with a length of two bytes in all versions."""
+    values: list[Any] = []
+    try:
+        at = _read_sized(_text, _INT16, "client_id", is_nullable=True)(values, data, at, Items())
+    except (struct.error, UnicodeDecodeError):
+        raise InvalidRequestError("the head of a request is not one", size=len(data)) from None
+    return values[0], at
+
+
+def skip_tags(data: memoryview, at: int, items: Items) -> int:
+    """Pass over tagged fields."""
+    try:
+        return _read_tags((), ())([], data, at, items)
+    except IndexError:
+        raise InvalidRequestError("a request ends too early", size=len(data)) from None
+
+
+def _in_order(message: Message) -> list[SchemaField]:
+    """The fields as they are read: tagged ones last."""
+    return sorted(message.fields, key=lambda each: each.tag is not None)
+
+
+def _maker(message: Message) -> Callable[[Sequence[Any]], Any]:
+    """Makes a message of the values of its fields, in their order."""
+    kind: Any = namedtuple(message.name, [each.name for each in _in_order(message)])  # type: ignore[misc]
+    new = tuple.__new__
+    return lambda values: new(kind, values)
+
+
+def _read_steps(message: Message) -> list[_StepReader]:
+    steps, run = list[_StepReader](), ""
+    for each in message.fields:
+        if each.tag is not None:
+            continue
+        if each.kind in FIXED and not each.is_array:
+            run += FIXED[each.kind]
+            continue
+        steps += (
+            [_read_fixed(run), _read_field(each, message.is_flexible)]
+            if run
+            else [_read_field(each, message.is_flexible)]
+        )
+        run = ""
+    steps += [_read_fixed(run)] if run else []
+    if message.is_flexible:
+        tagged = [each for each in message.fields if each.tag is not None]
+        steps.append(
+            _read_tags([_empty(each) for each in tagged], [(each.tag, _read_field(each, True)) for each in tagged])
+        )
+    return steps
+
+
+def _empty(field: SchemaField) -> Any:
+    """The value of a missing tagged field."""
+    if field.message is None or field.is_array or field.default is None:
+        return field.default
+    return _maker(field.message)([_empty(each) for each in _in_order(field.message)])
+
+
+def _read_fixed(formats: str) -> _StepReader:
+    form = struct.Struct(">" + formats)
+    unpack, size = form.unpack_from, form.size
+
+    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+        values += unpack(data, at)
+        return at + size
+
+    return step
+
+
+def _read_field(field: SchemaField, is_flexible: bool) -> _StepReader:
+    """Reads a field that is not one of a run; a tagged one has its size in front, which is read before."""
+    if field.is_array:
+        length = _compact_length if is_flexible else _plain_length(_INT32)
+        if field.message is not None:
+            return _read_messages(field.message, length, field)
+        return _read_array(field, length, is_flexible)
+    if field.message is not None:
+        return _read_message(field.message, is_nullable=field.is_nullable and field.tag is None)
+    return _read_plain(field.kind, is_flexible, field.name, is_nullable=field.is_nullable)
+
+
+def _read_plain(kind: str, is_flexible: bool, name: str, *, is_nullable: bool) -> _StepReader:
+    if kind in FIXED:
+        return _read_fixed(FIXED[kind])
+    if kind == "uuid":
+        return _read_uuid
+    length = None if is_flexible else _INT16 if kind == "string" else _INT32
+    return _read_sized(_text if kind == "string" else bytes, length, name, is_nullable=is_nullable)
+
+
+def _text(data: memoryview) -> str:
+    return str(data, "utf-8")
+
+
+def _read_sized(
+    make: Callable[[memoryview], Any], length: struct.Struct | None, name: str, *, is_nullable: bool
+) -> _StepReader:
+    """Reads a text, or bytes, behind a `length`; without one, behind a compact one, of which most have one byte."""
+    unpack, length_size = (None, 0) if length is None else (length.unpack_from, length.size)
+
+    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+        # there are many of them, so that a call is saved
+        size: int
+        if unpack is not None:
+            (size,), at = unpack(data, at), at + length_size
+        else:
+            size, at = data[at] - 1, at + 1
+            if size >= 0x7F:
+                size, at = _compact_length(data, at - 1)
+        end = at + size
+        if size < 0:
+            values.append(None if is_nullable else _refuse_null(name))
+            return at
+        if end > len(data):
+            raise InvalidRequestError("a field claims more bytes than there are", field=name, size=size)
+        values.append(make(data[at:end]))
+        return end
+
+    return step
+
+
+def _refuse_null(name: str) -> NoReturn:
+    raise InvalidRequestError("a field is null that must not be", field=name)
+
+
+def _read_uuid(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+    """All zeros stand for none."""
+    raw = bytes(data[at : at + _UUID_BYTES])
+    if len(raw) < _UUID_BYTES:
+        raise IndexError
+    values.append(uuid.UUID(bytes=raw) if any(raw) else None)
+    return at + _UUID_BYTES
+
+
+def _read_message(message: Message, *, is_nullable: bool) -> _StepReader:
+    read = message_reader(message)
+
+    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+        if is_nullable:
+            at += 1
+            if data[at - 1] == _ABSENT[0]:
+                values.append(None)
+                return at
+        value, at = read(data, at, items)
+        values.append(value)
+        return at
+
+    return step
+
+
+def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) -> _StepReader:
+    """Reads an array of plain values."""
+    item, form = None, FIXED.get(field.kind)
+    if form is None:
+        item = _read_plain(field.kind, is_flexible, field.name, is_nullable=False)
+    smallest = struct.calcsize(">" + form) if form else _smallest(field, is_flexible)
+
+    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+        count, at = length(data, at)
+        if count < 0:
+            values.append(None if field.is_nullable else _refuse_null(field.name))
+            return at
+        items.take(count, smallest, len(data) - at)
+        if item is None:
+            values.append(struct.unpack_from(f">{count}{form}", data, at))
+            return at + count * smallest
+        elements: list[Any] = []
+        for _ in range(count):
+            at = item(elements, data, at, items)
+        values.append(tuple(elements))
+        return at
+
+    return step
+
+
+def _read_messages(message: Message, length: _LengthReader, field: SchemaField) -> _StepReader:
+    """Reads an array of messages."""
+    steps, make, smallest, name = _read_steps(message), _maker(message), _smallest_message(message), field.name
+    at_once = _read_at_once(message)
+
+    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+        count, at = length(data, at)
+        if count < 0:
+            values.append(None if field.is_nullable else _refuse_null(name))
+            return at
+        items.take(count, smallest, len(data) - at)
+        if at_once is not None:
+            rows = at_once(data[at : at + count * smallest])
+            if rows is not None:
+                values.append(tuple(map(make, rows)))
+                return at + count * smallest
+        messages: list[Any] = []
+        for _ in range(count):
+            fields: list[Any] = []
+            for each in steps:
+                at = each(fields, data, at, items)
+            messages.append(make(fields))
+        values.append(tuple(messages))
+        return at
+
+    return step
+
+
+def _read_at_once(message: Message) -> Callable[[memoryview], Any] | None:
+    """Reads all messages of an array, if they have a fixed size; returns None if one of them has tagged fields."""
+    if any(each.kind not in FIXED or each.is_array or each.tag is not None for each in message.fields):
+        return None
+    form = struct.Struct(">" + "".join(FIXED[each.kind] for each in message.fields) + "x" * message.is_flexible)
+
+    def rows(data: memoryview) -> Any:
+        if message.is_flexible and any(data[form.size - 1 :: form.size]):
+            return None
+        return form.iter_unpack(data)
+
+    return rows if form.size else None
+
+
+def _smallest(field: SchemaField, is_flexible: bool) -> int:
+    """The least bytes of a field, or of one element if it is an array."""
+    if field.message is not None:
+        return _smallest_message(field.message)
+    if field.kind in FIXED:
+        return struct.calcsize(">" + FIXED[field.kind])
+    return _UUID_BYTES if field.kind == "uuid" else 1 if is_flexible else 2 if field.kind == "string" else 4
+
+
+def _smallest_message(message: Message) -> int:
+    flexible = message.is_flexible
+    sizes = [
+        (1 if flexible else 4)
+        if each.is_array
+        else 1
+        if each.is_nullable and each.message
+        else _smallest(each, flexible)
+        for each in message.fields
+        if each.tag is None
+    ]
+    return max(sum(sizes) + flexible, 1)
+
+
+def _read_tags(defaults: Sequence[Any], readers: Collection[tuple[int | None, _StepReader]]) -> _StepReader:
+    """Reads tagged fields; fields without a reader are passed over."""
+    known = {tag: (place - len(readers), step) for place, (tag, step) in enumerate(readers)}
+
+    def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
+        values += defaults
+        if not data[at]:
+            return at + 1
+        count, at = _uvarint(data, at)
+        # a tag, and a size
+        items.take(count, 2, len(data) - at)
+        for _ in range(count):
+            tag, at = _uvarint(data, at)
+            size, at = _uvarint(data, at)
+            end = at + size
+            if end > len(data):
+                raise InvalidRequestError("a tagged field claims more bytes than there are", tag=tag, size=size)
+            if tag in known:
+                place, read = known[tag]
+                value: list[Any] = []
+                if read(value, data[:end], at, items) != end:
+                    raise InvalidRequestError("a tagged field has another size than it claims", tag=tag, size=size)
+                values[place] = value[0]
+            at = end
+        return at
+
+    return step
+
+
+def _plain_length(form: struct.Struct) -> _LengthReader:
+    unpack, size = form.unpack_from, form.size
+
+    def length(data: memoryview, at: int) -> tuple[int, int]:
+        return unpack(data, at)[0], at + size
+
+    return length
+
+
+def _compact_length(data: memoryview, at: int) -> tuple[int, int]:
+    """A length, or -1 for null; the stored number is larger by one."""
+    first = data[at]
+    if first < 0x80:
+        return first - 1, at + 1
+    length, at = _uvarint(data, at)
+    return length - 1, at
+
+
+def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * _UVARINT_BYTES, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise InvalidRequestError("a number of a request has too many bytes", position=at)
+
+
+class Pieces:
+    """The written bytes: small pieces together, large ones as they are, not copied."""
+
+    def __init__(self) -> None:
+        self.done = list[ResponsePiece]()
+        self.small = bytearray()
+
+    def put(self, data: ResponsePiece) -> None:
+        """Add bytes, which may be many."""
+        if len(data) < COPIED_BYTES:
+            self.small += data
+            return
+        self.end()
+        self.done.append(data)
+
+    def end(self) -> None:
+        """Move all written bytes to `done`."""
+        if self.small:
+            self.done.append(bytes(self.small))
+            self.small = bytearray()
+
+    def joined(self) -> bytes:
+        """All written bytes, in one piece."""
+        self.end()
+        return b"".join(self.done)
+
+
+MessageWriter = Callable[[Pieces, Fields], None]
+_ValueWriter = Callable[[Pieces, Any], None]
+
+
+def message_writer(message: Message, known: Collection[str]) -> MessageWriter:
+    """A function that writes the message from fields; a missing one has its default.
+
+    The function raises ValueError for a field that is not `known`; a field that this version lacks is left out.
+    """
+    names, steps = frozenset(known), list[MessageWriter]()
+    run = list[SchemaField]()
+    for each in message.fields:
+        if each.tag is not None:
+            continue
+        if each.kind in FIXED and not each.is_array:
+            run.append(each)
+            continue
+        steps += [_write_fixed(run)] if run else []
+        steps.append(_write_field(each, _put(each, message.is_flexible, names)))
+        run = []
+    steps += [_write_fixed(run)] if run else []
+    if message.is_flexible:
+        tagged = [(each.tag, each, _put(each, True, names)) for each in message.fields if each.tag is not None]
+        steps.append(_write_tags(sorted(tagged, key=itemgetter(0))))
+
+    def write(pieces: Pieces, fields: Fields) -> None:
+        if not fields.keys() <= names:
+            raise ValueError(f"no version of {message.name} has {sorted(fields.keys() - names)}")
+        for step in steps:
+            step(pieces, fields)
+
+    return write
+
+
+def _write_fixed(run: Sequence[SchemaField]) -> MessageWriter:
+    pack = struct.Struct(">" + "".join(FIXED[each.kind] for each in run)).pack
+    names, defaults = [each.name for each in run], [each.default for each in run]
+
+    def step(pieces: Pieces, fields: Fields) -> None:
+        pieces.small += pack(*map(fields.get, names, defaults))
+
+    return step
+
+
+def _write_field(field: SchemaField, put: _ValueWriter) -> MessageWriter:
+    name, absent = field.name, Pieces()
+    put(absent, field.default)
+    default = absent.joined()
+
+    def step(pieces: Pieces, fields: Fields) -> None:
+        if name in fields:
+            put(pieces, fields[name])
+        else:
+            pieces.small += default
+
+    return step
+
+
+def _write_tags(tagged: Sequence[tuple[Any, SchemaField, _ValueWriter]]) -> MessageWriter:
+    """Writes the given tagged fields that differ from their defaults."""
+    names = frozenset(field.name for _, field, _ in tagged)
+
+    def step(pieces: Pieces, fields: Fields) -> None:
+        if names.isdisjoint(fields):
+            pieces.small += b"\0"
+            return
+        present = [
+            (tag, put, fields[field.name])
+            for tag, field, put in tagged
+            if fields.get(field.name, field.default) != field.default
+        ]
+        pieces.small += uvarint(len(present))
+        for tag, put, value in present:
+            content = Pieces()
+            put(content, value)
+            data = content.joined()
+            pieces.small += uvarint(tag) + uvarint(len(data))
+            pieces.put(data)
+
+    return step
+
+
+def _put(field: SchemaField, is_flexible: bool, known: frozenset[str]) -> _ValueWriter:
+    """Writes the value of a field; null where Kafka allows it."""
+    is_nullable = field.is_nullable and field.tag is None
+    put = _put_plain(field.kind, is_flexible) if field.message is None else message_writer(field.message, known)
+    if field.is_array:
+        length = _length(_INT32, is_flexible)
+        return _nullable(_put_array(put, length), length(-1)) if is_nullable else _put_array(put, length)
+    if field.message is not None:
+        return _nullable(_put_present(put), _ABSENT) if is_nullable else put
+    if field.kind in FIXED or field.kind == "uuid" or not is_nullable:
+        return put
+    return _nullable(put, _length(_INT16 if field.kind == "string" else _INT32, is_flexible)(-1))
+
+
+def _put_plain(kind: str, is_flexible: bool) -> _ValueWriter:
+    """Writes a plain value: a number, text, bytes or an id."""
+    if kind in FIXED:
+        pack = struct.Struct(">" + FIXED[kind]).pack
+        return lambda pieces, value: pieces.put(pack(value))
+    if kind == "uuid":
+        return lambda pieces, value: pieces.put(bytes(_UUID_BYTES) if value is None else value.bytes)
+    length = _length(_INT16 if kind == "string" else _INT32, is_flexible)
+
+    def put(pieces: Pieces, value: Any) -> None:
+        data = value.encode() if kind == "string" else value
+        pieces.small += length(len(data))
+        pieces.put(data)
+
+    return put
+
+
+def _put_array(item: _ValueWriter, length: Callable[[int], bytes]) -> _ValueWriter:
+    def put(pieces: Pieces, items: Sequence[Any]) -> None:
+        pieces.small += length(len(items))
+        for each in items:
+            item(pieces, each)
+
+    return put
+
+
+def _put_present(put: _ValueWriter) -> _ValueWriter:
+    def put_marked(pieces: Pieces, value: Any) -> None:
+        pieces.small += _PRESENT
+        put(pieces, value)
+
+    return put_marked
+
+
+def _nullable(put: _ValueWriter, null: bytes) -> _ValueWriter:
+    return lambda pieces, value: pieces.put(null) if value is None else put(pieces, value)
+
+
+def _length(plain: struct.Struct, is_flexible: bool) -> Callable[[int], bytes]:
+    """Lengths, of which -1 is null."""
+    return (lambda size: uvarint(size + 1)) if is_flexible else plain.pack
+
+
+def uvarint(value: int) -> bytes:
+    """The unsigned number, 7 bits a byte, the lowest first."""
+    if value < 0x80:
+        return bytes((value,))
+    data = bytearray()
+    while value >= 0x80:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+    return bytes(data)

@@ -1,0 +1,211 @@
+"""The turns of clients: handlers work for all of them, whatever one of them asks for."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+# ---
+# The use of handlers by each user or address, and by each client id of it.
+#
+# A use is a time of the CPU that halves as time passes, so a client that was idle owes nothing for an hour ago, and
+# gets nothing for it either.
+
+
+#: A client without a name is known by its address; of IPv6 by the network that one customer of a provider has.
+_IPV6_PREFIX = 64
+#: The time in which a use halves, and the CPUs of a client that has used one second in it without an end.
+_HALF_LIFE_S = 1.0
+_RATE_OF_USE = 0.6931 / _HALF_LIFE_S
+#: A client is active so long after each sign of it: others must leave it some room meanwhile.
+_ACTIVE_S = 0.5
+#: The most that is counted, so that nobody waits for more than a second after having had everything for long.
+_MOST_S = 0.8 / _RATE_OF_USE
+#: A smaller use counts as none.
+_NO_USE_S = 1e-6
+#: Idle shares are forgotten when there are so many, or twice as many as the active ones.
+_MANY = 1000
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """The use of a user or an address, or of a client id of it, which is a part of that."""
+
+    name: Hashable
+    part_of: Share | None
+    use_s: float = 0
+    noted_s: float = 0
+    active_s: float = float("-inf")
+    served_s: float = float("-inf")
+    #: The parts, and the active ones in the order of their last signs.
+    parts: dict[Hashable, Share] = field(default_factory=dict)
+    active: OrderedDict[Share, None] = field(default_factory=OrderedDict)
+
+    def use(self, now_s: float) -> float:
+        """The seconds of CPU time that count now."""
+        return self.use_s * 0.5 ** ((now_s - self.noted_s) / _HALF_LIFE_S) if self.use_s else 0
+
+    def note(self, used_s: float, now_s: float) -> None:
+        """Count a use, and a sign of the client."""
+        self.use_s, self.noted_s, self.active_s = min(self.use(now_s) + used_s, _MOST_S), now_s, now_s
+        if self.part_of is not None:
+            self.part_of.active[self] = None
+            self.part_of.active.move_to_end(self)
+            self.part_of.note(used_s, now_s)
+
+    def active_parts(self, now_s: float) -> int:
+        """The number of its parts that are active."""
+        active = self.active
+        while active:
+            oldest = next(iter(active))
+            if now_s - oldest.active_s <= _ACTIVE_S:
+                break
+            del active[oldest]
+        return len(active)
+
+
+def owner_of(principal: str | None, address: str) -> str:
+    """The name of the share of a client: its user's, or that of its address while it has no user."""
+    if principal is not None:
+        return f"user {principal}"
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    mapped = parsed.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((int(parsed), _IPV6_PREFIX), strict=False))
+
+
+class Shares:
+    """The shares of all clients, for many threads with its `lock`. `clock_s` is monotonic."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self.clock_s, self.lock = clock_s, threading.Lock()
+        self.all = Share("all", None)
+        self._forget_at = _MANY
+
+    def share(self, owner: str, client_id: str) -> Share:
+        """The share of a client."""
+        of_owner = self._part(self.all, owner)
+        return self._part(of_owner, client_id)
+
+    def _part(self, whole: Share, name: Hashable) -> Share:
+        share = whole.parts.get(name)
+        if share is None:
+            if len(whole.parts) >= self._forget_at:
+                self._forget(whole)
+            share = whole.parts[name] = Share(name, whole)
+        return share
+
+    def _forget(self, whole: Share) -> None:
+        """Forget idle shares: one that comes back begins with nothing."""
+        now_s = self.clock_s()
+        whole.parts = {
+            name: each for name, each in whole.parts.items() if each.use(now_s) > _NO_USE_S or each in whole.active
+        }
+        self._forget_at = max(_MANY, 2 * len(whole.parts))
+
+
+# ---
+# The requests that wait for handlers of one kind, in the order in which they are served.
+#
+# The client with the least use is next: first among users and addresses, then among the client ids of that one, and
+# of these requests the first that came. That alone is not enough: the threads of Python take turns, so one that
+# computes all the time slows every step of another down. So while several clients are active, the ones that use more
+# than their part have half of the time in all, and one handler each.
+
+
+#: The part of the time of all that use more than their part.
+_HEAVY_PART = 0.4
+#: A client with so few requests that wait leaves room by itself: it sends the next when it has the answer.
+_FEW = 4
+
+
+Waiting = TypeVar("Waiting")
+
+
+class FairQueue(Generic[Waiting]):
+    """Waiting items of shares, and the running ones: at most `size`. The caller has the lock."""
+
+    def __init__(self, shares: Shares, size: int) -> None:
+        self._shares, self._size = shares, size
+        self._waiting: dict[Share, dict[Share, deque[Waiting]]] = {}
+        self._running = Counter[Share]()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, share: Share, item: Waiting) -> None:
+        """Have an item wait."""
+        share.note(0, self._shares.clock_s())
+        assert share.part_of is not None
+        self._waiting.setdefault(share.part_of, {}).setdefault(share, deque()).append(item)
+        self._count += 1
+
+    def next(self, *, limited: bool = True) -> Waiting | None:
+        """The next item, which runs now; None if there is none that may run now. Without a limit, all may."""
+        now_s, whole = self._shares.clock_s(), self._shares.all
+        part = 1 / max(whole.active_parts(now_s), len(self._waiting), 1)
+        for owner in self._in_turn(whole, self._waiting, 1.0, now_s, limited):
+            for share in self._in_turn(owner, self._waiting[owner], part, now_s, limited):
+                self._running[owner] += 1
+                self._running[share] += 1
+                owner.served_s = share.served_s = now_s
+                return self._taken(owner, share)
+        return None
+
+    def end(self, share: Share, used_s: float) -> None:
+        """An item has run, and used so much time."""
+        share.note(used_s, self._shares.clock_s())
+        assert share.part_of is not None
+        for each in (share, share.part_of):
+            self._running[each] -= 1
+            if not self._running[each]:
+                del self._running[each]
+
+    def _in_turn(
+        self, whole: Share, waiting: Mapping[Share, object], part: float, now_s: float, limited: bool
+    ) -> list[Share]:
+        """The shares that may run another item, the least use first. `part` of the time is the whole's."""
+        ordered = list(waiting)
+        if len(ordered) > 1:
+            ordered.sort(key=lambda each: (each.use(now_s), each.served_s))
+        if not limited:
+            return ordered
+        active = whole.active_parts(now_s) + sum(each not in whole.active for each in waiting)
+        if active == 1:
+            # a handler is left to another client that comes: to one of the same address, and to one of another
+            left = 1 if whole.part_of is None else 2
+            return [each for each in ordered if self._running[each] < max(self._size - left, 1)]
+        own, most = 2 * _HEAVY_PART * part / active, max(self._size // active, 1)
+        heavy = {each for each in ordered if each.use(now_s) * _RATE_OF_USE > own and self._waits_of(each) > _FEW}
+        has_time = sum(each.use(now_s) for each in heavy) * _RATE_OF_USE < _HEAVY_PART * part
+        able = ordered if has_time else [each for each in ordered if each not in heavy]
+        # one that has used its part, or will soon, does not get all at once
+        return [
+            each for each in able if self._running[each] < (1 if each.use(now_s) * _RATE_OF_USE > own / 2 else most)
+        ]
+
+    def _waits_of(self, share: Share) -> int:
+        parts = self._waiting.get(share)
+        if parts is not None:
+            return sum(map(len, parts.values()))
+        assert share.part_of is not None
+        return len(self._waiting[share.part_of][share])
+
+    def _taken(self, owner: Share, share: Share) -> Waiting:
+        queue = self._waiting[owner][share]
+        item = queue.popleft()
+        self._count -= 1
+        if not queue:
+            del self._waiting[owner][share]
+            if not self._waiting[owner]:
+                del self._waiting[owner]
+        return item

@@ -1,0 +1,463 @@
+"""The batch source: the driver turns a snapshot and options into splits, tasks turn splits into Arrow batches."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from distlog.core.arrays import integers, new_array, numbers_of, texts
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.kernels.record_scan import to_microseconds
+from distlog.core.reading import scan_plan
+from distlog.core.reading.pipeline import read
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
+from distlog.core.storage.storage import Storage
+from distlog.core.times import to_ms
+from distlog.core.topics.appendable import IGNORED, unknown_columns
+from distlog.core.transactions.open_transactions import Isolation
+from distlog.spark.options import settle
+from distlog.spark.read_options import Ranges, ReadOptions, read_bounds
+from distlog.spark.versions import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    arrow_schema,
+)
+
+# ---
+# Turns records into rows of Spark's own Kafka source: Arrow batches with exactly its columns and types.
+
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+TYPES: Mapping[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS,
+}
+
+#: The columns that can be appended, and their types. Other columns that a read gives are ignored.
+_WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
+    "key": (BinaryType, StringType),
+    "value": (BinaryType, StringType),
+    "timestamp": (TimestampType, LongType),
+    "headers": (ArrayType,),
+    "partition": (IntegerType, LongType, ShortType, ByteType),
+}
+
+#: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
+_STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
+SPARK_NAMES = {stored: name for name, stored in _STORED.items()}
+
+
+def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
+    """The schema of a read: `columns` in that order, or all columns, without headers unless `include_headers`."""
+    names = columns or [name for name in TYPES if include_headers or name != "headers"]
+    for name in names:
+        if name not in TYPES:
+            raise InvalidConfigError(f"no column {name}; there are {', '.join(TYPES)}")
+    if len(set(names)) < len(names):
+        raise InvalidConfigError("name each column once", columns=",".join(names))
+    return StructType([StructField(name, TYPES[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise InvalidConfigError unless each field of a user's schema is one of ours, by name and type."""
+    schema_of(schema.names, include_headers=True)
+    for field in schema:
+        if field.dataType != TYPES[field.name]:
+            wanted, got = TYPES[field.name].simpleString(), field.dataType.simpleString()
+            raise InvalidConfigError(f"column {field.name} must be {wanted}, not {got}; cast it after the read")
+        if field.name in ("key", "value") and not field.nullable:
+            raise InvalidConfigError(f"column {field.name} can hold nulls: declare it nullable")
+
+
+def check_writable(schema: StructType, config: TopicConfig) -> None:
+    """Raise InvalidRecordError unless rows of `schema` can be appended to a topic of this config."""
+    if unknown := set(schema.names).difference(_WRITABLE, IGNORED):
+        raise InvalidRecordError(unknown_columns(unknown, _WRITABLE))
+    for field in schema:
+        if field.name in IGNORED:
+            continue
+        accepted = _WRITABLE[field.name]
+        if not isinstance(field.dataType, accepted) or (field.name == "headers" and not _are_headers(field.dataType)):
+            wanted = " or ".join(kind.typeName() for kind in accepted)
+            raise InvalidRecordError(f"column {field.name} must be {wanted}", type=field.dataType.simpleString())
+    needed = ["value", "key"] if "compact" in config.cleanup_policy else ["value"]
+    for name in needed:
+        if name not in schema.names:
+            raise InvalidRecordError(f"a {name} column is needed", columns=",".join(schema.names))
+
+
+def _are_headers(kind: DataType) -> bool:
+    return kind.simpleString() in (HEADERS.simpleString(), HEADERS.simpleString().replace("binary", "string"))
+
+
+class RowFormat:
+    """Turns batches of the core into batches of a Spark schema that passed `check_schema`. It can be pickled."""
+
+    def __init__(self, topic: str, schema: StructType) -> None:
+        self._topic = topic
+        self._schema = arrow_schema(schema)
+
+    @property
+    def stored_columns(self) -> tuple[str, ...]:
+        """The columns to read, by the core's names."""
+        return tuple(_STORED[name] for name in self._schema.names if name in _STORED)
+
+    def format(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same records, batch by batch. Raises InvalidRecordError for a time that Spark cannot hold."""
+        topics = pa.nulls(0, pa.string())
+        for batch in batches:
+            if len(topics) < batch.num_rows and "topic" in self._schema.names:
+                topics = texts([self._topic]).take(integers(np.zeros(batch.num_rows, np.int64)))
+            columns = [
+                topics.slice(0, batch.num_rows)
+                if field.name == "topic"
+                else _CONVERT.get(field.name, _unchanged)(batch.column(_STORED[field.name]), field.type)
+                for field in self._schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column
+
+
+def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    times = numbers_of(column.view(pa.int64()))
+    converted = new_array(times.size, np.int64)
+    if not to_microseconds(times, converted):
+        raise InvalidRecordError(
+            "a timestamp is beyond what Spark can hold; read without it, as in option('columns', 'offset,value')",
+            timestamp_ms=max(times.tolist(), key=abs),
+        )
+    return pa.Array.from_buffers(kind, times.size, [None, pa.py_buffer(converted)], 0)
+
+
+def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The headers, with empty lists in place of nulls: Spark takes quadratic time for runs of null arrays."""
+    names, values = column.values.flatten()
+    entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(column.offsets, entries, type=kind)
+
+
+_CONVERT: Mapping[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
+    "timestamp": _to_microseconds,
+    "headers": _headers,
+}
+
+
+# ---
+# Packs and cuts slices of segments into splits, one for each Spark task: few, and similar in size.
+
+
+#: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to
+#: read. Splits of more than MAX_BYTES would leave cores idle at the end of a job.
+MIN_BYTES = 64 << 20
+MAX_BYTES = 128 << 20
+SPLITS_PER_CORE = 4
+
+
+class Split(InputPartition):
+    """All that a task needs to know: slices to read in their order, and the isolation, which says what is visible."""
+
+    def __init__(self, slices: Sequence[SegmentSlice], isolation: Isolation) -> None:
+        super().__init__(None)
+        self.slices, self.isolation = list(slices), isolation
+
+    def __repr__(self) -> str:
+        return f"Split(segments={len(self.slices)}, bytes={sum(piece.estimated_bytes for piece in self.slices)})"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSize:
+    """The size of splits: for `cores` cores, at least `min_splits` splits, at most `max_records` records in each.
+
+    None sets no limit.
+    """
+
+    cores: int
+    min_splits: int | None = None
+    max_records: int | None = None
+
+    def target_bytes(self, total_bytes: int) -> int:
+        """Log bytes of one split, chosen so that all cores have equal work, also in the last round of tasks."""
+        usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
+        count = ceil(total_bytes / usual)
+        if count > self.cores:
+            # as many for each core, and one less for each if they would be small: twice MIN_BYTES is no more than MAX
+            count = ceil(count / self.cores) * self.cores
+            count -= self.cores * (total_bytes < count * MIN_BYTES)
+        return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
+
+
+def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:
+    """Groups of slices that together hold exactly the records of `slices`, in order. No group is empty."""
+    target = size.target_bytes(sum(piece.estimated_bytes for piece in slices))
+    pieces = [part for piece in slices for part in _cut_by_offsets(piece, target, size.max_records)]
+    groups = split_by_bytes(pieces, target)
+    if size.max_records is None:
+        return groups
+    return [part for group in groups for part in _pack_by_records(group, size.max_records)]
+
+
+def _cut_by_offsets(piece: SegmentSlice, target_bytes: int, max_records: int | None) -> Iterator[SegmentSlice]:
+    """Cut a slice by offsets if a cut by bytes cannot: for a limit of records, or if only some offsets are wanted."""
+    start = max(piece.start_offset, piece.segment.base_offset)
+    end = min(piece.end_offset, piece.segment.next_offset)
+    parts = 1 if piece.whole else max(1, round(piece.estimated_bytes / target_bytes))
+    if max_records is not None:
+        parts = max(parts, -(-(end - start) // max_records))
+    edges = [start + (end - start) * part // parts for part in range(parts + 1)]
+    return (piece._replace(start_offset=low, end_offset=high) for low, high in pairwise(edges))
+
+
+def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterator[list[SegmentSlice]]:
+    group: list[SegmentSlice] = []
+    held = 0
+    for piece in slices:
+        records = piece.end_offset - piece.start_offset
+        if group and held + records > max_records:
+            yield group
+            group, held = [], 0
+        group.append(piece)
+        held += records
+    if group:
+        yield group
+
+
+# ---
+# The batch source: the driver turns a snapshot and options into splits, tasks turn splits into Arrow batches.
+
+
+class SplitReader:
+    """Runs in a task: reads splits of one topic as rows of one schema. It is small to pickle, and reads no commit."""
+
+    def __init__(self, storage: Storage, topic: str, schema: StructType) -> None:
+        self._storage, self._topic = storage, topic
+        self._format = RowFormat(topic, schema)
+
+    def read(self, part: Split) -> Iterator[pa.RecordBatch]:
+        """The records of a split in batches of some MB.
+
+        Raises CorruptRecordError, and SnapshotTooOldError for a file that vacuum has deleted since the snapshot.
+        """
+        reader = SegmentReader(self._storage, self._topic, IndexCache())
+        # one thread, since Spark runs a task for each core already
+        batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
+        for batch in self._format.format(batches):
+            yield batch
+            settle()
+
+
+class DistlogReader(DataSourceReader):
+    """One read, as Spark sees it. State that only the planner needs is not sent to the tasks."""
+
+    def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
+        self._options: ReadOptions | None = options
+        self._snapshot: Snapshot | None = snapshot
+        self._splits = SplitReader(options.storage, snapshot.name, schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_options": None, "_snapshot": None}
+
+    def partitions(self) -> list[InputPartition]:
+        """The splits of the read, from metadata and indexes alone."""
+        options, snapshot = self._options, self._snapshot
+        if options is None or snapshot is None:
+            raise RuntimeError("a reader plans in the driver only")
+        reader = SegmentReader(options.storage, snapshot.name, IndexCache())
+        bounds, times = self._narrow(read_bounds(reader, snapshot, options), options.times)
+        slices, isolation = scan_plan.plan(reader, snapshot, bounds, options.isolation, times=times)
+        size = SplitSize(os.cpu_count() or 1, options.min_partitions, options.max_records)
+        return [Split(group, isolation) for group in split(slices, size)]
+
+    def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
+        return bounds, times
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split, or no rows if there was nothing to plan and so `partition` is no split."""
+        return self._splits.read(partition) if isinstance(partition, Split) else iter(())
+
+
+# ---
+# Reads splits without the data source: mapInArrow turns each row of a tiny frame into the records of a split.
+#
+# Process, socket and batches are the same as with the data source, but the JVM is a third faster. And Spark knows
+# how large the rows are, which no data source in Python can tell it.
+
+
+#: What a row of one long counts in Spark's estimates.
+_NUMBER_BYTES = 16
+#: The types whose values are as large as they are; other columns have a word of 8 bytes in a row of Spark.
+_SIZED = (BinaryType, ArrayType)
+#: How much larger than in the log compressed records are taken to be. A join that wrongly sorts is slow; one that
+#: wrongly broadcasts fails.
+_UNPACKED = 4
+#: What `DataFrame.limit` takes. 34 GB are never broadcast, so what is larger need not count as larger.
+_MOST_ROWS = 2**31 - 1
+
+
+def read_splits(
+    spark: SparkSession, storage: Storage, topic: str, schema: StructType, splits: Sequence[Split]
+) -> DataFrame:
+    """The records of `splits` of a topic as a DataFrame, with one task for each split."""
+    reader = SplitReader(storage, topic, schema)
+    # pickled one by one, since each task gets all and needs one
+    pickled = [pickle.dumps(each) for each in splits]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from reader.read(pickle.loads(pickled[number]))
+
+    return _numbers(spark, len(splits), row_bytes(schema, splits)).mapInArrow(read, schema)
+
+
+def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
+    """About how large the rows of `splits` are in Spark's memory, as far as metadata tell.
+
+    Keys, values and headers together count as the bytes of the log, also if only one of them is read.
+    """
+    pieces = [piece for each in splits for piece in each.slices]
+    records = sum(piece.estimated_records for piece in pieces)
+    sized = sum(isinstance(field.dataType, _SIZED) for field in schema)
+    unpacked = (piece.estimated_bytes * (1 if piece.segment.compression == "none" else _UNPACKED) for piece in pieces)
+    return (sum(unpacked) if sized else 0) + records * 8 * (1 + len(schema))
+
+
+def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
+    """The numbers 0 to `count` - 1 in the column `id`, each in a task, which Spark believes to have `size` bytes.
+
+    Spark takes what mapInArrow gives to be as large as what it gets. Its estimate of a limit over rows of an unknown
+    number is the limit, so the last number stands below one. There must be no shuffle: at run time Spark would go by
+    how large that is.
+    """
+    rows = max(size // _NUMBER_BYTES, 1)
+    if spark.conf.get("spark.sql.cbo.enabled") == "true":
+        # this planner knows how many rows an explode gives, but not how many a filter lets through
+        first = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1) == 0
+        every = spark.range(0, max(rows, count) if count else 0, 1, max(count, 1))
+        return every.where(first).select(F.spark_partition_id().cast(LongType()).alias("id"))
+    if count == 0:
+        return spark.range(0, 0, 1, 1)
+    last = spark.range(count - 1, count, 1, 1).select(F.explode(F.array("id")).alias("id"))
+    last = last.limit(min(rows, _MOST_ROWS))
+    return last if count == 1 else spark.range(0, count - 1, 1, count - 1).union(last)
+
+
+# ---
+# Filter pushdown, which `pushFilters=true` turns on: filters narrow the plan of a read.
+#
+# Every filter is also returned to Spark, which applies it to each row. So a filter that we do not understand costs
+# time, but never gives a wrong row. Pushdown is not the default, because Spark 4.3.0 keeps the plan of the first
+# scan of a DataFrame for all its later scans: a narrowed plan is right for only one action per `load()`.
+
+
+class FilteringReader(DistlogReader):
+    """A reader that skips what cannot pass the filters: partitions, segments, batches, and records by their time."""
+
+    _filters: tuple[Filter, ...] = ()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep the filters, and return all of them, so that Spark applies them too."""
+        self._filters = tuple(filters)
+        return filters
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_filters": ()}
+
+    def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
+        for each in self._filters:
+            bounds = _narrowed(each, bounds)
+            times = times.within(_times(each))
+        return bounds, times
+
+
+def _narrowed(each: Filter, bounds: Ranges) -> Ranges:
+    column = getattr(each, "attribute", None)
+    if column == ("partition",):
+        return {number: span for number, span in bounds.items() if _may_hold(each, number)}
+    if column == ("offset",):
+        return {number: _offsets(each, *span) for number, span in bounds.items()}
+    return bounds
+
+
+def _may_hold(each: Filter, partition: int) -> bool:
+    if isinstance(each, In):
+        return not each.value or partition in each.value
+    start, end = _offsets(each, partition, partition + 1)
+    return start < end
+
+
+def _offsets(each: Filter, start: int, end: int) -> tuple[int, int]:
+    """The part of [start, end) in which integers may pass the filter."""
+    values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
+    if not values or not all(type(value) is int for value in values):
+        return start, end
+    low, high = start, end
+    if isinstance(each, (EqualTo, In, GreaterThanOrEqual)):
+        low = max(start, min(values))
+    if isinstance(each, GreaterThan):
+        low = max(start, values[0] + 1)
+    if isinstance(each, (EqualTo, In, LessThanOrEqual)):
+        high = min(end, max(values) + 1)
+    if isinstance(each, LessThan):
+        high = min(end, values[0])
+    return (low, high) if low < high else (start, start)
+
+
+def _times(each: Filter) -> TimeRange:
+    """The times, in ms, at which records may pass the filter.
+
+    Records without a timestamp are no special case: their time is -1 for Spark too.
+    """
+    values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
+    if getattr(each, "attribute", None) != ("timestamp",) or not values:
+        return ALWAYS
+    # a time without a zone would be in the session's zone
+    if not all(isinstance(value, datetime) and value.tzinfo for value in values):
+        return ALWAYS
+    oldest, newest = to_ms(min(values)), to_ms(max(values))
+    return TimeRange(
+        oldest if isinstance(each, (EqualTo, In, GreaterThan, GreaterThanOrEqual)) else MIN_LONG,
+        newest if isinstance(each, (EqualTo, In, LessThan, LessThanOrEqual)) else MAX_LONG,
+    )

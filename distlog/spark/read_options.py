@@ -1,0 +1,344 @@
+"""The options of a read: those of Spark's own Kafka source, with its values and errors, and a few more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import ALWAYS, TimeRange
+from distlog.core.reading.time_lookup import EARLIEST, LATEST, offset_for_time
+from distlog.core.storage.storage import Storage
+from distlog.core.tiered.remote_log import find_topic
+from distlog.core.tiered.tiered_storage import TieredStorage
+from distlog.core.times import to_ms
+from distlog.core.transactions.open_transactions import IsolationLevel
+from distlog.spark.options import Options, place_of, storage_of
+
+# ---
+# Parses and formats offsets by partition as JSON, as Spark's Kafka source: {"clicks": {"0": 23, "1": -2}}.
+
+
+_EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
+
+
+@dataclass(frozen=True, slots=True)
+class ByPartition:
+    """A number for each partition of one topic: offsets, or times in ms."""
+
+    topic: str
+    numbers: Mapping[int, int]
+
+    def check(self, topic: str, partitions: Collection[int], option: str) -> None:
+        """Raise InvalidConfigError unless this is about `topic` and has a number for exactly `partitions`."""
+        if self.topic != topic:
+            raise InvalidConfigError(f"option {option} is about another topic", topic=self.topic, expected=topic)
+        if set(self.numbers) != set(partitions):
+            raise InvalidConfigError(
+                f"option {option} must give a number for every partition; as an offset, -1 is latest, -2 is earliest",
+                given=sorted(self.numbers),
+                partitions=sorted(partitions),
+            )
+
+
+def parse_offsets(text: str, option: str) -> ByPartition:
+    """The numbers in `text`, JSON like {"topic": {"0": 23, "1": -2}}. Raises InvalidConfigError for other text."""
+    topic, numbers = _one_topic(text, option, f"earliest, latest, or JSON like {_EXAMPLE}")
+    if not isinstance(numbers, dict) or not all(_is_entry(*entry) for entry in numbers.items()):
+        raise InvalidConfigError(f"option {option} must be JSON like {_EXAMPLE}", value=text)
+    return ByPartition(topic, {int(partition): number for partition, number in numbers.items()})
+
+
+def parse_assign(text: str) -> ByPartition:
+    """The partitions in `text`, JSON like {"topic": [0, 1]}, each with the number 0."""
+    topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
+    if not isinstance(partitions, list) or not partitions or not all(_is_entry(str(each), 0) for each in partitions):
+        raise InvalidConfigError('option assign must be JSON like {"topic": [0, 1]}', value=text)
+    return ByPartition(topic, dict.fromkeys(partitions, 0))
+
+
+def format_offsets(topic: str, offsets: Mapping[int, int]) -> str:
+    """Offsets by partition as JSON, ordered by partition."""
+    return json.dumps({topic: {str(partition): offsets[partition] for partition in sorted(offsets)}})
+
+
+def format_assign(topic: str, partitions: Collection[int]) -> str:
+    """Some partitions of a topic as JSON."""
+    return json.dumps({topic: sorted(partitions)})
+
+
+def _one_topic(text: str, option: str, expected: str) -> tuple[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict) or len(parsed) != 1:
+        raise InvalidConfigError(f"option {option} must be {expected}, about one topic", value=text)
+    return next(iter(parsed.items()))
+
+
+def _is_entry(partition: str, number: object) -> bool:
+    return partition.isascii() and partition.isdecimal() and type(number) is int
+
+
+# ---
+# The options of a read: those of Spark's own Kafka source, with its values and errors, and a few more.
+
+
+#: Options that only a stream has; a batch read ignores them, as Kafka's source does.
+STREAM_NAMES = [
+    "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+]
+READ_NAMES = [
+    "assign",
+    "columns",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endTime",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "includeHeaders",
+    "kafka.isolation.level",
+    "maxRecordsPerPartition",
+    "minPartitions",
+    "path",
+    "pushFilters",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startTime",
+    "startingTimestamp",
+    "subscribe",
+    "tiered",
+    "tieredTopicId",
+    "timestampAsOf",
+    "versionAsOf",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The place where a read starts or ends.
+
+    `value` is an offset, which may be LATEST or EARLIEST, or a time in ms: one for all partitions, or one for each.
+    """
+
+    kind: Literal["offset", "time"]
+    value: int | ByPartition
+    option: str
+
+    def check(self, topic: str, partitions: Collection[int]) -> None:
+        """Raise InvalidConfigError if numbers by partition are not about `topic` and exactly these partitions."""
+        if not isinstance(self.value, int):
+            self.value.check(topic, partitions, self.option)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The parsed options of a read. What depends on the topic is checked later, when the read is planned.
+
+    `start` and `end` mean offsets, as in Kafka, even if they are given as times. `times` are the times of records.
+    """
+
+    storage: Storage
+    start: Bound
+    end: Bound
+    times: TimeRange = ALWAYS
+    unmatched_start: Literal["error", "latest"] = "error"
+    assigned: ByPartition | None = None
+    subscribed: str | None = None
+    min_partitions: int | None = None
+    max_records: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    isolation: IsolationLevel = "read_uncommitted"
+    version: int | None = None
+    timestamp_ms: int | None = None
+    columns: tuple[str, ...] | None = None
+    push_filters: bool = False
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
+        """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
+        options = Options(given, [*READ_NAMES, *STREAM_NAMES])
+        columns = options.text("columns")
+        assign = options.text("assign")
+        read = cls(
+            storage=_storage(options, given),
+            start=_bound(options, "starting", default_start),
+            end=_bound(options, "ending", LATEST),
+            times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
+            unmatched_start=cast(
+                Literal["error", "latest"],
+                options.choice("startingOffsetsByTimestampStrategy", ("error", "latest")),
+            ),
+            assigned=None if assign is None else parse_assign(assign),
+            subscribed=options.text("subscribe"),
+            min_partitions=options.integer("minPartitions", 1),
+            max_records=options.integer("maxRecordsPerPartition", 1),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            include_headers=options.flag("includeHeaders", default=False),
+            isolation=cast(
+                IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
+            ),
+            version=options.integer("versionAsOf", 0),
+            timestamp_ms=_optional_time(options, "timestampAsOf"),
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            push_filters=options.flag("pushFilters", default=False),
+        )
+        if read.version is not None and read.timestamp_ms is not None:
+            raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
+        return read
+
+
+def _storage(options: Options, given: Mapping[str, str]) -> Storage:
+    """The topic's folder; with `tiered` what shows a topic in Kafka's tiered storage as one."""
+    if not options.flag("tiered", default=False):
+        return storage_of(given)
+    topic = options.text("subscribe")
+    if topic is None or options.text("versionAsOf") or options.text("timestampAsOf"):
+        text = "option tiered needs subscribe, the topic's name, and has no versionAsOf and no timestampAsOf"
+        raise InvalidConfigError(text)
+    url, settings = place_of(given)
+    return TieredStorage(find_topic(url, topic, options.text("tieredTopicId"), settings))
+
+
+def _bound(options: Options, side: str, default: int) -> Bound:
+    """The bound of one side. The options are tried in Kafka's order: one time, times by partition, offsets."""
+    if (text := options.text(name := f"{side}Timestamp")) is not None:
+        return Bound("time", _time(name, text), name)
+    if (text := options.text(name := f"{side}OffsetsByTimestamp")) is not None:
+        times = parse_offsets(text, name)
+        if min(times.numbers.values(), default=0) < 0:
+            raise InvalidConfigError(f"option {name} must give milliseconds since 1970", value=text)
+        return Bound("time", times, name)
+    text = options.text(name := f"{side}Offsets")
+    if text is None or text.strip().lower() in ("earliest", "latest"):
+        special = {"earliest": EARLIEST, "latest": LATEST}
+        return Bound("offset", default if text is None else special[text.strip().lower()], name)
+    return Bound("offset", parse_offsets(text, name), name)
+
+
+def _optional_time(options: Options, name: str) -> int | None:
+    text = options.text(name)
+    return None if text is None else _time(name, text)
+
+
+def _time(name: str, text: str) -> int:
+    try:
+        time = to_ms(text)
+    except ValueError:
+        time = -1
+    if time < 0:
+        raise InvalidConfigError(f"option {name} must be milliseconds since 1970, or ISO 8601", value=text)
+    return time
+
+
+# ---
+# Turns the options of a read into offsets of a topic: where a read starts, and where a batch read ends.
+
+
+#: The offsets (start, end), by partition.
+Ranges = Mapping[int, tuple[int, int]]
+
+
+def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions) -> dict[int, tuple[int, int]]:
+    """The offsets (start, end), by partition, that the options mean at `snapshot`.
+
+    Raises InvalidConfigError for options that do not fit the topic, and OffsetOutOfRangeError for offsets that the
+    topic does not have. If `failOnDataLoss` is false, the offsets are cut to those that the topic has instead.
+    """
+    partitions = chosen_partitions(snapshot, options)
+    for bound in (options.start, options.end):
+        bound.check(snapshot.name, partitions)
+    return {number: _range(reader, snapshot.partitions[number], number, options) for number in partitions}
+
+
+def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
+    """The partitions that the options name, ascending; raises InvalidConfigError if the topic has no such ones."""
+    if options.subscribed not in (None, snapshot.name):
+        raise InvalidConfigError(
+            "option subscribe must name the topic of the path", subscribe=options.subscribed, topic=snapshot.name
+        )
+    every = range(len(snapshot.partitions))
+    if options.assigned is None:
+        return list(every)
+    assigned = set(options.assigned.numbers)
+    if options.assigned.topic != snapshot.name or not assigned <= set(every):
+        raise InvalidConfigError(
+            "option assign must name this topic and partitions that it has",
+            topic=snapshot.name,
+            partitions=len(every),
+        )
+    return sorted(assigned)
+
+
+def start_offset(reader: SegmentReader, state: PartitionState, partition: int, options: ReadOptions) -> int:
+    """The offset at which a read of the partition starts; the topic may not have this offset.
+
+    Raises InvalidConfigError if no record is at or after the time in the options.
+    """
+    bound = options.start
+    value = _value(bound, partition)
+    if bound.kind == "offset":
+        return {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}.get(value, value)
+    if offset := offset_for_time(reader, state, value):
+        return offset[0]
+    if options.unmatched_start == "latest":
+        return state.log_end_offset
+    raise InvalidConfigError(
+        f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads such a partition "
+        "from its end",
+        partition=partition,
+        timestamp=value,
+    )
+
+
+def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
+    """`offset` if the partition has it or ends there; else the bound that is next to it.
+
+    If `failOnDataLoss` is true, raises OffsetOutOfRangeError instead.
+    """
+    low, high = state.log_start_offset, state.log_end_offset
+    if options.fail_on_data_loss and not low <= offset <= high:
+        raise OffsetOutOfRangeError(
+            "the partition does not hold this offset: ask for one between its bounds, or set "
+            "failOnDataLoss=false to read what is there",
+            partition=partition,
+            offset=offset,
+            log_start_offset=low,
+            log_end_offset=high,
+        )
+    return min(max(offset, low), high)
+
+
+def _range(reader: SegmentReader, state: PartitionState, partition: int, options: ReadOptions) -> tuple[int, int]:
+    if options.start.kind == "offset" and _value(options.start, partition) == LATEST:
+        raise InvalidConfigError(
+            f"option {options.start.option} cannot be latest in a batch read", partition=partition
+        )
+    start = start_offset(reader, state, partition, options)
+    end = _end(reader, state, partition, options)
+    return held_offset(state, partition, start, options), held_offset(state, partition, end, options)
+
+
+def _end(reader: SegmentReader, state: PartitionState, partition: int, options: ReadOptions) -> int:
+    bound = options.end
+    value = _value(bound, partition)
+    if bound.kind == "offset":
+        if value == EARLIEST:
+            raise InvalidConfigError(f"option {bound.option} cannot be earliest in a batch read", partition=partition)
+        return state.log_end_offset if value == LATEST else value
+    offset = offset_for_time(reader, state, value)
+    return offset[0] if offset else state.log_end_offset
+
+
+def _value(bound: Bound, partition: int) -> int:
+    return bound.value if isinstance(bound.value, int) else bound.value.numbers[partition]

@@ -1,0 +1,659 @@
+"""Writes rows of Spark to a topic, in a batch or for a micro-batch of a stream: options, tasks, and the commit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from distlog.core import paths
+from distlog.core.commits import fields
+from distlog.core.commits.actions import MAX_PARTITIONS, REPEATED_APP, Add, Seal, SetTransaction, each
+from distlog.core.commits.commit_json import Commit, Origin
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.fields import LONG, LONGEST_NAME, UUID, Integer, optional, stored
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import CommitConflictError, CommitStateUnknownError, InvalidConfigError, InvalidRecordError
+from distlog.core.locks import ProcessLock
+from distlog.core.maintenance.merge import merge_tails
+from distlog.core.paths import check_topic_name
+from distlog.core.segments.segment_writer import codec_of
+from distlog.core.storage.storage import Storage
+from distlog.core.times import check_unit, now_ms
+from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.topics.append_commit import (
+    AppendResult,
+    BatchId,
+    check_batch,
+    commit_append,
+    offsets_of,
+    records_beyond,
+    replayed,
+)
+from distlog.core.topics.appendable import early_of, early_text, is_first_warning
+from distlog.core.topics.appender import STICKY_BYTES, Appender, StickyState, assign_partitions
+from distlog.spark.batch_source import check_writable
+from distlog.spark.options import Options, settle, storage_of
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
+
+# ---
+# The facts that a write needs about its topic. Unlike a snapshot, they are small enough to send to every task.
+
+
+def _config(settings: Any) -> TopicConfig:
+    return TopicConfig.stored(fields.settings(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic at `version`. Files that the write begins get this version.
+
+    `done_in` is the version that already committed the write's (app_id, batch_id), or None.
+    """
+
+    version: int = stored(LONG)
+    topic_id: str = stored(UUID)
+    name: str = stored(check_topic_name)
+    config: TopicConfig = stored(_config)
+    partitions: int = stored(Integer(1, MAX_PARTITIONS))
+    done_in: int | None = stored(optional(LONG))
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> TopicFacts:
+        """The facts of `snapshot`, for the write (app_id, batch_id)."""
+        done = replayed(snapshot, app_id, batch_id)
+        return cls(
+            snapshot.version,
+            snapshot.topic_id,
+            snapshot.name,
+            snapshot.config,
+            len(snapshot.partitions),
+            done.version if done else None,
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """True if the batch is committed already, so that nothing is left to write."""
+        return self.done_in is not None
+
+    def check(self, head: Snapshot) -> None:
+        """Raise CommitConflictError unless these facts are of `head`'s topic, at its version or an earlier one."""
+        if self.topic_id != head.topic_id:
+            raise CommitConflictError(
+                "nothing was committed: the topic was dropped and created again meanwhile; write again"
+            )
+        if self.name != head.name or self.version > head.version:
+            raise CommitConflictError(
+                "nothing was committed: option topicFacts does not fit the topic; leave the option out",
+                name=self.name,
+                version=self.version,
+            )
+
+    def __str__(self) -> str:
+        return json.dumps({**fields.write(self), "config": self.config.overrides()})
+
+    @classmethod
+    def parse(cls, text: str) -> TopicFacts:
+        """The facts from the text that `str` gives. Raises InvalidConfigError for any other text."""
+        try:
+            return fields.read(cls, json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise InvalidConfigError(
+                f"only distlog.spark.append may give option topicFacts; leave it out: {error}"
+            ) from None
+
+
+# ---
+# The topics that this process has written to, as it saw them last.
+#
+# Spark keeps its Python processes for a minute after their last use. One of them plans the writes, another commits
+# them. In a stream both come back with each micro-batch, so neither needs to load the topic from the beginning.
+
+
+#: A snapshot of a hundred thousand segments takes some 30 MB.
+KEPT = 8
+#: What the plan of a micro-batch does not see of the last second, its commit finds.
+RECENT_MS = 1000
+
+
+class KnownTopics:
+    """Up to KEPT topics, the ones that were used last; safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._known: dict[bytes, tuple[CommitLog, Snapshot]] = {}
+
+    def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
+        """The topic in `storage` and its newest snapshot; for a known topic with at most one new commit 2 requests.
+
+        If a known topic's new commit is at most `recent_ms` old, it is 1 request, and later commits are not seen.
+        Raises TopicNotFoundError.
+        """
+        log, known = self._known.get(_key(storage), (None, None))
+        log = log or topic_log(storage, engine="spark")
+        snapshot = log.load(known=known, recent_ms=recent_ms)
+        handle = TopicHandle.of(storage, snapshot.name, log)
+        self.keep(handle, snapshot)
+        return handle, snapshot
+
+    def load_planned(self, storage: Storage, planned: TopicFacts) -> tuple[TopicHandle, Snapshot]:
+        """A snapshot to commit from that is no older than `planned`; no request if this process has committed last.
+
+        The plan has just looked at the topic, and a commit notices the commits of others by itself. Raises
+        TopicNotFoundError.
+        """
+        log, known = self._known.get(_key(storage), (None, None))
+        if log is None or known is None or known.topic_id != planned.topic_id or known.version < planned.version:
+            return self.load(storage)
+        return TopicHandle.of(storage, known.name, log), known
+
+    def keep(self, handle: TopicHandle, snapshot: Snapshot) -> None:
+        """Remember the topic as it is in `snapshot`."""
+        key = _key(handle.storage)
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = handle.log, snapshot
+            while len(self._known) > KEPT:
+                del self._known[next(iter(self._known))]
+
+
+def _key(storage: Storage) -> bytes:
+    return pickle.dumps(storage)
+
+
+#: Those of this process.
+KNOWN_TOPICS = KnownTopics()
+
+
+# ---
+# Computes the partition of each row as a Spark column, by Kafka's rule, for a shuffle before a write.
+
+
+def partition_column(rows: DataFrame, partitions: int) -> Column:
+    """The row's `partition` if given, else the partition of its `key`, else a sticky one for a run of rows."""
+    key = F.col("key") if "key" in rows.columns else F.lit(None)
+    routed: Column = _router(partitions)(key.cast("binary"), F.col("value").cast("binary"))
+    return F.coalesce(F.col("partition"), routed) if "partition" in rows.columns else routed
+
+
+def _router(partitions: int) -> Callable[[Column, Column], Column]:
+    check_part(HAS_ARROW_FUNCTIONS, "an append with a shuffle", "4.1")
+    sticky = StickyState(0, 0)
+
+    def route(keys: pa.Array, values: pa.Array) -> pa.Array:
+        nonlocal sticky
+        assigned, sticky = assign_partitions(keys, values, partitions, sticky, STICKY_BYTES)
+        return pa.array(assigned)
+
+    made: Callable[[Column, Column], Column] = F.arrow_udf(route, "int")  # type: ignore[attr-defined]
+    return made
+
+
+# ---
+# The options of a write: names of Delta's writer, names of Spark's Kafka sink, and our own.
+
+
+WRITE_NAMES = [
+    "compression",
+    "kafka.compression.type",
+    "mergeSegments",
+    "path",
+    "timestampUnit",
+    "topic",
+    "topicFacts",
+    "txnAppId",
+    "txnVersion",
+    "writeId",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
+
+    compression is the codec, if the topic leaves it open; Spark's Kafka sink calls it kafka.compression.type.
+    timestampUnit is what numbers in the column timestamp count. mergeSegments says whether small segments are merged
+    after the commit: by default after a micro-batch. topic, as of Spark's Kafka sink, can only name the topic of the
+    path. writeId is stored in the commit. topicFacts is what the driver knows about the topic, so that no task loads
+    it again.
+    """
+
+    storage: Storage
+    app_id: str | None = None
+    batch_id: BatchId | None = None
+    write_id: str | None = None
+    compression: str | None = None
+    topic: TopicFacts | None = None
+    merge_segments: str = "auto"
+    named: str | None = None
+    timestamp_unit: str = "ms"
+
+    def merges(self, *, is_micro_batch: bool) -> bool:
+        """True if the write merges small segments after its commit."""
+        return self.merge_segments == "true" or (self.merge_segments == "auto" and is_micro_batch)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
+        """Parse the options. Raises InvalidConfigError, and InvalidRecordError for bad ids.
+
+        The versions of a stream are the numbers of its micro-batches, so it takes txnAppId alone.
+        """
+        options = Options(given, WRITE_NAMES)
+        if options.text("tiered") is not None:
+            raise InvalidConfigError("option tiered is for reads: only Kafka's brokers add to its tiered storage")
+        app_id, version = options.text("txnAppId"), options.text("txnVersion")
+        if is_stream and version is not None:
+            raise InvalidConfigError("leave txnVersion out: the versions of a stream are its batches' numbers")
+        if not is_stream and (app_id is None) != (version is None):
+            raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
+        batch_id = None if version is None else parse_batch_id(version)
+        check_batch(app_id, 0 if is_stream and app_id is not None else batch_id)
+        write_id = options.text("writeId")
+        if write_id and len(write_id) > LONGEST_NAME:
+            raise InvalidConfigError(
+                f"option writeId must be at most {LONGEST_NAME} characters", length=len(write_id)
+            )
+        codec = options.text("compression") or options.text("kafka.compression.type")
+        known = options.text("topicFacts")
+        topic = None if known is None else TopicFacts.parse(known)
+        merge = options.choice("mergeSegments", ("auto", "true", "false"))
+        named = options.text("topic")
+        unit = check_unit(options.text("timestampUnit") or "ms")
+        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic, merge, named, unit)
+
+    def check_topic(self, name: str) -> None:
+        """Raise InvalidConfigError if the option topic names another topic than the path."""
+        if self.named not in (None, name):
+            raise InvalidConfigError(
+                "option topic must name the topic of the path: write to the path of the other topic",
+                topic=self.named,
+                path=name,
+            )
+
+
+def parse_batch_id(text: str) -> BatchId:
+    """The batch id as a number if the text is one: Spark's options are strings, but its batches have numbers."""
+    is_number = len(text) <= LONGEST_NAME and text.isascii() and text.isdecimal()
+    return int(text) if is_number else text
+
+
+# ---
+# Finds the commit of a Spark write by its `write_id` and, for a batch of a stream, its `run_id`.
+#
+# Both ids are in the commit. With them the driver finds the offsets that its write got, Spark may ask twice for one
+# commit, and two writes of one micro-batch are not taken for a write that is repeated after a restart.
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A batch of a streaming query.
+
+    The query's id lasts as long as its checkpoint; the run's id lasts until the query is stopped. `run_id` is None if
+    Spark does not give it.
+    """
+
+    query_id: str
+    batch_id: int
+    run_id: str | None
+
+
+def find_write(
+    storage: Storage, write_id: str, after: int, head: int | None = None, config: TopicConfig | None = None
+) -> AppendResult | None:
+    """The result of the write `write_id`, or None if it is not committed in a version later than `after`.
+
+    It is a replay if the commit notes a repeated micro-batch alone. The commit found is made durable. `head` is the
+    last version to look at; without it this finds the head. It reads no manifests of other writes' commits. Without
+    `config` nothing counts as expired.
+    """
+    files = CommitFiles(storage)
+    known, end = (-1, MAX_LONG) if head is None else (head, head + 1)
+    for commits in files.follow(after + 1, end=end, known=known, whole_from=MAX_LONG):
+        for commit in commits:
+            if commit.write_id == write_id:
+                storage.sync(paths.COMMITS_DIR)
+                return _result(files.expanded(commit), config)
+    return None
+
+
+def is_of_run(storage: Storage, version: int, run_id: str | None) -> bool:
+    """True if the commit of `version` was made in this run of a streaming query; False if `run_id` is None.
+
+    A commit that vacuum has deleted was made before this run began to write the batch.
+    """
+    commit = None if run_id is None else CommitFiles(storage).read(version, whole=False)
+    return commit is not None and commit.run_id == run_id
+
+
+def holds_batch(storage: Storage, version: int, app_id: str | None, batch_id: BatchId | None) -> bool:
+    """True if the commit of `version` is the commit of the application's batch."""
+    commit = CommitFiles(storage).read(version)
+    if commit is None:
+        # vacuum deletes old commits, not what they tell of an application's last batch
+        head = SnapshotLoader(storage).load()
+        known = head.transaction(app_id, batch_id) if head and app_id is not None and batch_id is not None else None
+        return known is not None and known.version == version
+    made = (action for action in commit.actions if isinstance(action, SetTransaction))
+    return any((one.app_id, one.batch_id) == (app_id, batch_id) for one in made)
+
+
+def _result(commit: Commit, config: TopicConfig | None) -> AppendResult:
+    # the commit also adds the active segments that it sealed, with records of others
+    sealed = {(action.partition, action.stem) for action in commit.actions if isinstance(action, Seal)}
+    added = (action.segment for action in each(commit.actions) if isinstance(action, Add))
+    segments = [segment for segment in added if (segment.partition, segment.stem) not in sealed]
+    expired = 0 if config is None else records_beyond(segments, config, commit.timestamp_ms)
+    noted = (action.app_id for action in commit.actions if isinstance(action, SetTransaction))
+    is_repeated = any(app_id.startswith(REPEATED_APP) for app_id in noted)
+    early_ms = early_of(segments)
+    return AppendResult(commit.version, offsets_of(segments), is_repeated, expired=expired, early_ms=early_ms)
+
+
+# ---
+# Tells a micro-batch that is written again after a restart from a second write of the same micro-batch.
+#
+# A foreachBatch function may write twice to one topic. Without txnAppId both writes have the query and the batch as
+# their transaction, and the second would be taken for a repetition of the first, and lost.
+
+
+def check_first_write(
+    handle: TopicHandle,
+    batch: MicroBatch,
+    segments: Sequence[SegmentInfo],
+    earlier: AppendResult,
+    write_id: str,
+) -> None:
+    """Raise InvalidRecordError unless this is the run's first write of a micro-batch that an earlier run committed.
+
+    `earlier` is what was committed. One commit notes that this run has repeated the batch, so the run's next write of
+    it is seen to be another; it has the `write_id`, so that this write is known again when Spark asks twice for it.
+    """
+    if earlier.version is None:
+        return
+    records = sum(segment.record_count for segment in segments)
+    is_second = is_of_run(handle.storage, earlier.version, batch.run_id)
+    if records != earlier.record_count or is_second or not _is_first_of_run(handle, batch, write_id):
+        raise InvalidRecordError(
+            "another write has appended this micro-batch to the topic: give each write of a foreachBatch function "
+            "its own txnAppId, and the batch's number as txnVersion",
+            query=batch.query_id,
+            batch=batch.batch_id,
+            records=records,
+            records_before=earlier.record_count,
+        )
+
+
+def _is_first_of_run(handle: TopicHandle, batch: MicroBatch, write_id: str) -> bool:
+    if batch.run_id is None:
+        return True
+    note = SetTransaction(f"{REPEATED_APP}{batch.query_id}", f"{batch.batch_id} in {batch.run_id}"[:LONGEST_NAME], {})
+
+    def plan(current: Snapshot) -> list[SetTransaction] | None:
+        return None if current.transaction(note.app_id, note.batch_id) else [note]
+
+    _, snapshot = KNOWN_TOPICS.load(handle.storage)
+    noted, snapshot = handle.log.commit(snapshot, "append", plan, origin=Origin(write_id, batch.run_id))
+    KNOWN_TOPICS.keep(handle, snapshot)
+    return noted is not None
+
+
+# ---
+# What a task of a write does: it writes its rows as unreferenced segments, and tells the driver about them.
+#
+# Each attempt of a task writes files under its own names, and leaves them there when it fails, is repeated or is
+# aborted. Only the files of the attempt whose message Spark passes to `commit` become part of the topic. So nothing
+# is ever undone.
+
+
+@dataclass(frozen=True)
+class WrittenSegments(WriterCommitMessage):
+    """The segments that a task wrote, the micro-batch that it was part of, if any, and the topic as it saw it."""
+
+    segments: tuple[SegmentInfo, ...] = ()
+    micro_batch: MicroBatch | None = None
+    topic: TopicFacts | None = None
+
+
+def write_rows(
+    storage: Storage,
+    topic: TopicFacts,
+    compression: str | None,
+    batches: Iterator[pa.RecordBatch],
+    timestamp_unit: str = "ms",
+) -> WrittenSegments:
+    """Write all rows of a task; `compression` is the codec that the write asks for.
+
+    Raises InvalidRecordError for a row that does not fit; then nothing of the task is kept.
+    """
+    context = TaskContext.get()
+    appender = Appender(
+        storage,
+        topic.name,
+        topic.config,
+        topic.partitions,
+        read_version=topic.version,
+        # so that many small writes, of one task each, do not all begin at partition 0
+        first_partition=topic.version + (context.partitionId() if context else 0),
+        clock=now_ms,
+        random=Random(),
+        # a task has one core
+        workers=1,
+        compression=compression,
+        timestamp_unit=timestamp_unit,
+    )
+    try:
+        for batch in batches:
+            appender.append(batch)
+            settle()
+        return WrittenSegments(tuple(appender.close()), _micro_batch(context), topic)
+    except BaseException:
+        appender.abort()
+        raise
+
+
+def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
+    """Collect the segments that each task has written; raises CommitConflictError if one did not tell."""
+    written = [message for message in messages if isinstance(message, WrittenSegments)]
+    if len(written) < len(messages):
+        raise CommitConflictError("nothing was committed: a task did not report what it wrote; write again")
+    return written
+
+
+def _micro_batch(context: TaskContext | None) -> MicroBatch | None:
+    """The micro-batch that a task is part of, or None. Spark tells it only to tasks."""
+    if context is None:
+        return None
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    if not query_id or not batch_id:
+        return None
+    run_id = context.getLocalProperty("spark.jobGroup.id") or ""
+    return MicroBatch(query_id, int(batch_id), run_id[:LONGEST_NAME] or None)
+
+
+# ---
+# The commit of a write, in the driver: the segments of all its tasks, and then a merge of small ones.
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTransaction:
+    """The (app_id, batch_id) of a write; (None, None) for a write without one. `in_order` is that of `replayed`."""
+
+    app_id: str | None = None
+    batch_id: BatchId | None = None
+    in_order: bool = False
+
+
+def commit_segments(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    planned: TopicFacts,
+    segments: Sequence[SegmentInfo],
+    transaction: WriteTransaction,
+    origin: Origin,
+    *,
+    merges: bool,
+    tells_times: bool = True,
+) -> AppendResult:
+    """Append `segments` in one commit, then merge if the write `merges`; raises what `commit_append` raises.
+
+    With `tells_times` the log has a warning if times are of before 1990.
+
+    `planned` is the topic as the tasks saw it: CommitConflictError if it was dropped since, or made a compacted one.
+    """
+    planned.check(snapshot)
+    result, snapshot = commit_append(
+        handle,
+        snapshot,
+        segments,
+        read_version=planned.version,
+        app_id=transaction.app_id,
+        batch_id=transaction.batch_id,
+        in_order=transaction.in_order,
+        origin=origin,
+        written_by=planned.config,
+    )
+    KNOWN_TOPICS.keep(handle, snapshot)
+    if tells_times and result.early_ms is not None and is_first_warning(snapshot.topic_id):
+        _log.warning("%s: %s", handle.name, early_text(result.early_ms))
+    if merges and not result.replayed:
+        _merge(handle, snapshot, segments)
+    return result
+
+
+def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]) -> None:
+    """Merge small segments. The write is committed and goes on without the merge if that fails."""
+    try:
+        report, snapshot = merge_tails(handle, snapshot, appended)
+    except Exception as error:
+        _log.warning("small segments of %s were not merged, a later write tries again: %s", handle.name, error)
+        return
+    KNOWN_TOPICS.keep(handle, snapshot)
+    for failure in report.failed if report else ():
+        _log.warning("cannot merge %s", failure)
+
+
+# ---
+# The batch sink: each task writes its rows as unreferenced segments, then the driver commits them all at once.
+#
+# `abort` deletes nothing: the outcome of the commit may be unknown, and another attempt of a task may still be
+# writing.
+
+
+class DistlogWriter(DataSourceArrowWriter):
+    """One write, as Spark sees it.
+
+    Spark makes it in the planner, copies it to every task, and uses it again for the driver's commit.
+    """
+
+    def __init__(self, options: WriteOptions, topic: TopicFacts) -> None:
+        self._options, self._topic = options, topic
+        self._write_id = options.write_id or uuid.uuid4().hex
+
+    @classmethod
+    def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
+        """Load the facts of the topic, unless the driver passed them, and check the write before any task runs.
+
+        Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
+        """
+        topic = options.topic
+        if topic is None:
+            _, snapshot = KNOWN_TOPICS.load(options.storage)
+            topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
+        options.check_topic(topic.name)
+        check_writable(schema, topic.config)
+        codec_of(topic.config, options.compression)
+        return cls(options, topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task. They become visible with the commit."""
+        options = self._options
+        if not self._topic.is_done:
+            return write_rows(options.storage, self._topic, options.compression, iterator, options.timestamp_unit)
+        for _ in iterator:  # Spark fails a task that does not read all its rows
+            pass
+        return WrittenSegments()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the segments of all tasks, in the order of the tasks, in one commit; a second call adds no other.
+
+        Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (the rows may have been appended;
+        repeat the write with the same txnAppId and txnVersion).
+        """
+        settle()
+        written = all_written(messages)
+        if self._topic.done_in is not None:
+            self._check_done(self._topic.done_in)
+            return
+        handle, snapshot = KNOWN_TOPICS.load(self._options.storage)
+        self._topic.check(snapshot)
+        if self._topic.version < snapshot.log_floor:
+            text = "the write took longer than commits are kept, so nobody can tell whether it was committed before"
+            details = {"read_version": self._topic.version, "log_floor": snapshot.log_floor}
+            raise CommitStateUnknownError(text, **details)
+        if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):
+            self._append(handle, snapshot, written)
+
+    def _check_done(self, version: int) -> None:
+        """Check that the batch was committed, as the driver found, and make that commit durable.
+
+        The rows of this write are gone, so the driver's word is not enough.
+        """
+        storage, app_id, batch_id = self._options.storage, self._options.app_id, self._options.batch_id
+        if not holds_batch(storage, version, app_id, batch_id):
+            raise CommitConflictError(
+                "nothing was committed: option topicFacts wrongly says that this txnVersion was committed; "
+                "leave the option out",
+                version=version,
+            )
+        storage.sync(paths.COMMITS_DIR)
+
+    def _append(self, handle: TopicHandle, snapshot: Snapshot, written: Sequence[WrittenSegments]) -> None:
+        """Append the segments in one commit.
+
+        A micro-batch's write without a transaction of its own uses the query and the batch as its transaction.
+        """
+        options = self._options
+        segments = [segment for message in written for segment in message.segments]
+        batch = next((message.micro_batch for message in written if message.micro_batch), None)
+        is_batch_its_transaction = options.app_id is None and batch is not None
+        if batch is not None and is_batch_its_transaction:
+            if not segments:
+                return
+            transaction = WriteTransaction(batch.query_id, batch.batch_id, in_order=True)
+        else:
+            transaction = WriteTransaction(options.app_id, options.batch_id)
+        result = commit_segments(
+            handle,
+            snapshot,
+            self._topic,
+            segments,
+            transaction,
+            Origin(self._write_id, batch.run_id if batch else None),
+            merges=options.merges(is_micro_batch=batch is not None),
+            # `distlog.spark.append` tells by itself
+            tells_times=options.write_id is None,
+        )
+        if batch is not None and is_batch_its_transaction and result.replayed:
+            check_first_write(handle, batch, segments, result, self._write_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: vacuum deletes the files."""

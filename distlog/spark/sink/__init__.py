@@ -1,1 +1,0 @@
-"""Writing DataFrames into topics: tasks write segments, the driver commits them."""

@@ -1,1 +1,0 @@
-"""Reading topics with Spark: options become splits, splits become Arrow batches."""

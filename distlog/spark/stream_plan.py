@@ -1,0 +1,718 @@
+"""Plans the micro-batches of a stream in the driver: where each ends, and what its tasks read."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot_loader import CommitFiles
+from distlog.core.errors import (
+    CorruptIndexError,
+    CorruptMetadataError,
+    DistlogError,
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    SnapshotTooOldError,
+    TopicNotFoundError,
+    UnsupportedVersionError,
+)
+from distlog.core.log.live_snapshot import LiveSnapshot
+from distlog.core.reading import scan_plan
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.reading.time_lookup import LATEST
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.transactions.open_transactions import Isolation
+from distlog.spark.batch_source import Split, SplitSize, split
+from distlog.spark.options import Options
+from distlog.spark.read_options import (
+    READ_NAMES,
+    STREAM_NAMES,
+    Ranges,
+    ReadOptions,
+    chosen_partitions,
+    held_offset,
+    start_offset,
+)
+
+# ---
+# The offsets of a stream as JSON, which Spark keeps in the checkpoint and compares as text.
+#
+#     {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"0": 0, "1":
+#     0}}}
+#
+# `offsets` has the shape of Spark's Kafka source: for each partition the next offset to read. `starts` is where
+# those partitions begin that the offset before this one does not have: all of them at the end of a stream's first
+# batch. So a batch that is replayed reads the same records, whatever its options mean by then. A Spark before 4.2
+# does not tell the offset before: there `first`, in place of `starts`, is where the stream began if it began here.
+#
+# A checkpoint that Spark's Kafka source wrote has `offsets` alone: {"clicks": {"1": 7, "0": 23}}. It is taken too,
+# and the next offset is one of this kind. It has no topic id, so it is taken to be of the topic that is there now.
+
+
+FORMAT = 1
+#: What a stream starts from. A constant, since Spark asks for it several times, also after a restart.
+INITIAL: Mapping[str, Any] = {"version": FORMAT, "initial": True}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The position of a stream: by partition, the next offset; see the module's head for `starts`.
+
+    An offset of Spark's Kafka source has the topic_id "".
+    """
+
+    topic: str
+    topic_id: str
+    offsets: Mapping[int, int]
+    starts: Mapping[int, int] = field(default_factory=dict)
+    first: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object; equal offsets give equal texts."""
+        value = {"version": FORMAT, "topicId": self.topic_id, "offsets": _by_partition(self.topic, self.offsets)}
+        more = {"starts": self.starts, "first": self.first}
+        return value | {name: _by_partition(self.topic, given) for name, given in more.items() if given}
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> StreamOffset | None:
+        """The offset in a JSON object; None for INITIAL.
+
+        Raises UnsupportedVersionError for an offset of a newer library, and InvalidConfigError for any other JSON.
+        """
+        if value == INITIAL:
+            return None
+        version = value.get("version")
+        if type(version) is int and version > FORMAT:
+            raise UnsupportedVersionError("a newer distlog wrote this checkpoint: upgrade", version=version)
+        if "version" not in value:
+            return cls(_topic_of_kafka(value), "", _parsed(value, value)[1])
+        topic_id = value.get("topicId")
+        if version != FORMAT or not isinstance(topic_id, str) or not topic_id:
+            raise _foreign(value)
+        topic, offsets = _parsed(value.get("offsets"), value)
+        more = {name: _parsed(value[name], value)[1] for name in ("starts", "first") if name in value}
+        return cls(topic, topic_id, offsets, **more)
+
+
+def offset_in(value: Mapping[str, Any], snapshot: Snapshot) -> StreamOffset | None:
+    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the topic that is there.
+
+    Raises InvalidConfigError if that one is about another topic, too.
+    """
+    offset = StreamOffset.parse(value)
+    if offset is None or offset.topic_id:
+        return offset
+    if offset.topic != snapshot.name:
+        raise InvalidConfigError(
+            "the checkpoint is of Spark's Kafka source, and about another topic: choose another checkpointLocation",
+            topic=offset.topic,
+            expected=snapshot.name,
+        )
+    return dataclasses.replace(offset, topic_id=snapshot.topic_id)
+
+
+def _topic_of_kafka(value: Mapping[str, Any]) -> str:
+    """The topic of an offset of Spark's Kafka source, which may read many."""
+    if len(value) > 1 and all(isinstance(offsets, dict) for offsets in value.values()):
+        raise InvalidConfigError(
+            "the checkpoint is of Spark's Kafka source, and about several topics: a stream reads one, so begin a "
+            "query for each, with startingOffsets from this",
+            offset=str(value)[:200],
+        )
+    return next(iter(value), "")
+
+
+def _by_partition(topic: str, offsets: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    return {topic: {str(number): offsets[number] for number in sorted(offsets)}}
+
+
+def _parsed(stored: Any, value: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
+    if not isinstance(stored, dict) or len(stored) != 1:
+        raise _foreign(value)
+    ((topic, offsets),) = stored.items()
+    if not isinstance(offsets, dict) or not all(_is_entry(*entry) for entry in offsets.items()):
+        raise _foreign(value)
+    return topic, {int(number): offset for number, offset in offsets.items()}
+
+
+def _is_entry(partition: str, offset: object) -> bool:
+    return partition.isascii() and partition.isdecimal() and type(offset) is int and offset >= 0
+
+
+def _foreign(value: Mapping[str, Any]) -> InvalidConfigError:
+    return InvalidConfigError(
+        "the checkpoint holds no offset of a distlog stream: choose another checkpointLocation",
+        offset=str(value)[:200],
+    )
+
+
+# ---
+# The options of a stream: those of a read, and how much one micro-batch takes, as in Spark's Kafka source.
+
+
+#: Options of a batch read that a stream cannot have: it has no end, and follows the newest version.
+BATCH_ONLY = {
+    "endingOffsets": "a stream has no end: leave it out, or stop after what is there with Trigger.AvailableNow",
+    "endingOffsetsByTimestamp": "a stream has no end: leave it out",
+    "endingTimestamp": "a stream has no end: leave it out",
+    "endTime": "a stream has no end: leave it out, or filter by the column timestamp",
+    "pushFilters": "filters of a stream cannot be pushed down: leave it out",
+    "startTime": "a stream starts at an offset: use startingTimestamp, or filter by the column timestamp",
+    "tiered": "a bucket of Kafka's tiered storage is read as it is: leave it out",
+    "tieredTopicId": "a bucket of Kafka's tiered storage is read as it is: leave it out",
+    "timestampAsOf": "a stream follows the newest version: leave it out",
+    "versionAsOf": "a stream follows the newest version: leave it out",
+}
+
+DEFAULT_DELAY = "15m"
+_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one micro-batch; None sets no limit. It waits for `min_offsets` at most `max_delay_s`."""
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay_s: float = 0.0
+
+    @property
+    def are_set(self) -> bool:
+        """True if any of them is."""
+        return (self.max_offsets, self.max_bytes, self.min_offsets) != (None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The parsed options of a stream."""
+
+    read: ReadOptions
+    limits: Limits
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> StreamOptions:
+        """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
+        options = Options(given, [*READ_NAMES, *STREAM_NAMES])
+        for name, advice in BATCH_ONLY.items():
+            if options.text(name) is not None:
+                raise InvalidConfigError(f"option {name} is for batch reads: {advice}")
+        limits = Limits(
+            max_offsets=options.integer("maxOffsetsPerTrigger", 1),
+            max_bytes=options.integer("maxBytesPerTrigger", 1),
+            min_offsets=options.integer("minOffsetsPerTrigger", 1),
+            max_delay_s=_duration_ms("maxTriggerDelay", options.text("maxTriggerDelay") or DEFAULT_DELAY) / 1000,
+        )
+        if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
+            raise InvalidConfigError(
+                "minOffsetsPerTrigger must not be above maxOffsetsPerTrigger",
+                minOffsetsPerTrigger=limits.min_offsets,
+                maxOffsetsPerTrigger=limits.max_offsets,
+            )
+        return cls(ReadOptions.parse(given, default_start=LATEST), limits)
+
+
+def _duration_ms(name: str, text: str) -> float:
+    """A duration as Spark writes it, `90s` or `15m`; a number alone is milliseconds."""
+    match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower(), re.ASCII)
+    unit = _UNITS_MS.get(match[2] or "ms") if match else None
+    if match is None or unit is None:
+        raise InvalidConfigError(f"option {name} must be a duration like 500ms, 90s, 15m or 1h", value=text)
+    return int(match[1]) * unit
+
+
+# ---
+# How far one micro-batch goes: limits of offsets and of bytes, spread over the partitions by what each has.
+#
+# As in Spark's Kafka source, each partition that has something goes on, however small its share is.
+
+
+#: The end offset of a batch, by partition.
+Ends = dict[int, int]
+
+
+class Admission:
+    """Applies `limits` to one stream; `clock` gives seconds."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self._limits, self._clock = limits, clock
+        self._last_batch: float | None = None
+
+    def waits(self, available: Ranges) -> bool:
+        """True if the stream should wait for more than the offsets (next, end) that are `available`.
+
+        The first batch never waits, and none waits for longer than the limits' delay, as in Spark's Kafka source.
+        """
+        least, now = self._limits.min_offsets, self._clock()
+        if least is None or sum(end - start for start, end in available.values()) >= least:
+            self._last_batch = now
+            return False
+        if self._last_batch is not None and now - self._last_batch < self._limits.max_delay_s:
+            return True
+        self._last_batch = now
+        return False
+
+    def ends(self, reader: SegmentReader, snapshot: Snapshot, available: Ranges) -> Ends:
+        """The end of the next batch, of the offsets (next, end) that are `available`."""
+        ends = {number: end for number, (_, end) in available.items()}
+        if self._limits.max_offsets is not None:
+            ends = ends_by_offsets(available, self._limits.max_offsets)
+        if self._limits.max_bytes is not None:
+            spans = {number: (start, ends[number]) for number, (start, _) in available.items()}
+            ends = ends_by_bytes(reader, snapshot, spans, self._limits.max_bytes)
+        return ends
+
+
+def ends_by_offsets(available: Ranges, most: int) -> Ends:
+    """The ends of about `most` offsets, spread over the partitions; each takes one at least."""
+    shares = _shares({number: end - start for number, (start, end) in available.items()}, most)
+    return {number: min(end, start + shares.get(number, 0)) for number, (start, end) in available.items()}
+
+
+def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, most: int) -> Ends:
+    """The ends of about `most` bytes of log, spread over the partitions; each takes one batch at least.
+
+    Metadata gives the sizes of segments, and offset indexes those of their parts. A segment that is too small for
+    its index to be worth a request is taken whole.
+    """
+    tables = {number: snapshot.partitions[number].segments for number in available}
+    sizes = {number: _bytes(tables[number], *span) for number, span in available.items()}
+    if sum(sizes.values()) <= most:
+        return {number: end for number, (_, end) in available.items()}
+    shares = _shares(sizes, most)
+    return {
+        number: _end_after(reader, tables[number], *span, shares[number]) if number in shares else span[1]
+        for number, span in available.items()
+    }
+
+
+def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
+    """The part of `most` that each size gets, at least one; sizes of nothing get none.
+
+    Together they are `most`, unless there are more sizes: what rounding down leaves goes to the largest remainders.
+    """
+    total = sum(sizes.values())
+    shares = {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
+    left = max(most - sum(shares.values()), 0)
+    rounded = [number for number in shares if most * sizes[number] >= total]
+    for number in sorted(rounded, key=lambda number: most * sizes[number] % total, reverse=True)[:left]:
+        shares[number] += 1
+    return shares
+
+
+def _bytes(segments: SegmentTable, start: int, end: int) -> int:
+    """The bytes of log between two offsets, at least one, if all records of a segment are equal in size."""
+    if start >= end:
+        return 0
+    rows = slice(segments.find(start), int(np.searchsorted(segments.base_offsets, end)))
+    first, last = segments.base_offsets[rows], segments.next_offsets[rows]
+    parts = (np.minimum(last, end) - np.maximum(first, start)) / (last - first)
+    return max(1, int((segments.log_bytes[rows] * parts).sum()))
+
+
+def _end_after(reader: SegmentReader, segments: SegmentTable, start: int, end: int, room: int) -> int:
+    """The offset at which `room` bytes of log from `start` on end, with one batch at least; not above `end`."""
+    row = segments.find(start)
+    ahead = _position(reader, segments[row], start) if row < len(segments) else 0
+    sizes = np.cumsum(segments.log_bytes[row:])
+    whole = int(sizes.searchsorted(ahead + room, side="right"))
+    if row + whole >= len(segments):
+        return end
+    segment = segments[row + whole]
+    if segment.base_offset >= end:
+        return end
+    left = ahead + room - (int(sizes[whole - 1]) if whole else 0)
+    return min(end, _cut(reader, segment, left, start if whole else max(start, segment.base_offset)))
+
+
+def _position(reader: SegmentReader, segment: SegmentInfo, offset: int) -> int:
+    """A position at or before the batch of `offset`, by the offset index; 0 without one."""
+    index = reader.offset_index(segment) if offset > segment.base_offset else None
+    try:
+        return index.lookup(offset - segment.shift).position if index else 0
+    except CorruptIndexError:
+        reader.forget_indexes(segment)
+        return 0
+
+
+def _cut(reader: SegmentReader, segment: SegmentInfo, position: int, start: int) -> int:
+    """The end of the batch that is at `position` or before it; a later batch's end if that is not above `start`."""
+    index = reader.offset_index(segment)
+    if index is None:
+        return segment.next_offset if segment.base_offset <= start else segment.base_offset
+    try:
+        entry = index.position_floor(position)
+        end = entry.offset + segment.shift + 1 if entry.position > 0 else segment.base_offset
+        if end <= start:
+            later = index.ceiling(start - segment.shift)
+            end = later.offset + segment.shift + 1 if later else segment.next_offset
+    except CorruptIndexError:
+        reader.forget_indexes(segment)
+        return segment.next_offset
+    return min(end, segment.next_offset)
+
+
+# ---
+# What a stream does when records that it should read are gone: it fails, or warns and goes on.
+
+
+_ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to go on with what is there"
+
+_log = logging.getLogger("distlog")
+
+
+class DataLoss:
+    """Reports lost records: raises the error if `fail` (the option failOnDataLoss), else warns, once of each."""
+
+    def __init__(self, fail: bool) -> None:
+        self._fail = fail
+        self._warned: dict[int | None, str] = {}
+
+    def report(self, error: DistlogError) -> None:
+        """Raise `error`, or warn of it."""
+        if self._fail:
+            raise error
+        text, partition = str(error), error.details.get("partition")
+        if self._warned.get(partition) != text:
+            self._warned[partition] = text
+            _log.warning("the stream goes on, since failOnDataLoss is false: %s", text)
+
+    def check_start(self, state: PartitionState, partition: int, offset: int) -> int:
+        """The offset at which a stream that is at `offset` can go on: there, or at the bound next to it."""
+        low, high = state.log_start_offset, state.log_end_offset
+        if offset < low:
+            self.report(_out_of_range("records were deleted before the stream read them", state, partition, offset))
+        elif offset > high:
+            self.report(_cut_off(state, partition, offset))
+        return min(max(offset, low), high)
+
+    def check_end(self, state: PartitionState, partition: int, offset: int) -> int:
+        """The end of a batch that was planned up to `offset`: there, or at the log's end."""
+        if offset > state.log_end_offset:
+            self.report(_cut_off(state, partition, offset))
+        return min(offset, state.log_end_offset)
+
+    def topic_gone(self, name: str, *, dropped: bool) -> None:
+        """Report that the stream's topic is dropped, or that there is another of its name."""
+        what = "dropped" if dropped else "dropped and created again, so its offsets are others"
+        self.report(TopicNotFoundError(f"the stream's topic was {what}: {_ADVICE}", topic=name))
+
+    def partition_gone(self, name: str, partition: int) -> None:
+        """Report that the stream has read a partition that the options, or the topic, do not have any more."""
+        text = f"the stream has read a partition that it does not have any more: check the option assign; {_ADVICE}"
+        self.report(TopicNotFoundError(text, topic=name, partition=partition))
+
+
+def _cut_off(state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
+    text = "the log ends before what the stream has read, as after a power loss, which cuts off what was not synced"
+    return _out_of_range(text, state, partition, offset)
+
+
+def _out_of_range(text: str, state: PartitionState, partition: int, offset: int) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
+        f"{text}: {_ADVICE}",
+        partition=partition,
+        offset=offset,
+        log_start_offset=state.log_start_offset,
+        log_end_offset=state.log_end_offset,
+    )
+
+
+# ---
+# A topic as a stream sees it: the newest snapshot, asked for as often as it is cheap.
+
+
+#: How long the snapshot of a remote storage is taken to be the newest.
+FRESH_S = 0.5
+#: An idle stream asks again after this time (`spark.sql.streaming.pollingDelay`).
+POLL_S = 0.01
+#: How often to check that the last commit is there still: a folder that was deleted shows nothing new.
+CHECK_S = 10.0
+#: Four times what it takes to look at one active segment: with many of them, looks are rarer than that.
+TAIL_S = 0.0004
+
+
+class WatchedTopic:
+    """The newest snapshot of the topic in `storage`, also after it was dropped or created again.
+
+    A look costs one request if there is nothing new. On a remote storage there is at most one in FRESH_S seconds by
+    `clock`. On a local disk each call of `look` looks, unless an idle stream would need a fifth of a core for it.
+    """
+
+    #: Reads the topic of the last look.
+    reader: SegmentReader
+
+    def __init__(self, storage: Storage, clock: Callable[[], float]) -> None:
+        self._storage, self._clock = storage, clock
+        self._log = topic_log(storage)
+        self._live: LiveSnapshot | None = None
+        self._known: Snapshot | None = None
+        self._next_look = self._next_check = 0.0
+
+    @property
+    def known(self) -> Snapshot:
+        """The snapshot of the last look, or of a first one now."""
+        return self._known or self.look()
+
+    def look(self) -> Snapshot:
+        """The newest snapshot, with the active segments up to their ends now; it may say that the topic is dropped.
+
+        Raises TopicNotFoundError if there is no topic and never was one.
+        """
+        now = self._clock()
+        if self._known is None or now >= self._next_look:
+            self._known = self._newest(now)
+            self._next_look = now + self._fresh_s(self._known)
+        return self._known
+
+    def _fresh_s(self, snapshot: Snapshot) -> float:
+        if not self._storage.is_local_disk:
+            return FRESH_S
+        active = sum(state.active is not None for state in snapshot.partitions)
+        return min(max(TAIL_S * active - POLL_S, 0.0), FRESH_S)
+
+    def _newest(self, now: float) -> Snapshot:
+        try:
+            if self._live and self._is_there(self._live.snapshot, now):
+                return self._live.refresh()
+        except (TopicNotFoundError, CorruptMetadataError, SnapshotTooOldError):
+            # it was dropped, and perhaps created again: the versions go on, unless its folder was deleted
+            pass
+        self._live = None
+        return self._loaded(now)
+
+    def _is_there(self, snapshot: Snapshot, now: float) -> bool:
+        """True if the commit of `snapshot` is still in the folder; looked at once in CHECK_S seconds."""
+        if now < self._next_check:
+            return True
+        self._next_check = now + CHECK_S
+        commit = CommitFiles(self._storage).read(snapshot.version, whole=False)
+        return commit is not None and commit.id == snapshot.commit_id
+
+    def _loaded(self, now: float) -> Snapshot:
+        self._next_check = now + CHECK_S
+        snapshot = self._log.load(include_dropped=True)
+        handle = TopicHandle.of(self._storage, snapshot.name, self._log)
+        self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
+        return self._live.snapshot
+
+
+# ---
+# Plans the micro-batches of a stream in the driver: where each ends, and what its tasks read.
+
+
+Json = Mapping[str, Any]
+
+
+class StreamSplit(Split):
+    """A split that also knows its topic: a stream's tasks learn the topic's name from nobody else."""
+
+    def __init__(self, topic: str, slices: list[SegmentSlice], isolation: Isolation) -> None:
+        super().__init__(slices, isolation)
+        self.topic = topic
+
+
+class StreamPlan:
+    """The driver's part of one stream: it keeps the topic's snapshot from batch to batch. `clock` gives seconds."""
+
+    def __init__(self, options: StreamOptions, clock: Callable[[], float]) -> None:
+        self._options = options.read
+        self._topic = WatchedTopic(options.read.storage, clock)
+        self._admission = Admission(options.limits, clock)
+        self._loss = DataLoss(options.read.fail_on_data_loss)
+        self._heads: dict[int, tuple[PartitionState, int]] = {}
+        self._first: StreamOffset | None = None
+        self._target: StreamOffset | None = None
+
+    def freeze(self) -> None:
+        """Let the stream end where the topic ends now."""
+        self._target = self._head(self._topic.look())
+
+    def head(self) -> Json:
+        """The offsets up to which the stream could read, as of the last look, or where it will end."""
+        return (self._target or self._head(self._topic.known)).to_json()
+
+    def next_end(self, start: Json, *, limited: bool) -> Json:
+        """The end of the batch from `start` on; `start` itself if there is nothing to read.
+
+        Raises OffsetOutOfRangeError and TopicNotFoundError for lost records, unless they may be lost.
+        """
+        snapshot = self._topic.look()
+        before = offset_in(start, snapshot)
+        if before and "version" not in start:
+            # so that the checkpoint is of this source from now on, also if there is nothing new
+            start = before.to_json()
+        position = before or self._start(snapshot)
+        if _is_gone(snapshot, position) or self._has_missed_its_end(snapshot):
+            self._loss.topic_gone(snapshot.name, dropped=snapshot.dropped)
+            if snapshot.dropped or self._has_missed_its_end(snapshot):
+                return start
+            position = StreamOffset(snapshot.name, snapshot.topic_id, {})
+        starts = position.offsets if before is None else self._starts(snapshot, position, before)
+        available = self._available(snapshot, {**position.offsets, **starts})
+        if limited and self._target is None and self._admission.waits(available) and before:
+            return start
+        ends = {number: end for number, (_, end) in available.items()}
+        if limited:
+            ends = self._admission.ends(self._topic.reader, snapshot, available)
+        if before and (before.topic_id, before.offsets) == (snapshot.topic_id, ends):
+            return start
+        return StreamOffset(snapshot.name, snapshot.topic_id, ends, starts).to_json()
+
+    def whole_end(self) -> Json:
+        """The end of a batch with all that is there, for a Spark that does not tell its beginning.
+
+        Raises TopicNotFoundError for a topic that is dropped. What is lost else is found by `splits`.
+        """
+        snapshot = self._topic.look()
+        if snapshot.dropped:
+            raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=snapshot.name)
+        if self._first is None:
+            # a stream that goes on from its checkpoint needs no start, and this may be one
+            with suppress(InvalidConfigError, OffsetOutOfRangeError):
+                self._start(snapshot)
+        first = self._first.offsets if self._first and self._first.topic_id == snapshot.topic_id else {}
+        return dataclasses.replace(self._head(snapshot), first=first).to_json()
+
+    def check_same_topic(self, start: Json, end: Json) -> None:
+        """Report a topic that was created again between these two offsets; raises as `next_end`."""
+        snapshot = self._topic.known
+        before, last = offset_in(start, snapshot), offset_in(end, snapshot)
+        if before and last and before.topic_id != last.topic_id:
+            self._loss.topic_gone(snapshot.name, dropped=False)
+
+    def check_start(self) -> None:
+        """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin where its options say."""
+        self._start(self._topic.look())
+
+    def splits(self, start: Json, end: Json) -> list[StreamSplit]:
+        """The splits that the tasks of the batch from `start` (in) to `end` (out) read; the same records each time.
+
+        Raises as `next_end`.
+        """
+        snapshot = self._topic.known
+        before, last = offset_in(start, snapshot), offset_in(end, snapshot)
+        if last is None or before == last:
+            return []
+        if _is_gone(snapshot, last):
+            self._loss.topic_gone(snapshot.name, dropped=snapshot.dropped)
+            return []
+        known = before.offsets if before and before.topic_id == last.topic_id else {}
+        if before is None and "version" not in end:
+            raise _not_begun_here(last)
+        # partitions that came with the batch begin at their first record, as in Spark's Kafka source
+        begun = {} if before else last.first
+        starts = {**dict.fromkeys(last.offsets, 0), **begun, **known, **last.starts}
+        bounds = self._bounds(snapshot, starts, last)
+        slices, isolation = scan_plan.plan(self._topic.reader, snapshot, bounds, self._options.isolation)
+        size = SplitSize(os.cpu_count() or 1, self._options.min_partitions, self._options.max_records)
+        return [StreamSplit(snapshot.name, group, isolation) for group in split(slices, size)]
+
+    def _start(self, snapshot: Snapshot) -> StreamOffset:
+        """The start of the stream by the options; found once, since `latest` is another offset later."""
+        if snapshot.dropped or self._has_missed_its_end(snapshot):
+            raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=snapshot.name)
+        if self._first is None or self._first.topic_id != snapshot.topic_id:
+            chosen = chosen_partitions(snapshot, self._options)
+            self._options.start.check(snapshot.name, chosen)
+            starts = {number: self._start_offset(snapshot.partitions[number], number) for number in chosen}
+            self._first = StreamOffset(snapshot.name, snapshot.topic_id, starts)
+        return self._first
+
+    def _start_offset(self, state: PartitionState, partition: int) -> int:
+        readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
+        offset = start_offset(self._topic.reader, readable, partition, self._options)
+        return held_offset(state, partition, offset, self._options)
+
+    def _starts(self, snapshot: Snapshot, position: StreamOffset, before: StreamOffset) -> dict[int, int]:
+        """The starts of partitions that the stream has not read before: at their log start."""
+        states = snapshot.partitions
+        new = [number for number in chosen_partitions(snapshot, self._options) if number not in position.offsets]
+        if position is before:
+            return {number: self._loss.check_start(states[number], number, 0) for number in new}
+        return {number: states[number].log_start_offset for number in new}
+
+    def _available(self, snapshot: Snapshot, positions: Mapping[int, int]) -> Ranges:
+        """By partition the offsets (next, end) that the stream could read now."""
+        chosen = set(chosen_partitions(snapshot, self._options))
+        ranges = {}
+        for number, position in positions.items():
+            if number not in chosen:
+                self._loss.partition_gone(snapshot.name, number)
+                continue
+            state = snapshot.partitions[number]
+            low = self._loss.check_start(state, number, position)
+            end = self._readable_end(state, number)
+            ranges[number] = low, max(low, self._frozen(number, end))
+        return ranges
+
+    def _has_missed_its_end(self, snapshot: Snapshot) -> bool:
+        """True if the topic at whose end the stream should end is gone."""
+        return self._target is not None and _is_gone(snapshot, self._target)
+
+    def _frozen(self, partition: int, end: int) -> int:
+        return min(end, self._target.offsets.get(partition, 0)) if self._target else end
+
+    def _bounds(self, snapshot: Snapshot, starts: Mapping[int, int], last: StreamOffset) -> Ranges:
+        bounds = {}
+        for number, end in last.offsets.items():
+            start = starts.get(number, end)
+            if start >= end:
+                continue
+            if number >= len(snapshot.partitions):
+                self._loss.partition_gone(snapshot.name, number)
+                continue
+            state = snapshot.partitions[number]
+            low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
+            if high > self._readable_end(state, number):
+                raise InvalidConfigError(
+                    "the batch that was begun reaches into an open transaction: finish it with the option "
+                    "kafka.isolation.level=read_uncommitted, as it was begun",
+                    partition=number,
+                    offset=high,
+                )
+            bounds[number] = low, max(low, high)
+        return bounds
+
+    def _head(self, snapshot: Snapshot) -> StreamOffset:
+        # a dropped topic has no partitions, so none can be chosen
+        chosen = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
+        ends = {number: self._readable_end(snapshot.partitions[number], number) for number in chosen}
+        return StreamOffset(snapshot.name, snapshot.topic_id, ends)
+
+    def _readable_end(self, state: PartitionState, partition: int) -> int:
+        """The partition's log end offset, or its last stable offset for read_committed."""
+        if self._options.isolation == "read_uncommitted":
+            return state.log_end_offset
+        known = self._heads.get(partition)
+        if known is None or known[0] is not state:
+            known = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
+        return known[1]
+
+
+def _not_begun_here(last: StreamOffset) -> InvalidConfigError:
+    """Spark's Kafka source keeps elsewhere where its first batch begins."""
+    return InvalidConfigError(
+        "the first batch of this checkpoint was begun by Spark's Kafka source and is not done: finish it there, or "
+        "choose another checkpointLocation",
+        topic=last.topic,
+    )
+
+
+def _is_gone(snapshot: Snapshot, offset: StreamOffset) -> bool:
+    return snapshot.dropped or snapshot.topic_id != offset.topic_id

@@ -1,1 +1,0 @@
-"""Structured Streaming: topics as sources and as sinks of streaming queries."""

@@ -1,1 +1,0 @@
-"""Runs work of distlog as Spark tasks: their inputs, their code, and the data they pass to each other."""

@@ -1,0 +1,159 @@
+"""The parts of PySpark that not every version from 4.0 on has, and what stands in for them where they are missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import pyspark
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from distlog.core.errors import InvalidConfigError
+
+__all__ = [
+    "HAS_ADMISSION",
+    "HAS_ARROW_FUNCTIONS",
+    "HAS_FILTERS",
+    "HAS_SHUFFLE_BY_ID",
+    "HAS_STREAM_SINK",
+    "OLDEST",
+    "DataSourceStreamArrowWriter",
+    "EqualTo",
+    "Filter",
+    "GreaterThan",
+    "GreaterThanOrEqual",
+    "In",
+    "LessThan",
+    "LessThanOrEqual",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "ReadMinRows",
+    "SupportsTriggerAvailableNow",
+    "arrow_schema",
+    "by_id",
+    "check_part",
+]
+
+#: The oldest version that has data sources in Python.
+OLDEST = (4, 0)
+
+if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST:
+    raise ImportError(
+        f"distlog.spark needs PySpark {'.'.join(map(str, OLDEST))} or newer, and this is {pyspark.__version__}, "
+        "which has no data sources in Python"
+    )
+
+try:
+    from pyspark.sql.datasource import (
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        LessThan,
+        LessThanOrEqual,
+    )
+
+    HAS_FILTERS = True
+except ImportError:
+    HAS_FILTERS = False
+
+    class Filter:  # type: ignore[no-redef]
+        """Stands in for a filter, which this version does not give to sources."""
+
+    class EqualTo(Filter):  # type: ignore[no-redef]
+        """As `Filter`."""
+
+    class GreaterThan(Filter):  # type: ignore[no-redef]
+        """As `Filter`."""
+
+    class GreaterThanOrEqual(Filter):  # type: ignore[no-redef]
+        """As `Filter`."""
+
+    class In(Filter):  # type: ignore[no-redef]
+        """As `Filter`."""
+
+    class LessThan(Filter):  # type: ignore[no-redef]
+        """As `Filter`."""
+
+    class LessThanOrEqual(Filter):  # type: ignore[no-redef]
+        """As `Filter`."""
+
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    HAS_STREAM_SINK = True
+except ImportError:
+    from pyspark.sql.datasource import DataSourceStreamWriter
+
+    DataSourceStreamArrowWriter = DataSourceStreamWriter  # type: ignore[misc,assignment]
+    HAS_STREAM_SINK = False
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_ADMISSION = True
+except ImportError:
+    HAS_ADMISSION = False
+
+    @dataclass(frozen=True)
+    class ReadLimit:  # type: ignore[no-redef]
+        """Stands in for a limit of a micro-batch, which this version does not know."""
+
+        amount: int = 0
+
+    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+        """As `ReadLimit`."""
+
+    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
+        """As `ReadLimit`."""
+
+    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        """As `ReadLimit`."""
+
+    class ReadMinRows(ReadLimit):  # type: ignore[no-redef]
+        """As `ReadLimit`."""
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for a trait of sources; Spark itself ends such a query where the topic ends."""
+
+
+#: Whether DataFrames have `repartitionById`.
+HAS_SHUFFLE_BY_ID = hasattr(DataFrame, "repartitionById")
+#: Whether functions take Arrow's arrays and tables without pandas.
+HAS_ARROW_FUNCTIONS = hasattr(F, "arrow_udf") and hasattr(F, "arrow_udtf")
+
+#: How to ask for times in UTC.
+_UTC: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {"timestamp_utc": True}
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """The schema that Spark expects of batches with these columns; times are in UTC."""
+    return to_arrow_schema(schema, **_UTC)
+
+
+def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
+    """The frame in `count` partitions, with equal numbers in `column` in the same one, and mostly each in its own."""
+    if HAS_SHUFFLE_BY_ID:
+        return frame.repartitionById(count, column)
+    return frame.repartitionByRange(count, column)
+
+
+def check_part(is_there: bool, what: str, since: str, instead: str = "") -> None:
+    """Raise InvalidConfigError, which names this version of PySpark and the one that has what is needed."""
+    if not is_there:
+        raise InvalidConfigError(f"{what} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}")

@@ -1,0 +1,207 @@
+"""`distlog append`: files in one commit or none, a stream in commits by time and size, and what stops them."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import CommandLine
+from forked_programs import Program, command
+
+import distlog
+from distlog.cli import input
+from distlog.cli.input import Appending, blocks
+
+NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
+SKIP = "(--bad-lines skip leaves such lines out)"
+
+
+@pytest.fixture
+def topic(cli: CommandLine) -> distlog.Topic:
+    return distlog.create(cli.url)
+
+
+def values(topic: distlog.Topic) -> list[bytes | None]:
+    return [record.value for record in distlog.open(topic.url).records()]
+
+
+def lines(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_files_are_one_commit(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
+    files = [lines(tmp_path, "a", "1\n2\n"), lines(tmp_path, "b", "3")]
+    assert cli.ok("append", *files).out == "appended 3 records, partition 0 [0, 3)\n"
+    assert (values(topic), topic.refresh().version) == ([b"1", b"2", b"3"], 1)
+
+
+def test_a_bad_line_of_a_file_is_named_and_nothing_is_appended(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    files = [lines(tmp_path, "a", "a:1\n"), lines(tmp_path, "b", "b:2\nno\n")]
+    outcome = cli("append", *files, "--key-separator", ":")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err == f"distlog: {NO_SEPARATOR} {SKIP} (file={files[1]} line=2 appended=0)\n"
+    assert topic.refresh().version == 0
+
+
+def test_the_lines_before_a_bad_one_of_a_stream_are_appended(cli: CommandLine, topic: distlog.Topic) -> None:
+    outcome = cli("append", "--key-separator", ":", "--json", stdin=b"a:1\nb:2\nno\nc:3\n")
+    assert (outcome.status, outcome.err) == (1, f"distlog: {NO_SEPARATOR} {SKIP} (line=3 appended=2)\n")
+    assert outcome.json["type"] == "InvalidRecordError"
+    assert values(topic) == [b"1", b"2"]
+
+
+def test_a_record_that_the_topic_refuses_leaves_what_was_committed(cli: CommandLine) -> None:
+    topic = distlog.create(cli.url, config={"max.message.bytes": 1000})
+    outcome = cli("append", stdin=b"a\n" + b"x" * 2000)
+    assert (outcome.status, outcome.out, "appended=0" in outcome.err) == (1, "", True)
+    assert values(topic) == []
+
+
+def test_bad_lines_are_left_out_and_counted(cli: CommandLine, topic: distlog.Topic) -> None:
+    given = ("append", "--format", "jsonl", "--bad-lines", "skip")
+    assert cli.ok(*given, stdin=b'{"value": "a"}\n[\n').out.endswith("[0, 1); left out 1 bad line\n")
+    assert cli.ok(*given, "--json", stdin=b"[\n").json["skipped"] == 1
+
+
+def test_fields_and_headers_of_each_format(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user": ["p"], "body": [b"\xff"], "at": [3]}), tmp_path / "t.parquet")
+    fields = ("--key", "user", "--value", "body", "--timestamp", "at", "--header", "h=1", "--header", "h=2")
+    cli.ok("append", "--format", "jsonl", *fields, stdin=b'{"user": "j", "body": "v", "at": 1}')
+    cli.ok("append", "--format", "csv", *fields, stdin=b"at,body,user\n2,w,c")
+    cli.ok("append", str(tmp_path / "t.parquet"), "--format", "parquet", *fields)
+    found = [(record.key, record.value, record.timestamp) for record in distlog.open(cli.url).records()]
+    assert found == [(b"j", b"v", 1), (b"c", b"w", 2), (b"p", b"\xff", 3)]
+    assert {tuple(record.headers) for record in distlog.open(cli.url).records()} == {(("h", b"1"), ("h", b"2"))}
+
+
+def test_headers_of_the_command_come_behind_those_of_the_record(cli: CommandLine, topic: distlog.Topic) -> None:
+    line = b'{"value": "v", "headers": [{"key": "a", "value": "0"}]}'
+    cli.ok("append", "--format", "jsonl", "--header", "b=1", stdin=line)
+    (record,) = distlog.open(cli.url).records()
+    assert list(record.headers) == [("a", b"0"), ("b", b"1")]
+
+
+def test_what_is_no_parquet_is_refused(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
+    outcome = cli("append", lines(tmp_path, "a", "no"), "--format", "parquet")
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
+    assert "no Parquet file" in outcome.err
+
+
+def test_a_stream_is_committed_when_it_is_due_or_large(topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    with Appending(topic, None, None, 5.0, lambda: now[0]) as stream:
+        assert stream.wait() is None
+        stream.append(pa.table({"value": [b"a"]}))
+        now[0] = 104.0
+        stream.commit_if_due()
+        assert (stream.wait(), stream.appended.records) == (1.0, 0)
+        now[0] = 106.0
+        stream.commit_if_due()
+        assert (stream.wait(), stream.appended.records) == (None, 1)
+        monkeypatch.setattr(input, "COMMIT_BYTES", 10)
+        stream.append(pa.table({"value": [b"x" * 20]}))
+        stream.commit_if_due()
+        assert stream.appended.records == 2
+        stream.append(pa.table({"value": [b"c"]}))
+    assert (stream.appended.offsets, stream.appended.version) == ({0: (0, 3)}, 3)
+
+
+def test_blocks_of_a_pipe_are_what_is_there() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as pipe, os.fdopen(write, "wb", 0) as writer:
+        found = blocks(pipe, wait=lambda: 0)
+        assert next(found) is None
+        writer.write(b"a\nb\nc")
+        assert next(found) == b"a\nb"
+        writer.write(b"d")
+        assert next(found) is None
+        writer.close()
+        assert list(found) == [b"cd"]
+
+
+@contextmanager
+def appending_to(url: str, *arguments: str) -> Iterator[Program]:
+    """`distlog append` on a pipe, which has committed its first line."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = command("append", url, "--commit-interval", 0, *arguments, **pipes)
+    try:
+        assert child.stdin
+        child.stdin.write("first\n")
+        child.stdin.flush()
+        with distlog.open(url).follow(timeout=60) as follower:
+            assert next(follower).num_rows == 1
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "status"), ENDINGS)
+def test_a_signal_keeps_what_was_taken_and_says_so(number: int, status: int, topic: distlog.Topic) -> None:
+    with appending_to(topic.url, "--json") as child:
+        child.send_signal(number)
+        out, err = child.communicate(timeout=300)
+        assert (child.returncode, err) == (status, "")
+        facts = json.loads(out)
+        assert (facts["records"], facts["offsets"], facts["interrupted"]) == (1, {"0": [0, 1]}, True)
+    assert values(topic) == [b"first"]
+
+
+def read_by_child(pipe: IO[str]) -> None:
+    """Return when the other process has read all that is in the pipe."""
+    waiting = array.array("i", [1])
+    while waiting[0]:
+        fcntl.ioctl(pipe.fileno(), termios.FIONREAD, waiting)
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("number", "status"), ENDINGS)
+def test_what_waits_for_its_commit_is_committed_at_a_signal(number: int, status: int, topic: distlog.Topic) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with command("append", topic.url, "--commit-interval", 1000, **pipes) as child:
+        assert child.stdin
+        # when it reads more, it has taken what came before
+        for line in ("first\n", "second\n", "third\n"):
+            child.stdin.write(line)
+            child.stdin.flush()
+            read_by_child(child.stdin)
+        child.send_signal(number)
+        out, err = child.communicate(timeout=300)
+    kept = values(topic)
+    assert kept in ([b"first", b"second"], [b"first", b"second", b"third"])
+    assert (child.returncode, err) == (status, "")
+    assert out == f"interrupted: appended {len(kept)} records, partition 0 [0, {len(kept)})\n"
+
+
+def test_files_that_a_signal_interrupts_are_not_appended_and_the_status_tells(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = Appending.append
+
+    def interrupted(self: Appending, records: pa.Table) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return taken(self, records)
+
+    monkeypatch.setattr(Appending, "append", interrupted)
+    outcome = cli("append", lines(tmp_path, "a", "1\n"))
+    assert (outcome.status, outcome.out) == (143, "interrupted: appended 0 records\n")
+    assert values(topic) == []

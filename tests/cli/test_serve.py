@@ -1,0 +1,125 @@
+"""`distlog serve`: a real process, real clients, and signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+from forked_programs import command
+from gateways import until
+
+import distlog
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import warm_up
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+pytest.importorskip("kio")
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """A command that ends by itself, inside this process."""
+    line = CommandLine(str(tmp_path), monkeypatch, capsys)
+    return lambda address, *options: line.bare("serve", "--root", str(tmp_path), "--listen", address, *options)
+
+
+def page(port: int) -> str:
+    """The metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as response:
+        return str(response.read().decode())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Path, number: int) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    given = ("--root", tmp_path, "--listen", "127.0.0.1:0", "--metrics-port", 0, "--json")
+    process = command("serve", *given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    started = json.loads(process.stdout.readline())
+    try:
+        producer = confluent_kafka.Producer({"bootstrap.servers": started["listen"], "log_level": 0})
+        producer.produce("clicks", b"v")
+        assert producer.flush(300) == 0
+        # a request is counted when it is answered
+        until(lambda: 'distlog_gateway_requests_total{api="Produce"} 1.0' in page(started["metrics_port"]))
+        with pytest.raises(ConnectionRefusedError):
+            # the gateway's address alone
+            socket.create_connection(("127.0.0.2", started["metrics_port"]), timeout=30)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out) == {"event": "stopped", "finished": True}
+    assert distlog.open(str(tmp_path / "clicks")).end_offsets() == {0: 1}
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "example.invalid:0"])
+def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) -> None:
+    done = serve(address)
+    assert (done.status, done.out) == (2, "")
+    assert "--insecure" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--sasl-users", "USERS"], "passwords of PLAIN could be read on their way"),
+        (["--ssl-certfile", "CERT", "--ssl-keyfile", "KEY"], "any client that reaches this address"),
+        (["--sasl-mechanisms", "SCRAM-SHA-256"], "any client that reaches this address"),
+        (["--ssl-certfile", "CERT"], "TLS needs --ssl-certfile and --ssl-keyfile"),
+        (["--ssl-client-auth", "required"], "TLS needs --ssl-certfile and --ssl-keyfile"),
+        (["--sasl-users", "USERS", "--sasl-mechanisms", "GSSAPI"], "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        # these are let through, and fail later
+        (["--sasl-users", "USERS", "--sasl-mechanisms", "SCRAM-SHA-256,SCRAM-SHA-512"], "the file of users"),
+        (["--sasl-users", "USERS", "--ssl-certfile", "CERT", "--ssl-keyfile", "KEY"], "cannot use the certificate"),
+        (["--insecure", "--sasl-users", "USERS"], "the file of users"),
+        (
+            ["--ssl-certfile", "CERT", "--ssl-keyfile", "KEY", "--ssl-cafile", "CA", "--ssl-client-auth", "required"],
+            "cannot use the certificate",
+        ),
+    ],
+)
+def test_an_address_that_others_reach_needs_who_they_are(serve: Any, options: list[str], wrong: str) -> None:
+    done = serve("0.0.0.0:0", *options)
+    assert (done.status != 0, done.out) == (True, "")
+    assert wrong in done.err
+
+
+def test_connections_leave_files_to_logs() -> None:
+    limits = [GatewayConfig(open_files=files).connection_limit for files in (256, 1024, 4000, 1 << 20)]
+    assert limits == [128, 512, 2000, 2000]
+
+
+def test_a_setting_that_is_out_of_its_bounds_is_an_error_of_the_command_line(serve: Any) -> None:
+    done = serve("127.0.0.1:0", "--config", "max.connections=-5")
+    assert done.status == 2
+    assert "max.connections must be between 0 and 2147483647" in done.err
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:port", "127.0.0.1:70000"])
+def test_what_is_no_address_is_an_error_of_the_command_line(serve: Any, address: str) -> None:
+    assert serve(address).status == 2
+
+
+def test_a_port_that_is_taken_is_told(serve: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = serve(f"127.0.0.1:{taken.getsockname()[1]}")
+    assert done.status == 1
+    assert "cannot listen" in done.err
+
+
+def test_a_clock_that_is_set_back_during_the_warm_up_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(int(1.7e18), 0, -7200 * 10**9))
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    warm_up()

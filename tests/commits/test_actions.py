@@ -1,0 +1,232 @@
+"""Commits and actions as JSON: strict where it matters, and blind where a newer library may add."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from histories import History, segment
+
+from distlog.core import paths
+from distlog.core.commits import actions
+from distlog.core.commits.actions import (
+    Active,
+    Add,
+    Cleaned,
+    Create,
+    Drop,
+    GcFloor,
+    InPlaceTransaction,
+    LogFloor,
+    Manifest,
+    Pin,
+    ProducerBatches,
+    Remove,
+    Restore,
+    Seal,
+    SetConfig,
+    SetLogStartOffset,
+    SetPartitions,
+    SetTransaction,
+    UnknownAction,
+    Unpin,
+)
+from distlog.core.commits.commit_json import Commit, read_actions
+from distlog.core.commits.producer_table import ProducerBatch
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+
+STEM = segment().stem
+EVERY_ACTION = (
+    Create("clicks"),
+    SetPartitions(3),
+    SetConfig({"retention.ms": "1000"}),
+    Add(segment()),
+    Remove(0, STEM),
+    SetLogStartOffset(1, 2**63 - 1),
+    Restore(1, 5, 2),
+    SetTransaction("app", 7, {0: (0, 10), 2: (5, 5)}),
+    SetTransaction("app", "7", {}),
+    InPlaceTransaction("payments", 2, 7, 2**63 - 1, 2**15 - 1, "prepare_abort", (0, 2), 60_000, 5_000),
+    Cleaned(0, 5),
+    Active(0, STEM, 10),
+    Seal(0, STEM),
+    GcFloor(12),
+    LogFloor(12),
+    Pin("backup", 3, 1_700_000_000_000),
+    Unpin("backup"),
+    Manifest(paths.manifest_file(5, "0" * 32), 100, 7),
+    ProducerBatches({0: (ProducerBatch(7, 1, 4, 9, 2, 1_000, 1, -1), ProducerBatch(7, 1, -1, 10, 0, 1_001, 3, 5))}),
+    Drop(),
+)
+
+
+def body_of(commit: Commit) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(commit.encode())
+    return body
+
+
+def signed(body: object) -> bytes:
+    """A commit file of `body`, with the checksum that belongs to it."""
+    if isinstance(body, dict):
+        body.pop("crc32c", None)
+    text = json.dumps(body, separators=(",", ":"))[:-1].encode()
+    return text + b',"crc32c":%d}\n' % crc32c(text)
+
+
+@pytest.fixture
+def commit() -> Commit:
+    return History().commit(*EVERY_ACTION, id="12345678-1234-1234-1234-123456789abc")
+
+
+def test_every_action_survives_its_json(commit: Commit) -> None:
+    assert commit.actions == EVERY_ACTION
+    assert {type(action) for action in EVERY_ACTION} == set(actions.Action.__args__) - {
+        UnknownAction,
+        *(actions.AddTable, actions.RemoveTable),
+    }
+
+
+def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> None:
+    body = body_of(commit)
+    assert list(body) == [
+        "format", "version", "id", "prev", "topic_id", "timestamp_ms", "operation", "writer", "actions", "crc32c",
+    ]  # fmt: skip
+    assert [name for action in body["actions"] for name in action] == [
+        "create", "partitions", "config", "add", "remove", "log_start_offset", "restore",
+        "transaction", "transaction", "producer_transaction", "cleaned", "active", "seal", "gc_floor",
+        "log_floor", "pin", "unpin", "manifest", "producers", "drop",
+    ]  # fmt: skip
+    assert body["actions"][7] == {
+        "transaction": {
+            "app_id": "app",
+            "batch_id": 7,
+            "offsets": {"0": [0, 10], "2": [5, 5]},
+            "in_order": False,
+        }
+    }
+
+
+def test_the_size_is_that_of_the_file(commit: Commit) -> None:
+    assert commit.size == len(commit.encode())
+
+
+def test_unknown_fields_are_ignored(commit: Commit) -> None:
+    body = body_of(commit)
+    body["mood"] = {"good": True}
+    body["actions"][4]["remove"]["why"] = "old"
+    assert Commit.decode(signed(body), "a file") == commit
+
+
+def test_an_unknown_action_stops_a_reader(commit: Commit) -> None:
+    body = body_of(commit)
+    body["actions"].append({"rename_key": {"to": "x"}})
+    with pytest.raises(UnsupportedVersionError, match=r"rename_key.*upgrade"):
+        Commit.decode(signed(body), "a file")
+
+
+def test_an_unknown_action_that_is_safe_for_readers_is_kept_as_a_name(commit: Commit) -> None:
+    body = body_of(commit)
+    body["actions"] = [{"bloom_filter": {"reader_safe": True, "bits": [1, 2]}}]
+    decoded = Commit.decode(signed(body), "a file")
+    assert decoded.actions == (UnknownAction("bloom_filter"),)
+    with pytest.raises(UnsupportedVersionError):
+        decoded.encode()
+
+
+@pytest.mark.parametrize("reader_safe", [1, "true", None, False])
+def test_only_true_makes_an_unknown_action_safe_for_readers(commit: Commit, reader_safe: object) -> None:
+    body = {**body_of(commit), "actions": [{"bloom_filter": {"reader_safe": reader_safe}}]}
+    with pytest.raises(UnsupportedVersionError):
+        Commit.decode(signed(body), "a file")
+
+
+def test_a_newer_format_is_named_before_anything_else_is_looked_at() -> None:
+    with pytest.raises(UnsupportedVersionError, match="upgrade"):
+        Commit.decode(b'{"format": 2, "version": "another kind of number"}', "a file")
+
+
+def test_any_flipped_bit_is_noticed(commit: Commit) -> None:
+    data = commit.encode()
+    for position in range(len(data)):
+        for bit in (0, 3, 7):
+            flipped = bytearray(data)
+            flipped[position] ^= 1 << bit
+            with pytest.raises((CorruptMetadataError, UnsupportedVersionError)):
+                Commit.decode(bytes(flipped), "a file")
+
+
+def test_a_commit_cut_anywhere_is_noticed(commit: Commit) -> None:
+    data = commit.encode()
+    for size in range(len(data)):
+        with pytest.raises(CorruptMetadataError, match="a file"):
+            Commit.decode(data[:size], "a file")
+
+
+@pytest.mark.parametrize("added", [b" ", b"\n", b"\0", b"{}"])
+def test_bytes_behind_a_commit_are_noticed(commit: Commit, added: bytes) -> None:
+    with pytest.raises(CorruptMetadataError, match="a file"):
+        Commit.decode(commit.encode() + added, "a file")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("format", 0.5),
+        ("format", None),
+        ("version", -1),
+        ("version", 2**63),
+        ("version", True),
+        ("id", "12345678-1234-1234-1234-123456789ABC"),
+        ("id", ""),
+        ("prev", 7),
+        ("topic_id", "x"),
+        ("timestamp_ms", -1),
+        ("timestamp_ms", 2**63 - 1),
+        ("timestamp_ms", 1e12),
+        ("operation", "rm -rf /"),
+        ("writer", ""),
+        ("writer", "w" * 1001),
+        ("actions", {}),
+        ("actions", [[]]),
+        ("actions", [{}]),
+        ("actions", [{"drop": {}, "create": {"name": "x"}}]),
+        ("actions", [{"drop": None}]),
+        ("actions", [{"add": {}}]),
+        ("actions", [{"create": {"name": "../x"}}]),
+        ("actions", [{"partitions": {"count": 0}}]),
+        ("actions", [{"partitions": {"count": 1_000_000_000}}]),
+        ("actions", [{"config": {"settings": {"retention.ms": 5}}}]),
+        ("actions", [{"config": {"settings": []}}]),
+        ("actions", [{"remove": {"partition": 0, "stem": "../../x"}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": -1, "offsets": {}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 2**63, "offsets": {}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": None, "offsets": {}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {}, "in_order": 1}}]),
+        ("actions", [{"transaction": {"app_id": "", "batch_id": 1, "offsets": {}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {"0": [5, 4]}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {"0": [5]}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {"-1": [0, 1]}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {"99999999999": [0, 1]}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": [0]}}]),
+    ],
+)
+def test_values_out_of_their_range_are_refused(commit: Commit, name: str, value: object) -> None:
+    with pytest.raises(CorruptMetadataError):
+        Commit.decode(signed({**body_of(commit), name: value}), "a file")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\0" * 300, b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": ' + b"9" * 5000 + b"}", b"NaN"],
+)
+def test_what_is_no_commit_is_refused_without_a_crash(data: bytes) -> None:
+    with pytest.raises((CorruptMetadataError, UnsupportedVersionError)):
+        Commit.decode(data, "a file")
+
+
+@pytest.mark.parametrize("item", [5, None, 1.5, True, "add"])
+def test_an_action_that_is_no_object_is_refused(item: object) -> None:
+    with pytest.raises(ValueError, match="an action must be an object"):
+        read_actions([item])

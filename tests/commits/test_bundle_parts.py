@@ -1,0 +1,132 @@
+"""Segments that are parts of a bundle: what commits and checkpoints say of them, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from histories import History, commit_log, segment
+
+from distlog.core import paths
+from distlog.core.commits import actions, checkpoint, fields
+from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.commit_log import oldest_read_version
+from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.storage.storage import Storage
+
+STEM = paths.new_stem(0, uuid.UUID(int=1).hex)
+POSITIONS = ("log_position", "offset_index_position", "time_index_position")
+
+
+def part(partition: int = 0, log: int = 0, offsets: int = 1000, times: int = 2000, **changes: Any) -> SegmentInfo:
+    """The segment of a partition whose 100 bytes of log, and 8 and 12 bytes of indexes, are at these positions."""
+    info = segment(partition, log_bytes=100, offset_index_bytes=8, time_index_bytes=12)
+    positions = dict(zip(POSITIONS, (log, offsets, times), strict=True))
+    return dataclasses.replace(info, **{"stem": STEM, **positions, **changes})
+
+
+def added(*segments: SegmentInfo) -> Snapshot:
+    """The state after a commit of the segments."""
+    history = History()
+    history.create(4)
+    history.commit(*map(Add, segments))
+    return history.snapshot()
+
+
+def test_a_part_is_the_same_after_json_and_a_checkpoint() -> None:
+    info = part()
+    assert fields.read(SegmentInfo, fields.write(info)) == info
+    snapshot = added(info, part(1, 100, 1008, 2012), segment(2))
+    assert checkpoint.decode(checkpoint.encode(snapshot), "a checkpoint") == snapshot
+
+
+def test_a_segment_of_an_older_library_has_files_of_its_own() -> None:
+    body = {name: value for name, value in fields.write(segment()).items() if name not in POSITIONS}
+    info = fields.read(SegmentInfo, body)
+    assert {getattr(info, name) for name in POSITIONS} == {OWN_FILE}
+    assert not info.is_bundled
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("value", [-2, MAX_LONG + 1, 1.0, None, "0"])
+def test_a_position_that_no_file_has_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        fields.read(SegmentInfo, {**fields.write(part()), name: value})
+
+
+def test_an_index_is_in_a_bundle_only_if_its_log_is() -> None:
+    part(offsets=OWN_FILE, times=OWN_FILE).check()
+    with pytest.raises(ValueError, match="has an index in a bundle"):
+        part(log=OWN_FILE).check()
+    with pytest.raises(ValueError, match="stem of Kafka's"):
+        part(stem=f"{0:020d}").check()
+
+
+@pytest.mark.parametrize(
+    ("segments", "complaint"),
+    [
+        ([part(), part(1, 99, 1008, 2012)], "overlap"),
+        ([part(), part(1, 0, 1008, 2012)], "overlap"),
+        ([part(), part(1, 100, 1007, 2012)], "overlap"),
+        ([part(offsets=50)], "overlap"),
+        ([part(log=MAX_LONG - 99)], "largest position"),
+    ],
+)
+def test_parts_that_share_a_byte_or_have_no_end_are_refused(segments: list[SegmentInfo], complaint: str) -> None:
+    with pytest.raises(CorruptMetadataError, match=complaint):
+        added(*segments)
+    apart = [dataclasses.replace(one, stem=paths.new_stem(0, uuid.uuid4().hex)) for one in segments]
+    if len(segments) > 1:
+        assert len(added(*apart).partitions) == 4
+
+
+def test_parts_may_touch() -> None:
+    assert len(added(part(), part(1, 100, 1008, 2012), part(2, 200, 1016, 2024)).partitions[2].segments) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"log_position": 99}, "overlap"),
+        ({"log_position": MAX_LONG}, "largest"),
+        ({"log_position": -2}, "log_position"),
+    ],
+)
+def test_a_checkpoint_with_such_parts_is_refused(changes: dict[str, int], complaint: str) -> None:
+    data = checkpoint.encode(added(part(), part(1, 100, 1008, 2012)))
+    state, segments, transactions, _ = checkpoint.unpack(data)
+    rows = segments.to_pylist()
+    rows[1].update(changes)
+    changed = checkpoint.pack(state, pa.RecordBatch.from_pylist(rows, segments.schema), transactions)
+    with pytest.raises(CorruptMetadataError, match=complaint):
+        checkpoint.decode(changed, "a checkpoint")
+
+
+def test_the_first_commit_with_a_part_requires_the_feature_and_an_older_library_refuses_by_name(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = commit_log(storage, checkpoint_commits=2)
+    created = log.create(4, TopicConfig())
+    plain, one = log.commit(created, "append", lambda _: [Add(segment(3))])
+    first, two = log.commit(one, "append", lambda _: [Add(part())])
+    second, _ = log.commit(two, "append", lambda _: [Add(part(1, 100, 1008, 2012))])
+    assert [made.requires.reader for made in (plain, first, second) if made] == [(), ("bundles",), ()]
+    assert "bundles" in log.load().requires.reader
+    monkeypatch.setattr(actions, "KNOWN", actions.KNOWN - {"bundles"})
+    assert log.load(version=1).version == 1
+    for version in (2, 3):
+        # version 2 is in a checkpoint
+        with pytest.raises(UnsupportedVersionError, match="bundles: upgrade to read"):
+            log.load(version=version)
+
+
+def test_a_part_that_is_described_anew_does_not_make_another_partitions_part_old() -> None:
+    again = [Remove(0, STEM), Add(part())]
+    assert oldest_read_version(again) is None
+    assert oldest_read_version([*again, Add(part(1, 100, 1008, 2012))]) == 0

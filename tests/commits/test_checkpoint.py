@@ -1,0 +1,273 @@
+"""Checkpoints: the state comes back as it was, and a wrong file is known as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import Address
+from histories import History, former_file, segment, topic_storage
+
+from distlog.core import paths
+from distlog.core.commits import checkpoint, segment_table, transaction_table
+from distlog.core.commits.actions import Active, Add, Drop, GcFloor, Pin, SetConfig, SetLogStartOffset, SetTransaction
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.storage.storage import Storage
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    """A topic that has some of everything."""
+    history = History()
+    history.create(4)
+    history.commit(*(Add(segment(0, base, 10)) for base in (0, 10, 20)), Add(segment(3, 0, 7)))
+    history.commit(SetTransaction("app", 7, {0: (20, 30), 3: (0, 7)}), SetTransaction("app", "7", {}))
+    history.commit(SetConfig({"retention.ms": "5", "cleanup.policy": "compact"}), Pin("a", 1, 10), GcFloor(2))
+    history.commit(SetLogStartOffset(0, 5), Active(3, segment(read_version=2).stem, 7))
+    return history.snapshot()
+
+
+@pytest.fixture
+def storage(memory_url: Address) -> Storage:
+    return topic_storage(memory_url.url)
+
+
+def with_state(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """The checkpoint `data` with its JSON changed."""
+    state, segments, transactions, _ = checkpoint.unpack(data)
+    change(state)
+    return checkpoint.pack(state, segments, transactions)
+
+
+def with_segments(data: bytes, change: Callable[[list[dict[str, Any]]], object]) -> bytes:
+    """The checkpoint `data` with its rows changed."""
+    state, segments, transactions, _ = checkpoint.unpack(data)
+    rows = segments.to_pylist()
+    change(rows)
+    return checkpoint.pack(state, pa.RecordBatch.from_pylist(rows, segments.schema), transactions)
+
+
+def test_the_state_comes_back_as_it_was(storage: Storage, snapshot: Snapshot) -> None:
+    assert checkpoint.read(storage, checkpoint.write(storage, snapshot)) == snapshot
+
+
+def test_the_state_of_a_new_and_of_a_dropped_topic_come_back(storage: Storage) -> None:
+    history = History()
+    history.create(1)
+    assert checkpoint.read(storage, checkpoint.write(storage, history.snapshot())) == history.snapshot()
+    history.commit(Drop())
+    assert checkpoint.read(storage, checkpoint.write(storage, history.snapshot())) == history.snapshot()
+
+
+def test_the_file_is_a_text_and_two_messages_of_arrow_in_a_zstd_frame(snapshot: Snapshot) -> None:
+    file = pa.BufferReader(pa.input_stream(io.BytesIO(checkpoint.encode(snapshot)), compression="zstd").read())
+    state = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    kinds = {str(kind): kind for kind in (*segment_table.SCHEMA.types, *transaction_table.SCHEMA.types)}
+    schemas = [pa.schema({name: kinds[kind] for name, kind in part.items()}) for part in state["columns"].values()]
+    segments, transactions = (pa.ipc.read_record_batch(pa.ipc.read_message(file), one).to_pylist() for one in schemas)
+    assert [(row["partition"], row["base_offset"]) for row in segments] == [(0, 0), (0, 10), (0, 20), (3, 0)]
+    assert [row["batch_id"] for row in transactions] == ["7", '"7"']
+
+
+def test_the_hint_names_the_checkpoint_written_last(storage: Storage, snapshot: Snapshot) -> None:
+    assert checkpoint.read_hint(storage) is None
+    name = checkpoint.write(storage, snapshot)
+    assert checkpoint.read_hint(storage) == name
+    assert checkpoint.version_of(name) == snapshot.version == 4
+
+
+@pytest.mark.parametrize(
+    "hint", [b"", b"\xff\x00", b"../../etc/passwd", former_file(4).encode(), b"x" * 100_000, b"_commits/../x"]
+)
+def test_a_hint_that_is_no_name_of_a_checkpoint_is_no_hint(storage: Storage, hint: bytes) -> None:
+    storage.put(paths.LAST_CHECKPOINT, hint)
+    assert checkpoint.read_hint(storage) is None
+
+
+def test_a_missing_checkpoint_is_told_from_a_wrong_one(storage: Storage) -> None:
+    with pytest.raises(FileNotFoundError):
+        checkpoint.read(storage, paths.checkpoint_file(4, "0" * 32))
+
+
+def test_a_flipped_bit_or_a_cut_is_noticed(storage: Storage, snapshot: Snapshot) -> None:
+    name, random = checkpoint.write(storage, snapshot), Random(7)
+    data = storage.read(name)
+    for position in (0, len(data) - 1, *random.sample(range(len(data)), 50)):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << random.randrange(8)
+        for damaged in (bytes(flipped), data[:position]):
+            storage.put(name, damaged)
+            with pytest.raises(CorruptMetadataError, match="checksum"):
+                checkpoint.read(storage, name)
+
+
+def test_a_checkpoint_under_the_name_of_another_version_is_refused(storage: Storage, snapshot: Snapshot) -> None:
+    data = checkpoint.encode(snapshot)
+    name = paths.checkpoint_file(snapshot.version + 1, hashlib.sha256(data).hexdigest()[:32])
+    storage.put(name, data)
+    with pytest.raises(CorruptMetadataError, match="version"):
+        checkpoint.read(storage, name)
+
+
+def test_without_the_checksum_no_flipped_bit_is_a_crash(snapshot: Snapshot) -> None:
+    data, random = checkpoint.encode(snapshot), Random(7)
+    streams = pa.input_stream(io.BytesIO(data), compression="zstd").read()
+    outcomes = set()
+    for _ in range(150):
+        flipped = bytearray(streams)
+        for position in random.sample(range(len(streams)), random.choice((1, 1, 4))):
+            flipped[position] ^= 1 << random.randrange(8)
+        try:
+            read = checkpoint.decode(pa.Codec("zstd").compress(bytes(flipped), asbytes=True), "a file")
+            outcomes.add([len(list(state.segments)) for state in read.partitions] == [3, 0, 0, 1])
+        except (CorruptMetadataError, UnsupportedVersionError):
+            outcomes.add("refused")
+    assert outcomes == {True, "refused"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(format=2),
+        lambda state: state.update(version=-1),
+        lambda state: state.update(commit_id="x"),
+        lambda state: state.update(name="../x"),
+        lambda state: state.update(config={"no.such.setting": 1}),
+        lambda state: state.update(requires=["a feature"]),
+        lambda state: state.update(transactions=3),
+        lambda state: state.update(partitions=None),
+        lambda state: state.update(pins=[1]),
+        lambda state: state.pop("topic_id"),
+        lambda state: state["partitions"].pop(),
+        lambda state: state["partitions"][0].update(segments=2),
+        lambda state: state["partitions"][0].update(segments=-1),
+        lambda state: state["partitions"][0].update(segments=2**62),
+        lambda state: state["partitions"][0].update(log_end_offset=29),
+        lambda state: state["partitions"].insert(0, state["partitions"].pop()),
+        lambda state: state["active"][0].update(stem="../../x"),
+        lambda state: state.update(timestamp_ms=5),
+    ],
+)
+def test_metadata_that_does_not_agree_with_the_rows_is_refused(
+    snapshot: Snapshot, change: Callable[[dict[str, Any]], object]
+) -> None:
+    data = checkpoint.encode(snapshot)
+    assert checkpoint.decode(with_state(data, lambda state: None), "a file") == snapshot
+    with pytest.raises(CorruptMetadataError, match="a file"):
+        checkpoint.decode(with_state(data, change), "a file")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows[0].update(next_offset=11),
+        lambda rows: rows[0].update(next_offset=0),
+        lambda rows: rows[1].update(base_offset=9),
+        lambda rows: rows[2].update(next_offset=31),
+        lambda rows: rows[0].update(partition=1),
+        lambda rows: rows[0].update(record_count=11),
+        lambda rows: rows[0].update(log_bytes=-1),
+        lambda rows: rows[0].update(stored_base_offset=2**63 - 1),
+        lambda rows: rows[0].update(crc32c=2**32),
+        lambda rows: rows[0].update(stem="../../etc/passwd"),
+        lambda rows: rows[0].update(stem=rows[0]["stem"] + "\n"),
+        lambda rows: rows[0].update(compression=""),
+        lambda rows: rows[0].update(stem=None),
+        lambda rows: rows[0].update(base_offset=None),
+        lambda rows: rows[0].update(compacted=None),
+    ],
+)
+def test_segments_that_cannot_be_are_refused(
+    snapshot: Snapshot, change: Callable[[list[dict[str, Any]]], object]
+) -> None:
+    data = checkpoint.encode(snapshot)
+    assert checkpoint.decode(with_segments(data, lambda rows: None), "a file") == snapshot
+    with pytest.raises(CorruptMetadataError, match="a file"):
+        checkpoint.decode(with_segments(data, change), "a file")
+
+
+def test_segments_of_another_partition_than_the_metadata_says_are_refused(snapshot: Snapshot) -> None:
+    data = checkpoint.encode(snapshot)
+    roomy = with_state(data, lambda state: state["partitions"][1].update(log_end_offset=100))
+    assert checkpoint.decode(roomy, "a file")
+    with pytest.raises(CorruptMetadataError, match="order of their partitions"):
+        checkpoint.decode(with_segments(roomy, lambda rows: rows[2].update(partition=1)), "a file")
+
+
+def test_columns_that_a_newer_library_added_are_kept(snapshot: Snapshot) -> None:
+    state, segments, transactions, _ = checkpoint.unpack(checkpoint.encode(snapshot))
+    wider = segments.append_column("colour", pa.array(["blue"] * 4))
+    kept = checkpoint.decode(checkpoint.pack(state, wider, transactions), "a file")
+    assert [info.unknown for state in kept.partitions for info in state.segments] == ['{"colour": "blue"}'] * 4
+    assert checkpoint.decode(checkpoint.encode(kept), "a file") == kept
+
+
+def test_a_checkpoint_of_a_larger_topic_is_not_larger_when_it_is_pickled(snapshot: Snapshot) -> None:
+    read = checkpoint.decode(checkpoint.encode(large(snapshot, 3_000)), "a file")
+    assert len(pickle.dumps(read)) < 3_000 * 500
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1" * 100, b"\0" * 10_000, b"\x28\xb5\x2f\xfd\xff"])
+def test_a_file_that_is_no_frame_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptMetadataError, match="a file"):
+        checkpoint.decode(data, "a file")
+
+
+def test_rows_of_something_else_are_refused(snapshot: Snapshot) -> None:
+    state, segments, transactions, _ = checkpoint.unpack(checkpoint.encode(snapshot))
+    other, of_floats = pa.record_batch({"x": [1]}), segments.append_column("x", pa.array([0.5] * 4))
+    for batches in ((other, other), (segments, other), (of_floats, transactions), (transactions, segments)):
+        with pytest.raises(CorruptMetadataError, match="a file"):
+            checkpoint.decode(checkpoint.pack(state, *batches), "a file")
+    with pytest.raises(CorruptMetadataError, match="lack a column"):
+        checkpoint.decode(checkpoint.pack(state, segments.drop_columns(["stem"]), transactions), "a file")
+    plain = pa.input_stream(io.BytesIO(checkpoint.encode(snapshot)), compression="zstd").read()
+    for wrong in (plain[:-8], plain[:4], plain + plain[-8:], b"\xff" * 8 + plain[8:]):
+        with pytest.raises(CorruptMetadataError, match="a file"):
+            checkpoint.decode(pa.Codec("zstd").compress(wrong, asbytes=True), "a file")
+
+
+def large(snapshot: Snapshot, segments: int) -> Snapshot:
+    """`snapshot` with `segments` segments in partition 0, and as many batches."""
+    infos = [segment(0, base, 1) for base in range(segments)]
+    columns = snapshot.transactions.columns().take([0] * segments)
+    state = dataclasses.replace(
+        snapshot.partitions[0], log_end_offset=segments, segments=SegmentTable.of(infos), first_dirty_offset=0
+    )
+    transactions = type(snapshot.transactions)(columns)
+    return dataclasses.replace(snapshot, partitions=(state, *snapshot.partitions[1:]), transactions=transactions)
+
+
+def calls_to_decode(data: bytes) -> int:
+    """How many Python and C functions are called to open a checkpoint."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        checkpoint.decode(data, "a file")
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_opening_makes_no_python_object_per_segment(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (checkpoint.encode(large(snapshot, count)) for count in (10, 3_000))
+    monkeypatch.setattr(SegmentInfo, "__init__", lambda *_, **__: pytest.fail("a SegmentInfo was made"))
+    checkpoint.decode(few, "a file")
+    assert calls_to_decode(many) - calls_to_decode(few) < 1_000

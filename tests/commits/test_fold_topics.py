@@ -1,0 +1,206 @@
+"""What commits make of a topic beside its segments: log starts, settings, batches, pins; its end and next life."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import uuid
+
+import pytest
+from histories import History, segment
+from test_fold import history as history
+from test_fold import live, refused, stems
+
+from distlog.core.commits.actions import (
+    Active,
+    Add,
+    Cleaned,
+    Create,
+    Drop,
+    GcFloor,
+    Pin,
+    Remove,
+    Seal,
+    SetConfig,
+    SetLogStartOffset,
+    SetPartitions,
+    SetTransaction,
+    UnknownAction,
+    Unpin,
+)
+from distlog.core.commits.snapshot import PartitionState, fold
+from distlog.core.commits.transaction_table import KEPT_MS, TransactionInfo
+from distlog.core.errors import CorruptMetadataError
+
+
+def test_the_log_start_only_rises(history: History) -> None:
+    history.commit(SetLogStartOffset(0, 12))
+    history.commit(SetLogStartOffset(0, 3))
+    assert history.snapshot().partitions[0].log_start_offset == 12
+
+
+def test_the_log_start_stays_within_a_log_that_holds_segments(history: History) -> None:
+    history.commit(SetLogStartOffset(0, 30))
+    refused(history, SetLogStartOffset(0, 31), match="above the log end")
+
+
+def test_an_empty_partition_may_begin_anywhere(history: History) -> None:
+    history.commit(SetLogStartOffset(1, 1_000), Add(segment(1, 1_000, 10, stem=f"{1000:020d}")))
+    state = history.snapshot().partitions[1]
+    assert (state.log_start_offset, state.log_end_offset) == (1_000, 1_010)
+
+
+def test_partitions_are_added_and_never_taken_away(history: History) -> None:
+    history.commit(SetPartitions(4))
+    assert len(history.snapshot().partitions) == 4
+    refused(history, SetPartitions(3), match="shrink")
+
+
+def test_settings_are_replaced_as_a_whole(history: History) -> None:
+    history.commit(SetConfig({"retention.ms": "5", "segment.bytes": "1000"}))
+    history.commit(SetConfig({"segment.bytes": "2000"}))
+    assert history.snapshot().config.overrides() == {"segment.bytes": "2000"}
+
+
+def test_compaction_progress_is_kept_and_stays_within_the_log(history: History) -> None:
+    history.commit(Cleaned(0, 20))
+    assert history.snapshot().partitions[0].first_dirty_offset == 20
+    refused(history, Cleaned(0, 31), match="above the log end")
+
+
+def test_a_batch_is_remembered_and_cannot_be_committed_again(history: History) -> None:
+    commit = history.commit(Add(segment(0, 30)), SetTransaction("app", 7, {0: (30, 40)}))
+    expected = TransactionInfo(commit.version, commit.timestamp_ms, {0: (30, 40)})
+    assert history.snapshot().transaction("app", 7) == expected
+    assert history.snapshot().transaction("app", 8) is None
+    refused(history, SetTransaction("app", 7, {0: (40, 50)}), match="is in commit 2 already")
+
+
+def test_a_batch_is_forgotten_by_commit_time(history: History) -> None:
+    history.commit(SetTransaction("app", 7, {}))
+    then = history.commits[-1].timestamp_ms
+    refused(history, SetTransaction("app", 7, {}), match="already", timestamp_ms=then + KEPT_MS)
+    for day in range(1, 32):
+        history.commit(SetTransaction("app", f"day {day}", {}), timestamp_ms=then + day * KEPT_MS)
+    assert history.snapshot().transaction("app", 7) is None
+    history.commit(SetTransaction("app", 7, {}))
+    assert fold(None, history.commits).transaction("app", 7)
+
+
+def test_an_applications_newest_batch_is_remembered_for_ever(history: History) -> None:
+    history.commit(SetTransaction("app", 7, {}))
+    history.commit(timestamp_ms=history.now_ms + 100 * KEPT_MS)
+    assert history.snapshot().transaction("app", 7)
+
+
+def test_what_a_library_committed_again_that_forgets_sooner_can_be_read(history: History) -> None:
+    history.commit(SetTransaction("app", 7, {0: (30, 30)}))
+    again = history.commit(SetTransaction("app", 7, {}), timestamp_ms=history.now_ms + KEPT_MS)
+    assert history.snapshot().transaction("app", 7) == TransactionInfo(again.version, again.timestamp_ms, {})
+
+
+def test_files_begun_below_the_gc_floor_are_refused(history: History) -> None:
+    history.commit(GcFloor(2))
+    assert history.snapshot().gc_floor == 2
+    refused(history, Add(segment(0, 30, read_version=1)), match="gc floor")
+    refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, read_version=1)), match="gc floor")
+    refused(history, Active(0, segment(read_version=1).stem, 30), match="gc floor")
+    history.commit(Add(segment(0, 30, read_version=2)), Add(segment(0, 40, stem=f"{40:020d}")))
+    assert len(live(history)) == 5
+
+
+def test_the_gc_floor_spares_files_that_were_known_before(history: History) -> None:
+    active = Active(1, segment(read_version=0).stem, 0)
+    history.commit(active)
+    history.commit(GcFloor(3))
+    info = history.snapshot().partitions[0].segments[1]
+    history.commit(Remove(0, info.stem), Add(info))
+    history.commit(Seal(1, active.stem), Add(segment(1, 0, 5, stem=active.stem)))
+    assert live(history, 1) == [(0, 5)]
+
+
+def test_the_gc_floor_only_rises_and_lies_in_the_past(history: History) -> None:
+    history.commit(GcFloor(2))
+    history.commit(GcFloor(1))
+    assert history.snapshot().gc_floor == 2
+    refused(history, GcFloor(5), match="future")
+
+
+def test_pins_come_and_go(history: History) -> None:
+    history.commit(Pin("a", 1, 10), Pin("b", 2, 20))
+    history.commit(Pin("b", 1, 30), Unpin("a"), Unpin("never was"))
+    assert history.snapshot().pins == {"b": Pin("b", 1, 30)}
+    refused(history, Pin("c", 9, 10), match="future")
+
+
+def test_a_dropped_topic_is_empty_and_takes_only_a_gc_floor(history: History) -> None:
+    history.commit(SetTransaction("app", 1, {}), Pin("a", 1, 10))
+    history.commit(Drop())
+    snapshot = history.snapshot()
+    assert snapshot.dropped
+    assert (snapshot.partitions, snapshot.pins, len(snapshot.transactions)) == ((), {}, 0)
+    refused(history, Add(segment(0, 30)), match="dropped")
+    refused(history, SetPartitions(5), match="dropped")
+    refused(history, Drop(), match="dropped")
+    history.commit(GcFloor(3))
+    assert history.snapshot().gc_floor == 3
+
+
+def test_nothing_follows_a_drop_in_its_commit(history: History) -> None:
+    refused(history, Drop(), SetPartitions(5), match="dropped")
+
+
+def test_a_topic_is_created_again_under_a_new_id(history: History) -> None:
+    history.commit(GcFloor(1))
+    history.commit(Drop())
+    old = history.topic_id
+    refused(history, Create("clicks"), SetPartitions(1), match="exists")
+    history.topic_id = str(uuid.uuid4())
+    history.create(1)
+    snapshot = history.snapshot()
+    assert (snapshot.topic_id, snapshot.dropped, snapshot.version) == (history.topic_id, False, 4)
+    assert snapshot.partitions == (PartitionState(),)
+    assert snapshot.gc_floor == 1
+    refused(history, Add(segment(0, 0, read_version=4)), match="another topic", topic_id=old)
+
+
+def test_a_live_topic_is_not_created_again(history: History) -> None:
+    refused(history, Create("clicks"), match="exists", topic_id=str(uuid.uuid4()))
+    refused(history, SetPartitions(3), Create("clicks"), match="first action")
+
+
+def test_the_first_commit_creates_the_topic() -> None:
+    with pytest.raises(CorruptMetadataError, match="another topic"):
+        fold(None, [History().commit(SetPartitions(1))])
+    with pytest.raises(CorruptMetadataError, match="no commit"):
+        fold(None, [])
+
+
+def test_commits_follow_each_other_in_number_chain_and_time(history: History) -> None:
+    head = history.commits[-1]
+    refused(history, version=3, match="does not follow")
+    refused(history, version=1, match="does not follow")
+    refused(history, prev=str(uuid.uuid4()), match="does not follow")
+    refused(history, prev=None, match="does not follow")
+    refused(history, timestamp_ms=head.timestamp_ms, match="time")
+    refused(history, timestamp_ms=head.timestamp_ms - 1, match="time")
+    refused(history, topic_id=str(uuid.uuid4()), match="another topic")
+    with pytest.raises(CorruptMetadataError, match="does not follow"):
+        fold(None, history.commits[1:])
+
+
+def test_an_unknown_action_is_remembered(history: History) -> None:
+    commit = dataclasses.replace(history.commit(), actions=(UnknownAction("bloom_filter"),))
+    history.commits[-1] = commit
+    history.commit(Add(segment(0, 30)))
+    assert history.snapshot().requires.writer == ("bloom_filter",)
+
+
+def test_commit_bytes_add_up(history: History) -> None:
+    assert history.snapshot().commit_bytes == sum(len(commit.encode()) for commit in history.commits)
+
+
+def test_a_snapshot_pickles(history: History) -> None:
+    history.commit(SetTransaction("app", 7, {0: (0, 1)}), Pin("a", 1, 10))
+    snapshot = history.snapshot()
+    assert pickle.loads(pickle.dumps(snapshot)) == snapshot

@@ -1,0 +1,228 @@
+"""Applications that commit their batches in order: what a topic remembers of them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from histories import History
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import SetTransaction
+from distlog.core.commits.checkpoint import transactions_of
+from distlog.core.commits.snapshot import fold
+from distlog.core.commits.transaction_table import (
+    KEPT_MS,
+    KEPT_NUMBERS,
+    NO_TRANSACTIONS,
+    SCHEMA,
+    Batch,
+    TransactionDraft,
+    TransactionInfo,
+    TransactionTable,
+)
+from distlog.core.config import DAY_MS
+from tests.commits.test_transaction_table import remembered
+
+
+def info(version: int, timestamp_ms: int, *, in_order: bool = True) -> TransactionInfo:
+    return TransactionInfo(version, timestamp_ms, {0: (version, version + 10)}, in_order=in_order)
+
+
+def in_order(numbers: range, app: str = "app", table: TransactionTable = NO_TRANSACTIONS) -> TransactionTable:
+    for number in numbers:
+        table = table.updated({(app, number): info(number, number)}, number)
+    return table
+
+
+def numbers(table: TransactionTable, app: str = "app") -> list[str]:
+    columns = table.columns()
+    return columns.filter(pa.compute.equal(columns["app_id"], app))["batch_id"].to_pylist()
+
+
+def test_only_the_last_batches_of_an_application_that_commits_in_order_are_kept() -> None:
+    grown = in_order(range(1000))
+    for table in (grown, TransactionTable(grown.columns()), pickle.loads(pickle.dumps(grown))):
+        assert numbers(table) == [str(number) for number in range(1000 - KEPT_NUMBERS, 1000)]
+        assert (len(table), table.newest("app")) == (KEPT_NUMBERS, 999)
+        assert table.get("app", 999) == info(999, 999)
+        assert table.get("app", 999 - KEPT_NUMBERS) is None
+        assert [table.is_forgotten("app", number) for number in (999 - KEPT_NUMBERS, 1000 - KEPT_NUMBERS)] == [
+            True,
+            False,
+        ]
+        assert not table.is_forgotten("another", 3)
+
+
+def test_batches_in_order_do_not_expire() -> None:
+    table = in_order(range(20)).updated({}, 40 * KEPT_MS)
+    assert table.get("app", 19) == info(19, 19)
+    assert len(table) == KEPT_NUMBERS
+
+
+def test_batches_in_order_of_one_application_do_not_touch_those_of_another() -> None:
+    table = in_order(range(100, 200), "b", in_order(range(100), "a"))
+    assert [table.newest(app) for app in "ab"] == [99, 199]
+    assert len(table) == 2 * KEPT_NUMBERS
+
+
+def test_what_an_application_committed_before_it_went_in_order_is_forgotten_with_its_numbers() -> None:
+    draft = TransactionDraft(NO_TRANSACTIONS)
+    for number in range(300):
+        draft.record("app", number, info(number, number, in_order=False), number - 1)
+    draft.record("app", "a word", info(300, 300, in_order=False), 299)
+    draft.record("other", 3, info(301, 301, in_order=False), 300)
+    draft.record("app", 305, info(302, 302), 301)
+    table = draft.finish(302)
+    assert numbers(table) == [*(str(number) for number in range(296, 300)), '"a word"', "305"]
+    assert numbers(table, "other") == ["3"]
+
+
+def test_a_batch_in_order_is_refused_when_it_is_known() -> None:
+    for table in (in_order(range(20)), NO_TRANSACTIONS):
+        draft = TransactionDraft(table)
+        if not len(table):
+            draft.record("app", 19, info(1, 1), 0)
+        with pytest.raises(ValueError, match="batch 19 of 'app' is in commit"):
+            draft.record("app", 19, info(21, 21), 20)
+
+
+def test_the_state_is_the_same_however_commits_are_folded_and_through_a_checkpoint() -> None:
+    history = History()
+    history.create()
+    for number in range(50):
+        history.commit(
+            SetTransaction("stream", number, {}, in_order=True), SetTransaction("b", number, {}, number > 25)
+        )
+    history.commit(SetTransaction("stream", "a word", {}, in_order=True))
+    whole = fold(None, history.commits)
+    one_by_one = None
+    for commit in history.commits:
+        one_by_one = fold(one_by_one, [commit])
+    assert whole == one_by_one
+    assert numbers(whole.transactions, "stream") == [*(str(number) for number in range(40, 50)), '"a word"']
+    assert checkpoint.decode(checkpoint.encode(whole), "a file") == whole
+
+
+def test_a_checkpoint_of_a_library_that_keeps_all_is_read_without_the_forgotten() -> None:
+    """Such a library keeps the new field as an unknown one."""
+    rows = [
+        {"app_id": "app", "batch_id": str(number), "version": number, "timestamp_ms": number, "offsets": [],
+         "unknown": unknown}
+        for number, unknown in enumerate(['{"in_order": true, "mood": "good"}'] * 30 + ['{"in_order": false}', ""])
+    ]  # fmt: skip
+    older = pa.schema([spec for spec in SCHEMA if spec.name != "in_order"])
+    columns = transactions_of(pa.RecordBatch.from_pylist(rows, older), 100)
+    assert set(columns["unknown"].to_pylist()) == {'{"mood": "good"}', ""}
+    table = TransactionTable(columns)
+    assert numbers(table) == [str(number) for number in range(20, 32)]
+    assert table.get("app", 29) == TransactionInfo(29, 29, {}, '{"mood": "good"}', in_order=True)
+    assert table.get("app", 31) == TransactionInfo(31, 31, {})
+
+
+@pytest.mark.parametrize("change", [{"batch_id": '"a word"'}, {"batch_id": "true"}, {"batch_id": "7,"}])
+def test_a_batch_in_order_without_a_number_is_refused(change: dict[str, str]) -> None:
+    row = in_order(range(1)).columns().to_pylist()[0]
+    with pytest.raises(ValueError, match=r"no number|Extra data"):
+        TransactionTable(pa.RecordBatch.from_pylist([{**row, **change}], schema=SCHEMA))
+
+
+STEPS = st.tuples(
+    st.sampled_from("ab"),
+    st.integers(0, 25) | st.just("word"),
+    st.booleans(),
+    st.sampled_from([1, DAY_MS, 9 * DAY_MS]),
+)
+
+
+@given(st.lists(STEPS, max_size=60), st.integers(1, 7))
+@example([("b", 1, False, 9 * DAY_MS), *(("a", n, False, DAY_MS) for n in range(12)), ("a", 20, True, 1)], 20)
+def test_a_table_remembers_what_the_rule_says(steps: list[tuple[str, int | str, bool, int]], group: int) -> None:
+    """Against the rule spelled out, however commits are grouped, and the table is stored and loaded."""
+    plain, ordered, now_ms = dict[Batch, TransactionInfo](), dict[Batch, TransactionInfo](), 0
+    table, draft = NO_TRANSACTIONS, TransactionDraft(NO_TRANSACTIONS)
+    for version, (app, batch, orderly, passed_ms) in enumerate(steps):
+        before_ms, now_ms = now_ms, now_ms + passed_ms
+        found = info(version, now_ms, in_order=orderly and isinstance(batch, int))
+        known = ordered.get((app, batch)) or plain.get((app, batch))
+        if known:
+            if known.timestamp_ms >= now_ms - KEPT_MS:
+                with pytest.raises(ValueError, match="already"):
+                    TransactionDraft(draft.finish(before_ms)).record(app, batch, found, before_ms)
+            continue
+        draft.record(app, batch, found, before_ms)
+        if found.in_order:
+            for batches in (plain, ordered):
+                for name, number in list(batches):
+                    if name == app and isinstance(number, int) and number <= int(batch) - KEPT_NUMBERS:
+                        del batches[name, number]
+        into = ordered if found.in_order else plain
+        into[app, batch] = found
+        plain = remembered(plain, now_ms)
+        if version % group == 0:
+            table = draft.finish(now_ms)
+            assert len(table) == len(plain) + len(ordered)
+            for names, info_of in (({*ordered}, ordered), ({*plain} - {*ordered}, plain)):
+                assert {name: table.get(*name) for name in names} == {name: info_of[name] for name in names}
+            assert table == TransactionTable(table.columns())
+            table = pickle.loads(pickle.dumps(TransactionTable(table.columns()) if version % 2 else table))
+            draft = TransactionDraft(table)
+
+
+Step = tuple[str, int, bool, int]
+
+
+def folded(steps: list[Step], *, at_once: bool) -> TransactionTable:
+    """The table after batches (app, number, in order, at which day)."""
+    draft, before_ms = TransactionDraft(NO_TRANSACTIONS), 0
+    for version, (app, number, orderly, day) in enumerate(steps):
+        now_ms = day * DAY_MS + version
+        draft.record(app, number, info(version, now_ms, in_order=orderly), before_ms)
+        before_ms = now_ms
+        if not at_once:
+            draft = TransactionDraft(draft.finish(now_ms))
+    return draft.finish(before_ms)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_batches_in_order_stay_when_others_expire(at_once: bool) -> None:
+    steps: list[Step] = [("app", 7, True, 0), *(("other", day, False, day) for day in range(1, 60))]
+    assert folded(steps, at_once=at_once).newest("app") == 7
+
+
+@pytest.mark.parametrize("begun", [[], [("a", 5, True, 1)]])
+def test_what_was_too_old_stays_forgotten_when_batches_between_are_forgotten_too(begun: list[Step]) -> None:
+    """The batches of `a` make time go by for those of `b`, of which the first is too old by then."""
+    days: list[Step] = [("a", day, False, day) for day in range(10, 45)]
+    steps: list[Step] = [("b", 0, False, 0), ("b", 1, False, 1), *begun, *days, ("a", 100, True, 45)]
+    one_by_one = folded(steps, at_once=False)
+    assert numbers(one_by_one, "b") == ["1"]
+    assert numbers(one_by_one, "a") == ["100"]
+    assert folded(steps, at_once=True) == one_by_one
+
+
+def test_a_forgotten_number_may_come_again_however_commits_are_folded() -> None:
+    """Only a library that does not know of batches in order commits it again."""
+    steps: list[Step] = [("a", 5, True, 1), ("a", 30, True, 1), ("a", 5, False, 2)]
+    one_by_one = folded(steps, at_once=False)
+    assert numbers(one_by_one, "a") == ["30", "5"]
+    assert folded(steps, at_once=True) == one_by_one
+
+
+def test_a_number_that_came_in_no_order_meanwhile_is_forgotten_too() -> None:
+    steps: list[Step] = [("a", 5, True, 1), ("a", 6, False, 1), ("a", 30, True, 2)]
+    for at_once in (False, True):
+        assert numbers(folded(steps, at_once=at_once), "a") == ["30"]
+
+
+def test_what_was_too_old_stays_forgotten_when_an_application_was_in_order_before() -> None:
+    before: list[Step] = [("a", 30 + day, False, day) for day in range(1, 20)]
+    others: list[Step] = [("c", day, False, day) for day in range(21, 34)]
+    begin: list[Step] = [("b", 0, False, 0), ("b", 1, False, 0)]
+    steps: list[Step] = [*begin, *before, ("a", 29, True, 20), *others, ("a", 70, True, 33)]
+    one_by_one = folded(steps, at_once=False)
+    assert (numbers(one_by_one, "b"), numbers(one_by_one, "a")) == (["1"], ["70"])
+    assert folded(steps, at_once=True) == one_by_one

@@ -1,0 +1,403 @@
+"""What commits tell of producers is what their batches say, however it is folded, stored and read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from histories import History, segment, topic_storage
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_batches import batch, record
+
+from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.commits import checkpoint, commit_json, producer_table
+from distlog.core.commits.actions import PRODUCERS, Add, Drop, ProducerBatches, Requires
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.commit_log import features
+from distlog.core.commits.producer_table import (
+    COMMIT_MARKER,
+    DATA,
+    EXPIRATION_MS,
+    NO_PRODUCERS,
+    PAUSE_MS,
+    TRANSACTIONAL_DATA,
+    ProducerBatch,
+    ProducerTable,
+    sufficient_batches,
+)
+from distlog.core.commits.snapshot import Snapshot, apply, fold
+from distlog.core.config import DAY_MS, MAX_LONG
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.transactions.producer_states import NONE, ProducerStates, batches_of, producer_batches
+
+TOLD = Requires(writer=(PRODUCERS,))
+
+
+def told(producer: int = 7, offset: int = 0, count: int = 1, **changes: Any) -> ProducerBatch:
+    """What the batch of these offsets tells; its records are numbered as they are, unless it says otherwise."""
+    last = offset + count - 1
+    return ProducerBatch(producer, 0, last, last, count - 1, 1_000, DATA, NONE)._replace(**changes)
+
+
+def append(history: History, *batches: ProducerBatch, partition: int = 0, end: int | None = None) -> Commit:
+    """Commit a segment behind the log's end, up to `end`, and what its batches tell."""
+    begin = history.snapshot().partitions[partition].log_end_offset
+    end = max(each.last_offset for each in batches) + 1 if end is None else end
+    added = Add(segment(partition, begin, end - begin))
+    return history.commit(added, ProducerBatches({partition: batches}), requires=TOLD)
+
+
+@pytest.fixture
+def history() -> History:
+    history = History()
+    history.create(3)
+    return history
+
+
+def table(history: History, partition: int = 0) -> ProducerTable:
+    return history.snapshot().partitions[partition].producers
+
+
+# producer, epoch, what it is, time that passed before its commit
+STEPS = st.lists(
+    st.tuples(
+        st.integers(1, 5),
+        st.integers(0, 1),
+        st.sampled_from(["data", "data", "data", "open", "commit", "abort"]),
+        st.integers(1, 3),
+        st.sampled_from([0, 0, 0, 1, PAUSE_MS // 2, PAUSE_MS, 30 * DAY_MS]),
+    ),
+    max_size=60,
+)
+
+
+def raw(steps: list[tuple[int, int, str, int, int]]) -> bytes:
+    """The batches of the steps, one after the other."""
+    data, offset = b"", 0
+    for producer, epoch, kind, count, _ in steps:
+        attributes, key, sequence = 0, None, offset
+        if kind in ("commit", "abort"):
+            key, count, sequence = struct.pack(">hh", 0, COMMIT if kind == "commit" else ABORT), 1, -1
+            attributes = CONTROL | TRANSACTIONAL
+        elif kind == "open":
+            attributes = TRANSACTIONAL
+        rows = [record(delta, 0, key, struct.pack(">hi", 0, epoch)) for delta in range(count)]
+        data += batch(rows, base_offset=offset, attributes=attributes, producer=(producer, epoch, sequence))
+        offset += count
+    return data
+
+
+@given(steps=STEPS, most=st.sampled_from([0, 2, 64]), data=st.data())
+def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
+    steps: list[tuple[int, int, str, int, int]], most: int, data: st.DataObject
+) -> None:
+    history, states, passed_ms, log = History(), ProducerStates(), 0, raw(steps)
+    history.create(1)
+    rows, is_told = read_headers(log), False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producer_table, "_MOST_CHANGED", most)
+        first = 0
+        while first < len(rows):
+            some = rows[first : first + data.draw(st.integers(1, 9))]
+            pause_ms = steps[first][4] + 1
+            history.now_ms += pause_ms - 1
+            passed_ms += min(pause_ms, PAUSE_MS) if is_told else 0
+            is_told = True
+            quiet = [
+                producer
+                for producer in range(1, 6)
+                if (state := states.get(producer)) and passed_ms - state.heard_ms >= EXPIRATION_MS
+            ]
+            for producer in quiet:
+                states.expire(MAX_LONG, [producer])
+            states.see(log, some, heard_ms=passed_ms)
+            end = int(some["base_offset"][-1] + some["last_offset_delta"][-1]) + 1
+            append(history, *sufficient_batches(producer_batches(log, some)), end=end)
+            first += len(some)
+            found = table(history)
+            for producer in range(1, 6):
+                assert found.get(producer, passed_ms) == states.get(producer)
+            assert found.opened == dict(states.opened)
+        one_by_one: Snapshot | None = None
+        for commit in history.commits:
+            one_by_one = apply(one_by_one, commit)
+        split = data.draw(st.integers(1, len(history.commits)))
+        assert fold(fold(None, history.commits[:split]), history.commits[split:]) == one_by_one
+        assert one_by_one == history.snapshot()
+        assert one_by_one is not None
+        assert checkpoint.decode(checkpoint.encode(one_by_one), "a file") == one_by_one
+        assert pickle.loads(pickle.dumps(one_by_one)) == one_by_one
+
+
+@given(steps=STEPS)
+def test_what_a_commit_leaves_out_says_nothing_and_what_it_keeps_is_little(
+    steps: list[tuple[int, int, str, int, int]],
+) -> None:
+    log = raw(steps)
+    every = list(producer_batches(log, read_headers(log)))
+    kept = sufficient_batches(every)
+    assert ProducerTable().updated(kept, 5) == ProducerTable().updated(every, 5)
+    markers = sum(each.is_marker for each in every)
+    assert len(kept) <= 5 * 5 + 2 * markers + 5
+
+
+def test_of_many_batches_in_one_commit_the_last_five_are_told_and_known(history: History) -> None:
+    every = [told(7, number) for number in range(9)]
+    assert sufficient_batches(every) == every[4:]
+    append(history, *sufficient_batches(every), end=9)
+    (state,) = (state for _, state in table(history).items())
+    assert [each.last_offset for each in state.batches] == [4, 5, 6, 7, 8]
+    opened = [each._replace(kind=TRANSACTIONAL_DATA) for each in every]
+    assert sufficient_batches(opened) == [opened[0], *opened[4:]]
+    marker = told(7, 9, kind=COMMIT_MARKER, last_sequence=NONE)
+    assert sufficient_batches([*opened, marker, *every]) == [marker, *every[4:]]
+
+
+def test_a_producer_is_forgotten_when_commits_tell_nothing_of_it_for_a_day(history: History) -> None:
+    append(history, told(7, 0), told(8, 1, kind=TRANSACTIONAL_DATA), told(9, 2))
+    for number in range(EXPIRATION_MS // PAUSE_MS):
+        assert table(history).get(7, history.snapshot().passed_ms) is not None
+        history.now_ms += PAUSE_MS
+        append(history, told(9, 3 + number))
+    passed_ms = history.snapshot().passed_ms
+    # a transaction that is open is known for ever
+    assert [table(history).get(each, passed_ms) is not None for each in (7, 8, 9)] == [False, True, True]
+    assert [producer for producer, _ in table(history).items()] == [8, 9]
+    append(history, told(7, 100, last_sequence=3))
+    found = table(history).get(7, passed_ms)
+    assert found is not None
+    assert [each.last_sequence for each in found.batches] == [3]
+
+
+def test_a_commit_from_the_far_future_makes_no_producer_forgotten(history: History) -> None:
+    append(history, told(7, 0))
+    history.now_ms += 365 * DAY_MS
+    history.commit()
+    snapshot = history.snapshot()
+    assert snapshot.passed_ms == PAUSE_MS
+    assert snapshot.partitions[0].producers.get(7, snapshot.passed_ms) is not None
+
+
+def test_a_partition_has_producers_of_its_own_and_a_drop_forgets_them(history: History) -> None:
+    append(history, told(7, 0))
+    append(history, told(8, 0), partition=2)
+    assert [len(table(history, number)) for number in range(3)] == [1, 0, 1]
+    history.commit(Drop())
+    history.topic_id = "12345678-1234-1234-1234-123456789abc"
+    history.create(1)
+    assert table(history) == NO_PRODUCERS
+
+
+def test_a_commit_copies_neither_other_partitions_nor_what_did_not_change(history: History) -> None:
+    append(history, *(told(producer, producer) for producer in range(10_000)))
+    append(history, told(1, 0), partition=1)
+    before = history.snapshot()
+    after = apply(before, append(history, told(5, 10_000)))
+    assert after.partitions[1].producers is before.partitions[1].producers
+    assert after.partitions[0].producers._rows is before.partitions[0].producers._rows
+    assert len(after.partitions[0].producers._changed) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        (told(7, 9), "does not add"),
+        (told(7, 20), "does not add"),
+        (told(7, 12, offset_delta=5), "does not add"),
+        (told(7, 19, 2), "does not add"),
+    ],
+)
+def test_offsets_that_the_commit_does_not_add_are_refused(history: History, wrong: ProducerBatch, match: str) -> None:
+    append(history, told(7, 0), end=10)
+    before = history.snapshot()
+    commit = append(history, wrong, end=20)
+    with pytest.raises(CorruptMetadataError, match=match):
+        apply(before, commit)
+
+
+def test_where_nothing_was_told_before_a_commit_may_tell_of_the_whole_log(history: History) -> None:
+    history.commit(Add(segment(0, 0, 10)))
+    append(history, told(7, 3), told(8, 12), end=15)
+    assert [producer for producer, _ in table(history).items()] == [7, 8]
+
+
+@pytest.mark.parametrize("flag", ["has_producers", "has_transactions"])
+def test_what_is_known_is_forgotten_when_batches_of_producers_come_of_which_nothing_is_told(
+    history: History, flag: str
+) -> None:
+    append(history, told(7, 0))
+    history.commit(Add(segment(0, 1, 5)))
+    assert len(table(history)) == 1
+    history.commit(Add(segment(0, 6, 5, **{flag: True})))
+    assert table(history) == NO_PRODUCERS
+
+
+def test_batches_of_a_producer_that_are_not_in_their_order_are_refused(history: History) -> None:
+    before = history.snapshot()
+    commit = append(history, told(7, 5), told(7, 5), end=10)
+    with pytest.raises(CorruptMetadataError, match="order"):
+        apply(before, commit)
+
+
+def body() -> dict[str, Any]:
+    """The JSON of what a commit tells of two batches."""
+    action = ProducerBatches({0: (told(7, 0, 3), told(8, 3)), 2: (told(8, 5, kind=COMMIT_MARKER),)})
+    (found,) = json.loads(json.dumps(list(commit_json.write_items([action]))))
+    assert commit_json.read_item(found) == [action]
+    columns: dict[str, Any] = found["producers"]
+    return columns
+
+
+HOSTILE: dict[str, tuple[str, Any]] = {
+    "no list": ("partition", 0),
+    "nothing": ("partition", []),
+    "a partition that no topic has": ("partition", [0, 0, 100_000]),
+    "a negative partition": ("partition", [0, -1, 2]),
+    "too few values": ("last_offset", [2, 1]),
+    "too many values": ("last_offset", [2, 1, 2, 3]),
+    "a text": ("producer_id", "7"),
+    "a truth": ("producer_id", True),
+    "a fraction": ("last_sequence", [1.5, 2, 3]),
+    "no value": ("last_sequence", None),
+    "a negative id": ("producer_id", -1),
+    "an id that is too large": ("producer_id", MAX_LONG + 1),
+    "an epoch that is too large": ("producer_epoch", 2**15),
+    "a sequence below none": ("last_sequence", -2),
+    "a sequence that is too large": ("last_sequence", 2**31),
+    "offsets that are too large": ("last_offset", [MAX_LONG, 1, 1]),
+    "offsets that become negative": ("last_offset", [2, -3, 0]),
+    "a negative delta": ("offset_delta", -1),
+    "a kind that there is not": ("kind", 4),
+    "times that are too large": ("timestamp", [MAX_LONG, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_columns_that_make_no_sense_are_refused(name: str) -> None:
+    column, value = HOSTILE[name]
+    with pytest.raises(ValueError, match=r"must|tells of|column"):
+        commit_json.read_item({"producers": {**body(), column: value}})
+
+
+@pytest.mark.parametrize("name", ["producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta"])
+def test_a_column_that_is_missing_is_refused(name: str) -> None:
+    columns = body()
+    del columns[name]
+    with pytest.raises(ValueError, match=name):
+        commit_json.read_item({"producers": columns})
+
+
+def test_a_commit_tells_of_a_bounded_number_of_batches() -> None:
+    columns = {
+        **body(),
+        **dict.fromkeys(("producer_id", "last_sequence", "last_offset", "offset_delta", "timestamp"), 0),
+    }
+    del columns["kind"]
+    for count in (commit_json.MOST_PRODUCER_BATCHES, commit_json.MOST_PRODUCER_BATCHES + 1):
+        item = {"producers": {**columns, "partition": [0] * count}}
+        if count <= commit_json.MOST_PRODUCER_BATCHES:
+            commit_json.read_item(item)
+        else:
+            with pytest.raises(ValueError, match="tells of"):
+                commit_json.read_item(item)
+
+
+def test_a_commit_tells_of_producers_once() -> None:
+    with pytest.raises(ValueError, match="once"):
+        commit_json.read_items([{"producers": body()}, {"producers": body()}])
+
+
+def test_many_batches_take_few_bytes_each() -> None:
+    batches = tuple(told(7, 3 * number, 3, timestamp=1_700_000_000_000 + number) for number in range(1_000))
+    (found,) = commit_json.write_items([ProducerBatches({0: batches})])
+    assert len(json.dumps(found, separators=(",", ":"))) < 15 * len(batches)
+
+
+def test_a_library_without_the_feature_may_read_the_topic_but_not_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = ProducerBatches({0: (told(7, 0),)})
+    assert features([action]) == TOLD
+    history = History()
+    history.create(1)
+    data = append(history, told(7, 0)).encode()
+    monkeypatch.setattr(commit_json, "PRODUCERS", "not known")
+    monkeypatch.setattr("distlog.core.commits.actions.KNOWN", frozenset())
+    old = apply(fold(None, history.commits[:-1]), Commit.decode(data, "a file"))
+    old.requires.check_readable("a file")
+    with pytest.raises(UnsupportedVersionError, match="producers"):
+        old.requires.check_writable()
+
+
+def test_a_checkpoint_without_producers_has_no_columns_for_them(history: History) -> None:
+    state, *_ = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    assert state["producers"] == 0
+    append(history, told(7, 0))
+    *_, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    assert producers.column_names == producer_table.SCHEMA.names
+
+
+def test_a_checkpoint_on_storage_comes_back(memory_url: Any, history: History) -> None:
+    append(history, told(7, 0, kind=TRANSACTIONAL_DATA), *(told(8, number) for number in range(1, 9)))
+    append(history, told(9, 0, producer_epoch=3), partition=2)
+    storage = topic_storage(memory_url.url)
+    assert checkpoint.read(storage, checkpoint.write(storage, history.snapshot())) == history.snapshot()
+
+
+WRONG_ROWS: dict[str, tuple[str, Any]] = {
+    "a partition that there is not": ("partition", 3),
+    "a negative id": ("producer_id", -5),
+    "the same producer twice": ("producer_id", 8),
+    "an epoch that is too large": ("epoch", 2**15),
+    "an open transaction behind the log's end": ("transaction_first_offset", 50),
+    "a time that has not passed": ("heard_ms", 10**15),
+    "six batches": (
+        "batches",
+        [{"last_sequence": n, "last_offset": n, "offset_delta": 0, "timestamp": 0} for n in range(6)],
+    ),
+    "a batch behind the log's end": (
+        "batches",
+        [{"last_sequence": 0, "last_offset": 50, "offset_delta": 0, "timestamp": 0}],
+    ),
+    "a batch that begins below 0": (
+        "batches",
+        [{"last_sequence": 0, "last_offset": 5, "offset_delta": 6, "timestamp": 0}],
+    ),
+    "batches in no order": (
+        "batches",
+        [{"last_sequence": n, "last_offset": 5 - n, "offset_delta": 0, "timestamp": 0} for n in range(2)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_rows_of_a_checkpoint_that_cannot_be_are_refused(history: History, name: str) -> None:
+    append(history, told(7, 0), told(8, 1), end=10)
+    state, segments, transactions, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    rows, (column, value) = producers.to_pylist(), WRONG_ROWS[name]
+    rows[0][column] = value
+    changed = pa.RecordBatch.from_pylist(rows, producers.schema)
+    with pytest.raises(CorruptMetadataError):
+        checkpoint.decode(checkpoint.pack(state, segments, transactions, changed), "a file")
+
+
+def test_a_checkpoint_with_fewer_rows_than_it_says_is_refused(history: History) -> None:
+    append(history, told(7, 0), told(8, 1))
+    state, segments, transactions, producers = checkpoint.unpack(checkpoint.encode(history.snapshot()))
+    with pytest.raises(CorruptMetadataError, match="number of its rows"):
+        checkpoint.decode(checkpoint.pack(state, segments, transactions, producers.slice(1)), "a file")
+
+
+@given(steps=STEPS)
+def test_an_entry_of_a_brokers_snapshot_becomes_batches_that_say_the_same(
+    steps: list[tuple[int, int, str, int, int]],
+) -> None:
+    log, states = raw(steps), ProducerStates()
+    states.see(log, read_headers(log))
+    entries = states.entries()
+    told = ProducerTable().updated([each for entry in entries for each in batches_of(entry)], 0)
+    assert np.array_equal(ProducerStates(dict(told.items())).entries(), entries)

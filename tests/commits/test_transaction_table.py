@@ -1,0 +1,164 @@
+"""The batches that a topic remembers."""
+
+from __future__ import annotations
+
+import pickle
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.commits import transaction_table
+from distlog.core.commits.transaction_table import KEPT_MS, NO_TRANSACTIONS, Batch, TransactionInfo, TransactionTable
+from distlog.core.config import DAY_MS
+
+
+def info(version: int, timestamp_ms: int | None = None) -> TransactionInfo:
+    return TransactionInfo(version, version if timestamp_ms is None else timestamp_ms, {0: (version, version + 10)})
+
+
+def filled(count: int) -> TransactionTable:
+    """A table of `count` batches, most of them in columns."""
+    table = NO_TRANSACTIONS
+    for version in range(count):
+        table = table.updated({("app", version): info(version)}, version)
+    return table
+
+
+def test_a_batch_is_found_with_what_it_got() -> None:
+    table = filled(transaction_table.TAIL_LIMIT + 10)
+    for version in (0, 100, transaction_table.TAIL_LIMIT + 9):
+        assert table.get("app", version) == info(version)
+    assert len(table) == transaction_table.TAIL_LIMIT + 10
+
+
+def test_a_batch_of_another_application_or_kind_is_another_batch() -> None:
+    for table in (filled(5), TransactionTable(filled(5).columns())):
+        assert table.get("app", 3)
+        assert table.get("app", "3") is None
+        assert table.get("another", 3) is None
+        assert table.get("app", 5) is None
+
+
+def test_all_offsets_of_a_batch_come_back_from_columns() -> None:
+    wide = TransactionInfo(1, 1, {0: (0, 10), 7: (3, 3)})
+    table = NO_TRANSACTIONS.updated({("app", 'a "quoted" ü'): wide, ("app", "none"): TransactionInfo(1, 1, {})}, 1)
+    stored = TransactionTable(table.columns())
+    assert stored.get("app", 'a "quoted" ü') == wide
+    assert stored.get("app", "none") == TransactionInfo(1, 1, {})
+
+
+def daily(days: int, apps: int = 1, start: int = 0, table: TransactionTable = NO_TRANSACTIONS) -> TransactionTable:
+    """`table` with a batch a day, on each day of the next of `apps` applications in turn."""
+    for day in range(start, start + days):
+        table = table.updated({(f"app{day % apps}", day): info(day, day * DAY_MS)}, day * DAY_MS)
+    return table
+
+
+def days_known(table: TransactionTable) -> list[int]:
+    return table.columns()["version"].to_pylist()
+
+
+def test_a_batch_is_forgotten_after_thirty_days_and_not_before() -> None:
+    for table in (daily(40), TransactionTable(daily(40).columns())):
+        assert days_known(table.updated({}, 39 * DAY_MS)) == [*range(9, 40)]
+        assert table.get("app0", 8) is None
+        later = table.updated({}, 39 * DAY_MS + 1)
+        assert days_known(later) == [*range(10, 40)]
+        assert len(later) == 30
+
+
+def test_the_newest_batch_of_an_application_is_never_forgotten() -> None:
+    """1. An application writes once. 2. Another for a year. 3. The first repeats its batch: known."""
+    table = NO_TRANSACTIONS.updated({("silent", 7): info(0, 0)}, 0)
+    table = daily(400, start=1, table=table)
+    for loaded in (table, TransactionTable(table.columns()), pickle.loads(pickle.dumps(table))):
+        assert loaded.get("silent", 7) == info(0, 0)
+        assert days_known(loaded) == [0, *range(370, 401)]
+        again = loaded.updated({("silent", 8): info(401, 401 * DAY_MS)}, 401 * DAY_MS)
+        assert (again.get("silent", 7), days_known(again)) == (None, [*range(371, 402)])
+
+
+def test_each_of_many_silent_applications_is_remembered_by_its_newest_batch() -> None:
+    table = daily(200, start=40, table=daily(40, apps=20))
+    assert days_known(table) == [*range(21, 40), *range(209, 240)]
+    assert days_known(TransactionTable(daily(40, apps=20).columns())) == [*range(9, 40)]
+
+
+def test_a_commit_from_the_far_future_makes_no_batch_older_than_a_day_more() -> None:
+    """1. A batch a day. 2. One commit a year ahead, and what must come after it. 3. Everything is still known."""
+    future = 400 * DAY_MS
+    for table in (daily(40), TransactionTable(daily(40).columns())):
+        poisoned = table.updated({("bad clock", 1): info(40, future)}, future)
+        for number in range(41, 400):
+            poisoned = poisoned.updated({("bad clock", number): info(number, future + number)}, future + number)
+        assert [poisoned.get("app0", day) is not None for day in (10, 11, 39)] == [False, True, True]
+        assert poisoned.get("bad clock", 1) is not None
+
+
+def test_a_commit_without_a_batch_from_the_far_future_does_the_same() -> None:
+    assert days_known(daily(40).updated({}, 400 * DAY_MS)) == [*range(10, 40)]
+
+
+def test_a_name_that_comes_back_is_the_newest() -> None:
+    """Only a library that forgets sooner commits it again."""
+    for table in (daily(3), TransactionTable(daily(3).columns())):
+        again = info(9, KEPT_MS + DAY_MS)
+        grown = table.updated({("app0", 0): again}, KEPT_MS + DAY_MS)
+        assert grown.get("app0", 0) == again
+        assert TransactionTable(grown.columns()).get("app0", 0) == again
+
+
+def test_tables_are_equal_whatever_is_in_columns() -> None:
+    table = filled(5)
+    assert table == TransactionTable(table.columns())
+    assert table != filled(4)
+    assert pickle.loads(pickle.dumps(table)) == table
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 4 * DAY_MS)), max_size=60),
+    st.integers(1, 5),
+)
+def test_a_table_is_a_dict_that_forgets(steps: list[tuple[str, int, int]], reload_every: int) -> None:
+    """Against the rule spelled out, however the table was stored and loaded, and its commits were grouped."""
+    table, model, now_ms = NO_TRANSACTIONS, dict[Batch, TransactionInfo](), 0
+    waiting = dict[Batch, TransactionInfo]()
+    for version, (app, batch, passed_ms) in enumerate(steps):
+        now_ms += passed_ms
+        if model.get((app, batch)) is None:
+            model[app, batch] = waiting[app, batch] = info(version, now_ms)
+        model = remembered(model, now_ms)
+        if version % reload_every == 0:
+            table = table.updated(waiting, now_ms)
+            waiting.clear()
+            assert {key: table.get(*key) for key in model} == model
+            assert len(table) == len(model)
+            table = pickle.loads(pickle.dumps(TransactionTable(table.columns()) if version % 2 else table))
+
+
+def remembered(batches: dict[Batch, TransactionInfo], now_ms: int) -> dict[Batch, TransactionInfo]:
+    """What is younger than thirty days of which no pause counts for more than one, and each application's newest."""
+    ordered = sorted(batches.items(), key=lambda item: item[1].timestamp_ms)
+    newest = {app: batch for (app, batch), _ in ordered}
+    kept, age, after_ms = dict[Batch, TransactionInfo](), 0, now_ms
+    for (app, batch), found in reversed(ordered):
+        age += min(after_ms - found.timestamp_ms, DAY_MS)
+        after_ms = found.timestamp_ms
+        if age <= KEPT_MS or newest[app] == batch:
+            kept[app, batch] = found
+    return kept
+
+
+def test_the_newest_number_of_an_application_is_that_of_its_last_commit() -> None:
+    silent = daily(1, apps=1).updated({("app0", "text"): info(1, DAY_MS)}, DAY_MS)
+    assert silent.newest("app0") == 0
+    assert silent.newest("another") is None
+    grown = filled(transaction_table.TAIL_LIMIT + 10)
+    for table in (grown, TransactionTable(grown.columns()), pickle.loads(pickle.dumps(grown))):
+        assert table.newest("app") == transaction_table.TAIL_LIMIT + 9
+    forgotten = daily(2, apps=2)
+    for day in range(2, 60):
+        forgotten = forgotten.updated({("app1", day): info(day, day * DAY_MS)}, day * DAY_MS)
+    assert forgotten.get("app1", 1) is None
+    for table in (forgotten, pickle.loads(pickle.dumps(forgotten)), TransactionTable(forgotten.columns())):
+        assert (table.newest("app0"), table.newest("app1")) == (0, 59)

@@ -1,0 +1,154 @@
+"""Names that a request has twice are one: the work is done once, and the response tells of it once."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from importlib import import_module
+from typing import Any
+
+import pytest
+from gateways import FETCH, LIST_OFFSETS, PRODUCE, Wire, fetch_fields, opened, produce_fields, producing
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.partition import Partition
+
+DATA = batch([record(0)])
+NONE = ErrorCode.none
+
+
+def schema(name: str) -> Any:
+    """kio's module of a request."""
+    return import_module(f"kio.schema.{name}.request")
+
+
+def test_a_fetch_reads_a_partition_once_from_the_last_offset_that_it_names(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = list[int]()
+    fetch = Partition.fetch
+    monkeypatch.setattr(
+        Partition, "fetch", lambda self, offset, *a, **k: reads.append(offset) or fetch(self, offset, *a, **k)
+    )
+    with Wire(gateway) as wire:
+        for _ in range(3):
+            producing(wire, DATA)
+        places = [("clicks", 0, 0), ("clicks", 1, 0), ("clicks", 0, 2)]
+        ((first, second),) = [each.partitions for each in wire.ask(FETCH, 12, **fetch_fields(12, places)).responses]
+    assert (first.partition_index, second.partition_index, reads) == (0, 1, [2, 0])
+    assert len(first.records) == len(DATA)
+
+
+def test_a_partition_with_two_batches_in_a_request_gets_none_of_them(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        batches = [("clicks", 0, DATA), ("clicks", 1, DATA), ("clicks", 0, DATA)]
+        ((told, other),) = [
+            each.partition_responses for each in wire.ask(PRODUCE, 9, **produce_fields(9, batches)).responses
+        ]
+    assert (told.error_code, told.base_offset) == (ErrorCode.invalid_request, -1)
+    assert (other.error_code, other.base_offset) == (NONE, 0)
+    assert opened(gateway).end_offsets() == {0: 0, 1: 1}
+
+
+def test_offsets_of_a_partition_are_looked_for_once(gateway: GatewayServer) -> None:
+    module = schema("list_offsets.v1")
+    with Wire(gateway) as wire:
+        producing(wire, DATA)
+        places = tuple(module.ListOffsetsPartition(partition_index=0, timestamp=each) for each in (-2, -1))
+        topics = (module.ListOffsetsTopic(name="clicks", partitions=places),) * 2
+        ((told,),) = [each.partitions for each in wire.ask(LIST_OFFSETS, 1, replica_id=-1, topics=topics).topics]
+    assert told.offset == 1
+
+
+def test_records_of_a_partition_are_deleted_once(gateway: GatewayServer) -> None:
+    module = schema("delete_records.v1")
+    with Wire(gateway) as wire:
+        for _ in range(3):
+            producing(wire, DATA)
+        places = tuple(module.DeleteRecordsPartition(partition_index=0, offset=each) for each in (3, 2))
+        topics = (module.DeleteRecordsTopic(name="clicks", partitions=places),)
+        answer = wire.ask(21, 1, topics=topics, timeout=datetime.timedelta(seconds=1))
+    assert [each.low_watermark for topic in answer.topics for each in topic.partitions] == [2]
+
+
+def test_a_topic_that_is_created_or_enlarged_twice_in_a_request_is_refused(gateway: GatewayServer) -> None:
+    module, second = schema("create_topics.v5"), datetime.timedelta(seconds=1)
+    with Wire(gateway) as wire:
+        topics = tuple(
+            module.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
+            for name in ("new", "other", "new")
+        )
+        created = wire.ask(19, 5, topics=topics, timeout=second, validate_only=False).topics
+        assert {each.name: each.error_code for each in created} == {"new": ErrorCode.invalid_request, "other": NONE}
+        module = schema("create_partitions.v1")
+        more = tuple(module.CreatePartitionsTopic(name="clicks", count=each, assignments=None) for each in (3, 4))
+        (raised,) = wire.ask(37, 1, topics=more, timeout=second, validate_only=False).results
+        assert (raised.name, raised.error_code) == ("clicks", ErrorCode.invalid_request)
+        (dropped,) = wire.ask(20, 5, topic_names=("other", "other"), timeout=second).responses
+        assert (dropped.name, dropped.error_code) == ("other", NONE)
+
+
+def test_settings_of_a_topic_are_described_once_with_all_names_that_are_asked_for(gateway: GatewayServer) -> None:
+    module = schema("describe_configs.v1")
+    with Wire(gateway) as wire:
+        resources = tuple(
+            module.DescribeConfigsResource(resource_type=2, resource_name="clicks", configuration_keys=(key,))
+            for key in ("retention.ms", "cleanup.policy", "retention.ms")
+        )
+        (told,) = wire.ask(32, 1, resources=resources, include_synonyms=False).results
+    assert {each.name for each in told.configs} == {"retention.ms", "cleanup.policy"}
+
+
+def test_a_group_is_asked_once_for_all_places_that_a_request_names(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = schema("offset_fetch.v8")
+    asked = list[Any]()
+    with Wire(gateway) as wire:
+        kind = type(gateway.broker.groups.offsets)
+        fetch = kind.fetch
+        monkeypatch.setattr(
+            kind,
+            "fetch",
+            lambda self, group, wanted, **k: asked.append(list(wanted)) or fetch(self, group, wanted, **k),
+        )
+        groups = tuple(
+            module.OffsetFetchRequestGroup(
+                group_id="g",
+                topics=(module.OffsetFetchRequestTopics(name="clicks", partition_indexes=numbers),),
+            )
+            for numbers in ((0, 0), (0, 1))
+        )
+        (told,) = wire.ask(9, 8, groups=groups, require_stable=False).groups
+    assert [each.partition_index for topic in told.topics for each in topic.partitions] == [0, 1]
+    assert asked == [[("clicks", 0), ("clicks", 1)]]
+
+
+def test_the_ids_of_topics_are_looked_up_once_for_a_request(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, looks = schema("metadata.v12"), list[int]()
+    all_topics = MetadataCache.all_topics
+
+    def counted(self: MetadataCache) -> Any:
+        looks.append(1)
+        return all_topics(self)
+
+    monkeypatch.setattr(MetadataCache, "all_topics", counted)
+    with Wire(gateway) as wire:
+        topics = tuple(module.MetadataRequestTopic(topic_id=uuid.UUID(int=each), name=None) for each in range(1, 50))
+        answer = wire.ask(
+            3, 12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+    assert {each.error_code for each in answer.topics} == {ErrorCode.unknown_topic_id}
+    assert looks == [1]
+
+
+def test_coordinators_are_told_once_for_each_group(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        answer = wire.ask(10, 4, key_type=0, coordinator_keys=("a", "b", "a"))
+    assert [each.key for each in answer.coordinators] == ["a", "b"]

@@ -1,0 +1,288 @@
+"""Requests are read as kio reads them, in every API and version; unknown tags are skipped, no count is believed."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import struct
+import subprocess
+import sys
+import time
+import tracemalloc
+import uuid
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from gateways import FETCH, METADATA, PRODUCE, encode
+from kio.index import load_request_schema
+from kio.serial import entity_reader
+
+from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol.frames import read_head, read_request
+from distlog.gateway.protocol.messages import (
+    FIXED,
+    MAX_ITEMS,
+    InvalidRequestError,
+    Items,
+    Message,
+    Schema,
+    SchemaField,
+    message_reader,
+    request_schema,
+    uvarint,
+)
+
+VERSIONS = [(api.name, api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1)]
+_VALUES: dict[str, Any] = {
+    "string": "some text",
+    "bytes": b"some bytes",
+    "records": b"some records",
+    "bool": True,
+    "uuid": uuid.UUID(int=7),
+    "timedelta_i32": datetime.timedelta(milliseconds=5),
+    "timedelta_i64": datetime.timedelta(milliseconds=5),
+}
+
+
+def sample(schema: Any) -> Any:
+    """A message with a value in each field, and three elements in each array."""
+    hints = get_type_hints(schema)
+    return schema(**{each.name: _value(hints[each.name], each) for each in dataclasses.fields(schema)})
+
+
+def _value(hint: Any, each: Any) -> Any:
+    parts = [hint, *get_args(hint)]
+    inner = [part for outer in parts for part in (outer, *get_args(outer)) if dataclasses.is_dataclass(part)]
+    value = sample(inner[0]) if inner else _VALUES.get(each.metadata["kafka_type"], 3)
+    return (value,) * 3 if any(get_origin(part) is tuple for part in parts) else value
+
+
+def _framed(api_key: int, version: int, body: Any) -> memoryview:
+    """The request with this body, in a frame without its length."""
+    header = load_request_schema(api_key, version).__header_schema__(  # type: ignore[attr-defined]
+        request_api_key=api_key, request_api_version=version, correlation_id=1, client_id="a client"
+    )
+    return memoryview(encode(header) + encode(body))
+
+
+def assert_same(read: Any, expected: Any) -> None:
+    """What was read is kio's message, with its times as ms."""
+    if dataclasses.is_dataclass(expected):
+        for each in dataclasses.fields(expected):
+            assert_same(getattr(read, each.name), getattr(expected, each.name))
+    elif isinstance(expected, tuple):
+        assert isinstance(read, tuple)
+        for one, other in zip(read, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, datetime.timedelta):
+        assert read == expected // datetime.timedelta(milliseconds=1)
+    else:
+        assert read == expected
+        assert type(read) is type(expected) or isinstance(expected, type(read))
+
+
+@pytest.mark.parametrize(("name", "api_key", "version"), VERSIONS)
+def test_a_request_is_read_as_kio_reads_it_and_ends_where_it_does(name: str, api_key: int, version: int) -> None:
+    schema: Any = load_request_schema(api_key, version)
+    frame = _framed(api_key, version, sample(schema))
+    head_size = entity_reader(schema.__header_schema__)(frame, 0)[1]
+    expected, size = entity_reader(schema)(frame, head_size)
+    body, end = message_reader(request_schema(api_key, version).body)(frame, head_size, Items())
+    assert_same(body, expected)
+    assert end == head_size + size == len(frame)
+    parsed = read_request(memoryview(bytes(frame) + b"more"), read_head(frame))
+    assert (parsed.client_id, parsed.body) == ("a client", body)
+    for cut in range(8, len(frame)):
+        with pytest.raises(InvalidRequestError):
+            read_request(frame[:cut], read_head(frame))
+
+
+THREADS = """
+import sys, threading
+
+def loaded():
+    return sum(name.startswith("kio.schema.") for name in sys.modules)
+
+seen, start = [], threading.Thread.start
+
+def noted(thread):
+    seen.append(loaded())
+    start(thread)
+
+threading.Thread.start = noted
+from distlog.gateway import kafka_apis
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.protocol.messages import request_schema, response_schema
+gateway = GatewayServer(sys.argv[1], port=0)
+seen.clear()
+with gateway:
+    for api in kafka_apis.APIS.values():
+        for version in range(api.oldest, api.newest + 1):
+            request_schema(api.key, version), response_schema(api.key, version)
+print(len(seen) > 3, set(seen) == {loaded()})
+"""
+
+
+def test_all_schemas_are_imported_before_a_gateway_has_threads(tmp_path: Path) -> None:
+    """Threads that import modules of kio at once can find half of one."""
+    program = [sys.executable, "-c", THREADS, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout == "True True\n", done.stderr
+
+
+class Encoder:
+    """Writes a request with tags that nobody knows in each of its parts, and null wherever a version allows it."""
+
+    def __init__(self, *, nulls: bool) -> None:
+        self._nulls = nulls
+
+    def head(self, schema: Schema, api_key: int, version: int) -> bytes:
+        """The head, with a client id that is null."""
+        return struct.pack(">hhih", api_key, version, 1, -1) + (self._tags() if schema.is_head_flexible else b"")
+
+    def message(self, message: Message) -> bytes:
+        """All fields, and the tags."""
+        data = b"".join(self._field(each, message.is_flexible) for each in message.fields if each.tag is None)
+        return data + (self._tags() if message.is_flexible else b"")
+
+    def _field(self, field: SchemaField, is_flexible: bool) -> bytes:
+        null = (
+            b"\0" if is_flexible else struct.pack(">h" if field.kind == "string" and not field.is_array else ">i", -1)
+        )
+        if field.is_nullable and self._nulls and field.kind != "uuid":
+            return null
+        item = self.message(field.message) if field.message else self._plain(field.kind, is_flexible)
+        if not field.is_array:
+            return item
+        return (uvarint(3) if is_flexible else struct.pack(">i", 2)) + item * 2
+
+    def _plain(self, kind: str, is_flexible: bool) -> bytes:
+        if kind in ("string", "bytes", "records"):
+            plain = struct.pack(">h" if kind == "string" else ">i", 1)
+            return (uvarint(2) if is_flexible else plain) + b"x"
+        return bytes(16 if kind == "uuid" else struct.calcsize(">" + FIXED[kind]))
+
+    def _tags(self) -> bytes:
+        return uvarint(2) + uvarint(100) + uvarint(3) + b"abc" + uvarint(20_000) + uvarint(0)
+
+
+@pytest.mark.parametrize("nulls", [False, True], ids=["tags", "nulls"])
+def test_unknown_tags_are_skipped_and_null_is_read_in_every_version(nulls: bool) -> None:
+    encoder = Encoder(nulls=nulls)
+    for _, api_key, version in VERSIONS:
+        schema = request_schema(api_key, version)
+        frame = memoryview(encoder.head(schema, api_key, version) + encoder.message(schema.body))
+        parsed = read_request(frame, read_head(frame))
+        assert parsed.client_id == ""
+        for field in schema.body.fields:
+            value = getattr(parsed.body, field.name)
+            if field.tag is None and field.is_nullable and nulls:
+                assert value is None
+            elif field.tag is None and field.is_array:
+                assert len(value) == 2
+        for cut in range(8, len(frame)):
+            with pytest.raises(InvalidRequestError):
+                read_request(frame[:cut], read_head(frame))
+
+
+def test_known_tags_are_read_beside_unknown_ones_and_must_have_the_size_that_they_claim() -> None:
+    def fetch(tags: bytes) -> Any:
+        fixed = struct.pack(">iiiibii", -1, 0, 0, 0, 0, 0, -1)
+        frame = memoryview(struct.pack(">hhih", FETCH, 12, 1, -1) + b"\0" + fixed + b"\1\1\1" + tags)
+        return read_request(frame, read_head(frame)).body
+
+    assert fetch(b"\0").cluster_id is None
+    assert fetch(b"\2\0\3\3ab\x64\1x").cluster_id == "ab"
+    assert fetch(b"\1\x64\1x").cluster_id is None
+    for wrong in (b"\1\0\2\3ab", b"\1\0\4\3abc", b"\1\0\x7f\3ab", b"\1\0"):
+        with pytest.raises(InvalidRequestError):
+            fetch(wrong)
+
+
+def test_null_is_refused_where_the_version_has_none() -> None:
+    for frame in (
+        # a Produce without topics, and one without a topic's name
+        struct.pack(">hhihhhii", PRODUCE, 3, 1, -1, -1, 1, 0, -1),
+        struct.pack(">hhihhhiih", PRODUCE, 3, 1, -1, -1, 1, 0, 1, -1) + bytes(8),
+        struct.pack(">hhih", PRODUCE, 9, 1, -1) + b"\0\0" + struct.pack(">hi", 1, 0) + b"\0\0",
+        # a Metadata of an id without a name is fine since version 10
+        struct.pack(">hhih", METADATA, 9, 1, -1) + b"\0\2\0\0\0\0\0\0",
+    ):
+        with pytest.raises(InvalidRequestError, match="must not be"):
+            read_request(memoryview(frame), read_head(memoryview(frame)))
+    frame = struct.pack(">hhih", METADATA, 10, 1, -1) + b"\0\2" + bytes(16) + b"\0\0\0\0\0\0"
+    (topic,) = read_request(memoryview(frame), read_head(memoryview(frame))).body.topics
+    assert (topic.name, topic.topic_id) == (None, None)
+
+
+def test_as_many_items_as_there_may_be_are_read_and_one_more_is_refused() -> None:
+    for count in (MAX_ITEMS, MAX_ITEMS + 1):
+        frame = memoryview(struct.pack(">hhihi", METADATA, 1, 1, -1, count) + struct.pack(">h1s", 1, b"t") * count)
+        if count <= MAX_ITEMS:
+            assert len(read_request(frame, read_head(frame)).body.topics) == count
+        else:
+            with pytest.raises(InvalidRequestError, match="too many items"):
+                read_request(frame, read_head(frame))
+
+
+def tiny_partitions(version: int) -> bytes:
+    """A Produce request of 100 MiB that has nothing but partitions without records."""
+    if version < 9:
+        head = struct.pack(">hhih", PRODUCE, version, 1, -1) + struct.pack(">hhiih1s", -1, -1, 1, 1, 1, b"t")
+        count = (99 << 20) // 8
+        return head + struct.pack(">i", count) + struct.pack(">ii", 0, -1) * count
+    count = (99 << 20) // 6
+    head = struct.pack(">hhih", PRODUCE, version, 1, -1) + b"\0" + b"\0" + struct.pack(">hi", -1, 1) + b"\2\2t"
+    length, left = b"", count + 1
+    while left > 0x7F:
+        length, left = length + bytes([left & 0x7F | 0x80]), left >> 7
+    return head + length + bytes([left]) + (b"\0\0\0\0\0\0" * count)
+
+
+def tags() -> bytes:
+    """A Fetch request of 100 MiB, all tags of its head."""
+    return struct.pack(">hhih", PRODUCE, 9, 1, -1) + b"\xff\xff\xff\x7f" + bytes(99 << 20)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        struct.pack(">hhih", METADATA, 9, 1, -1) + b"\0" + b"\xff\xff\xff\xff\x7f" + b"\0" * 4,
+        struct.pack(">hhihi", METADATA, 1, 1, -1, (1 << 31) - 1),
+        struct.pack(">hhih", PRODUCE, 9, 1, -1) + b"\0\0" + struct.pack(">hi", -1, 1) + b"\xff\xff\xff\xff\x0f\0",
+    ],
+    ids=["flexible", "plain", "produce"],
+)
+def test_a_small_request_that_claims_many_items_is_refused_before_there_is_memory_for_them(hostile: bytes) -> None:
+    frame = memoryview(hostile)
+    with pytest.raises(InvalidRequestError):
+        read_request(frame, read_head(frame))
+
+
+@pytest.mark.parametrize("hostile", [tiny_partitions(3), tiny_partitions(9), tags()], ids=["v3", "v9", "tags"])
+def test_a_hundred_mib_of_tiny_parts_are_refused_at_once(hostile: bytes) -> None:
+    frame, begun_s = memoryview(hostile), time.process_time()
+    with pytest.raises(InvalidRequestError, match=r"more items than|too many items"):
+        read_request(frame, read_head(frame))
+    assert time.process_time() - begun_s < 1
+
+
+def test_elements_at_all_depths_count() -> None:
+    asked = sample(load_request_schema(FETCH, 4))
+    frame = _framed(FETCH, 4, asked)
+    read, at = message_reader(request_schema(FETCH, 4).body), 8 + 2 + len("a client")
+    assert read(frame, at, Items(12))[1] == len(frame)
+    with pytest.raises(InvalidRequestError, match="too many items"):
+        read(frame, at, Items(11))
+
+
+def test_what_is_claimed_costs_no_memory() -> None:
+    frame = memoryview(struct.pack(">hhihi", METADATA, 1, 1, -1, MAX_ITEMS) + bytes(MAX_ITEMS))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequestError, match="more items than it has bytes for"):
+            read_request(frame, read_head(frame))
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,219 @@
+"""Kafka's quotas: who has one, how long a client waits that has used it, and how they are set and shown."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, serving, until
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+
+import distlog
+from distlog.gateway.client_quotas import take_change
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.server.quotas import (
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Entity,
+    Quotas,
+)
+
+DESCRIBE, ALTER = 48, 49
+DATA = batch([record(0, value=b"x" * 10_000)])
+
+
+Parts = tuple[tuple[str, str | None], ...]
+
+
+class Counted:
+    """Quotas with a clock that the test sets."""
+
+    def __init__(self, limits: dict[Parts, float], name: str = PRODUCER_BYTE_RATE) -> None:
+        self.now_s = 0.0
+        self.quotas = Quotas(lambda: self.now_s)
+        self.quotas.set({Entity.of(dict(parts)): {name: limit} for parts, limit in limits.items()})
+
+
+def test_the_most_special_quota_counts_in_the_order_of_kafka() -> None:
+    parts = [
+        (("client-id", "app"), ("user", "alice")),
+        (("client-id", None), ("user", "alice")),
+        (("user", "alice"),),
+        (("client-id", "app"), ("user", None)),
+        (("client-id", None), ("user", None)),
+        (("user", None),),
+        (("client-id", "app"),),
+        (("client-id", None),),
+    ]
+    for first in range(len(parts)):
+        counted = Counted({each: 1000.0 * (number + 1) for number, each in enumerate(parts) if number >= first})
+        # twice a second's bytes: one second is open, and one must be waited for
+        counted.quotas.note("alice", "app", PRODUCER_BYTE_RATE, 2000 * (first + 1))
+        assert counted.quotas.wait_s("alice", "app") == pytest.approx(1), parts[first]
+
+
+def test_a_user_shares_its_quota_over_client_ids_and_a_client_id_over_users() -> None:
+    counted = Counted({(("user", "alice"),): 1000.0})
+    counted.quotas.note("alice", "a", PRODUCER_BYTE_RATE, 1500)
+    assert counted.quotas.wait_s("alice", "b") == pytest.approx(0.5)
+    assert counted.quotas.wait_s("bob", "a") == 0
+    counted = Counted({(("client-id", None),): 1000.0})
+    counted.quotas.note("alice", "a", PRODUCER_BYTE_RATE, 1500)
+    assert counted.quotas.wait_s("bob", "a") == pytest.approx(0.5)
+    assert counted.quotas.wait_s("alice", "b") == 0
+
+
+def test_a_client_that_waits_as_it_is_told_has_its_rate() -> None:
+    counted, sent = Counted({(("user", None),): 1000.0}), 0
+    while counted.now_s < 100:
+        counted.quotas.note("alice", "", PRODUCER_BYTE_RATE, 700)
+        sent += 700
+        counted.now_s += counted.quotas.wait_s("alice", "") + 0.01
+    assert sent / counted.now_s == pytest.approx(1000, rel=0.03)
+
+
+def test_the_time_of_handlers_is_in_percent_of_one_and_its_wait_is_bounded() -> None:
+    counted = Counted({(("user", "alice"),): 50.0}, REQUEST_PERCENTAGE)
+    counted.quotas.note("alice", "", REQUEST_PERCENTAGE, 0.75)
+    assert counted.quotas.wait_s("alice", "") == pytest.approx(0.5)
+    counted.quotas.note("alice", "", REQUEST_PERCENTAGE, 100)
+    assert counted.quotas.wait_s("alice", "") == 1
+
+
+def test_records_that_are_no_quotas_are_refused() -> None:
+    for key, value in (
+        (b"", b"1"),
+        (b"{}", b"1"),
+        (b'{"entity": {"user": "a"}, "quota": "other"}', b"1"),
+        (b'{"entity": {}, "quota": "producer_byte_rate"}', b"1"),
+        (b'{"entity": {"user": "a"}, "quota": "producer_byte_rate"}', b"[]"),
+        (b'{"entity": {"user": "a"}, "quota": "producer_byte_rate"}', b"-1"),
+        (None, None),
+    ):
+        limits: dict[Entity, dict[str, float]] = {}
+        with pytest.raises(ValueError, match=r".+"):
+            take_change(limits, key, value)
+        assert limits == {}
+
+
+def altered(wire: Wire, entity: dict[str, str | None], *, validate_only: bool = False, **values: float | None) -> Any:
+    """The result of a request that sets quotas of an entity; None removes one."""
+    schema = import_module("kio.schema.alter_client_quotas.v1.request")
+    names = tuple(schema.EntityData(entity_type=each, entity_name=name) for each, name in entity.items())
+    ops = tuple(schema.OpData(key=key, value=each or 0.0, remove=each is None) for key, each in values.items())
+    entries = (schema.EntryData(entity=names, ops=ops),)
+    (told,) = wire.ask(ALTER, 1, entries=entries, validate_only=validate_only).entries
+    return told.error_code
+
+
+def described(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> Any:
+    """The quotas of the entities that match, as dicts."""
+    schema = import_module("kio.schema.describe_client_quotas.v1.request")
+    kind = schema.ComponentData
+    filters = tuple(kind(entity_type=each, match_type=number, match=name) for each, number, name in components)
+    told = wire.ask(DESCRIBE, 1, components=filters, strict=strict)
+    if told.error_code is not ErrorCode.none:
+        return told.error_code
+    return [
+        (
+            {each.entity_type: each.entity_name for each in entry.entity},
+            {each.key: each.value for each in entry.values},
+        )
+        for entry in told.entries
+    ]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with the topic `clicks`."""
+    distlog.create(str(tmp_path / "clicks"))
+    return tmp_path
+
+
+def test_quotas_are_set_shown_and_removed_and_outlive_a_gateway(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        assert described(wire) == []
+        assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0, request_percentage=12.5) is ErrorCode.none
+        assert altered(wire, {"user": None, "client-id": "app"}, consumer_byte_rate=2000.0) is ErrorCode.none
+        assert altered(wire, {"user": "bob"}, validate_only=True, producer_byte_rate=5.0) is ErrorCode.none
+    alice = {"user": "alice"}, {"producer_byte_rate": 1000.0, "request_percentage": 12.5}
+    app = {"client-id": "app", "user": None}, {"consumer_byte_rate": 2000.0}
+    with serving(root) as gateway, Wire(gateway) as wire:
+        assert described(wire) == [alice, app]
+        assert described(wire, ("user", 0, "alice")) == [alice]
+        assert described(wire, ("user", 1, None)) == [app]
+        assert described(wire, ("user", 1, None), strict=True) == []
+        assert described(wire, ("user", 2, None)) == [alice, app]
+        assert described(wire, ("client-id", 0, "other")) == []
+        assert described(wire, ("ip", 2, None)) is ErrorCode.invalid_request
+        assert altered(wire, {"user": "alice"}, producer_byte_rate=None, request_percentage=None) is ErrorCode.none
+        assert described(wire) == [app]
+
+
+def test_quotas_that_cannot_be_are_refused(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        for entity, name, value in (
+            ({"user": "a"}, "producer_byte_rate", 0.0),
+            ({"user": "a"}, "producer_byte_rate", 1.5),
+            ({"user": "a"}, "producer_byte_rate", float("nan")),
+            ({"user": "a"}, "producer_byte_rate", float("inf")),
+            ({"user": "a"}, "connection_creation_rate", 1.0),
+            ({"ip": "::1"}, "producer_byte_rate", 1.0),
+            ({"user": ""}, "producer_byte_rate", 1.0),
+            ({}, "producer_byte_rate", 1.0),
+        ):
+            assert altered(wire, entity, **{name: value}) is ErrorCode.invalid_request, (entity, name, value)  # type: ignore[arg-type]
+        assert described(wire) == []
+
+
+def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
+    with serving(root) as one, serving(root) as other, Wire(one) as wire, Wire(other) as second:
+        assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
+        assert described(second) == [({"user": "alice"}, {"producer_byte_rate": 1000.0})]
+        assert altered(second, {"user": "alice"}, producer_byte_rate=None) is ErrorCode.none
+        assert described(wire) == []
+
+
+def throttled(gateway: GatewayServer) -> bool:
+    """Whether a connection is not read, since its client has used a quota."""
+    return any(each._is_throttled for each in gateway._processor.connections)
+
+
+def test_a_producer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        gateway._processor.quotas._clock_s = lambda: 0.0
+        assert altered(wire, {"user": "ANONYMOUS"}, producer_byte_rate=5000.0) is ErrorCode.none
+        told = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, DATA)]))
+        sent = DATA
+        assert told.throttle_time == datetime.timedelta(seconds=math.ceil(1000 * (len(sent) / 5000 - 1)) / 1000)
+        until(lambda: throttled(gateway))
+        # it goes on when the time is over
+        assert producing(wire, DATA).base_offset == 1
+
+
+def test_a_consumer_above_its_quota_is_told_to_wait(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        producing(wire, DATA)
+        assert altered(wire, {"client-id": "a-test"}, consumer_byte_rate=5000.0) is ErrorCode.none
+        gateway._processor.quotas._clock_s = lambda: 0.0
+        told = wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)]))
+        (sent,) = [each.records for topic in told.responses for each in topic.partitions]
+        assert told.throttle_time == datetime.timedelta(seconds=math.ceil(1000 * (len(sent) / 5000 - 1)) / 1000)
+        until(lambda: throttled(gateway))
+        assert gateway._processor.quotas.wait_s("ANONYMOUS", "another") == 0
+
+
+def test_the_topic_of_quotas_is_the_gateways_own(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
+        told = producing(wire, DATA, topic="__client_quotas")
+        assert told.error_code is ErrorCode.invalid_topic_exception
+        (dropped,) = wire.ask(
+            20, 5, topic_names=("__client_quotas",), timeout=datetime.timedelta(seconds=1)
+        ).responses
+        assert dropped.error_code is ErrorCode.invalid_topic_exception

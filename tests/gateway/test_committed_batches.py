@@ -1,0 +1,291 @@
+"""Transactions in commits: what is undecided, and what was aborted, stands in the topic's metadata."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from committed_batches import NOW, Gateway
+from conftest import Address
+from raw_batches import batch, record
+from transacting import seen
+
+import distlog
+from distlog.core.commits.producer_table import NO_PRODUCERS
+from distlog.core.commits.segment_info import NOT_LOOKED
+from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError
+from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics import committed_batches
+from distlog.core.topics.topic import Topic
+
+HOUR_MS = 3_600_000
+write_bundle = committed_batches.write_bundle
+
+
+@pytest.fixture
+def two(memory_url: Address) -> Iterator[tuple[Gateway, Gateway]]:
+    """Two gateways of one topic."""
+    distlog.create(f"{memory_url.url}/clicks", 2)
+    gateways = Gateway(memory_url), Gateway(memory_url)
+    yield gateways
+    for each in gateways:
+        each.close()
+
+
+def stable(topic: Topic) -> list[int]:
+    """The last stable offset of each partition, from the metadata alone."""
+    snapshot = topic.refresh().snapshot
+    with_transactions = [each for state in snapshot.partitions for each in state.segments if each.has_transactions]
+    assert NOT_LOOKED not in [each.first_unstable_offset for each in with_transactions]
+    return [last_stable_offset(topic.reader, state) for state in snapshot.partitions]
+
+
+def test_what_is_undecided_is_told_by_the_metadata_while_it_is_and_no_longer(two: tuple[Gateway, Gateway]) -> None:
+    one, other = two
+    topic = one.topic()
+    one.send(7, b"a")
+    topic.append([{"value": b"plain"}], partition=0)
+    other.send(8, b"b")
+    assert (stable(topic), seen(topic)[0]) == ([0, 0], [])
+    other.end(7, is_committed=True)
+    assert (stable(topic), seen(topic)[0]) == ([2, 0], [b"a", b"plain"])
+    one.end(8, is_committed=False)
+    assert (stable(topic), seen(topic)[0]) == ([5, 0], [b"a", b"plain"])
+    assert seen(topic, "read_uncommitted")[0] == [b"a", b"plain", b"b"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_end_marker_that_another_commit_overtakes_ends_what_it_should(
+    two: tuple[Gateway, Gateway], monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    one, other = two
+    one.send(7, b"a")
+
+    def slow(*given: Any) -> Any:
+        monkeypatch.setattr(committed_batches, "write_bundle", write_bundle)
+        written = write_bundle(*given)
+        other.send(8, b"b")
+        return written
+
+    monkeypatch.setattr(committed_batches, "write_bundle", slow)
+    one.end(7, is_committed=is_committed)
+    topic = one.topic()
+    assert (stable(topic)[0], seen(topic)[0]) == (1, [b"a"] if is_committed else [])
+    other.end(8, is_committed=True)
+    assert seen(topic)[0] == ([b"a", b"b"] if is_committed else [b"b"])
+
+
+def test_a_batch_of_a_transaction_needs_somebody_who_knows_that_it_is_open(two: tuple[Gateway, Gateway]) -> None:
+    from distlog.core.batches.record_batch import TRANSACTIONAL
+
+    data = batch([record(0, 0, b"k", b"v")], attributes=TRANSACTIONAL, producer=(7, 0, 0))
+    with pytest.raises(InvalidRecordError, match="transactional id"):
+        two[0].hosted.append(0, data)
+
+
+def test_a_refused_batch_is_left_out_and_the_others_are_committed(two: tuple[Gateway, Gateway]) -> None:
+    def refuse(snapshot: object) -> None:
+        raise InvalidRecordError("not open")
+
+    with pytest.raises(InvalidRecordError, match="not open"):
+        two[0].send(7, b"a", fence=refuse)
+    assert two[0].topic().end_offsets() == {0: 0, 1: 0}
+    two[0].send(7, b"b")
+    assert two[0].topic().end_offsets() == {0: 1, 1: 0}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_readers_of_committed_records_see_what_was_committed_whatever_is_done_to_the_topic(
+    two: tuple[Gateway, Gateway], seed: int
+) -> None:
+    chance, topic = random.Random(seed), two[0].topic()
+    undecided: dict[int, list[tuple[int, bytes]]] = {}
+    outcome: dict[bytes, bool] = {}
+    log: dict[int, list[bytes]] = {0: [], 1: []}
+    producers = iter(range(100, 10_000))
+    for step in range(45):
+        gateway, kind = chance.choice(two), chance.random()
+        if kind < 0.1:
+            value, number = b"plain %d" % step, chance.randrange(2)
+            topic.append([{"key": value, "value": value}], partition=number)
+            log[number].append(value)
+            outcome[value] = True
+        elif kind < 0.7 or not undecided:
+            producer = chance.choice([*undecided, 0, 0]) or next(producers)
+            value, number = b"%d of %d" % (step, producer), chance.randrange(2)
+            two[producer % 2].send(producer, value, number, key=value)
+            undecided.setdefault(producer, []).append((number, value))
+            log[number].append(value)
+        else:
+            producer = chance.choice([*undecided])
+            is_committed = chance.random() < 0.5
+            for number in {number for number, _ in undecided[producer]}:
+                gateway.end(producer, number, is_committed=is_committed)
+            outcome.update((value, is_committed) for _, value in undecided.pop(producer))
+        if step % 5 == 0:
+            check(topic, log, outcome, undecided)
+        if step == 30:
+            topic.compact()
+    check(topic, log, outcome, undecided)
+    topic.rebuild_indexes()
+    assert topic.verify().ok
+    check(topic, log, outcome, undecided)
+    for producer, sent in undecided.items():
+        for number in {number for number, _ in sent}:
+            two[0].end(producer, number, is_committed=True)
+        outcome.update((value, True) for _, value in sent)
+    check(topic, log, outcome, {})
+    topic.alter_config({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    topic.compact()
+    check(topic, log, outcome, {})
+
+
+def check(
+    topic: Topic, log: object, outcome: dict[bytes, bool], undecided: dict[int, list[tuple[int, bytes]]]
+) -> None:
+    """Compare what is seen with what was decided, up to the first undecided record of each partition."""
+    assert isinstance(log, dict)
+    expected = {}
+    for number, values in log.items():
+        open_now = {value for sent in undecided.values() for of, value in sent if of == number}
+        first = next((at for at, value in enumerate(values) if value in open_now), len(values))
+        expected[number] = [value for value in values[:first] if outcome[value]]
+    assert seen(topic) == expected
+    stable(topic)
+
+
+def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[Gateway, Gateway]) -> None:
+    one, other = two
+    topic = one.topic()
+    one.send(7, b"a")
+    other.send(8, b"b")
+    topic.delete_records({0: 1})
+    assert stable(topic)[0] == 1
+    topic.delete_records({0: 2})
+    topic.retention()
+    assert stable(topic)[0] == 2
+    topic.append([{"value": b"plain"}], partition=0)
+    # it knows of the transactions what it has read, another one nothing
+    one.end(7, is_committed=False)
+    other.end(8, is_committed=True)
+    third = Gateway(one._address)
+    third.end(8, is_committed=True)
+    third.close()
+    assert seen(topic)[0] == [b"plain"]
+
+
+def test_a_gateway_that_begins_knows_what_has_been_open_for_long(two: tuple[Gateway, Gateway]) -> None:
+    one, _ = two
+    one.send(7, b"a")
+    later = Gateway(one._address)
+    later.now_ms = NOW + HOUR_MS
+    later.send(8, b"b")
+    assert stable(one.topic())[0] == 0
+    later.end(8, is_committed=True)
+    assert (stable(one.topic())[0], seen(one.topic())[0]) == (0, [])
+    later.end(7, is_committed=False)
+    assert seen(one.topic())[0] == [b"b"]
+    later.close()
+
+
+def test_a_job_that_wrote_for_long_hides_nothing_that_was_sent_before_its_commit(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    one, _ = two
+    topic = one.topic()
+    one.now_ms = topic.handle.clock()
+    one.send(7, b"a")
+    one.end(7, is_committed=True)
+    an_hour_ago = TopicHandle.of(topic.storage, topic.name, topic.handle.log, lambda: one.now_ms - HOUR_MS)
+    Topic(an_hour_ago, topic.refresh().snapshot).append([{"value": b"by a job"}], partition=0)
+    # the client did not get the answer, and asks another gateway
+    later = Gateway(one._address)
+    later.now_ms = one.now_ms
+    assert later.send(7, b"a") == 0
+    later.close()
+
+
+def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_producers_next_batch(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    one, _ = two
+    one.send(7, b"a")
+    one.now_ms = NOW + HOUR_MS // 5
+    one.end(7, is_committed=True)
+    # from here on it does not read what is older than 15 minutes
+    later = Gateway(one._address)
+    later.now_ms = NOW + HOUR_MS // 3
+    later.send(7, b"b", sequence=1)
+    later.end(7, is_committed=True)
+    assert seen(later.topic())[0] == [b"a", b"b"]
+    later.close()
+
+
+def test_what_was_appended_in_place_is_known_in_a_copy_on_an_object_store(
+    memory_url: Address, tmp_path: Path
+) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"))
+    with topic.producer() as producer:
+        for number in range(3):
+            producer.append(b"%d" % number)
+            producer.flush()
+    # which seals it
+    topic.append([{"value": b"by a job"}])
+    (row,) = topic.producers().to_table().to_pylist()
+    copy = Storage(f"{memory_url.url}/clicks")
+    for file in sorted(path for path in (tmp_path / "clicks").rglob("*") if path.is_file()):
+        copy.put(str(file.relative_to(tmp_path / "clicks")), file.read_bytes())
+    assert distlog.open(copy.url).snapshot.partitions[0].producers == NO_PRODUCERS
+    gateway = Gateway(memory_url)
+    gateway.now_ms = topic.handle.clock()
+
+    def sent(sequence: int) -> int:
+        data = batch([record(0, 0, None, b"v")], producer=(row["producer_id"], 0, sequence))
+        return gateway.hosted.append(0, data).result().appended.first_offset
+
+    assert [sent(1), sent(3), sent(0), sent(3)] == [1, 4, 0, 4]
+    with pytest.raises(OutOfOrderSequenceError):
+        sent(5)
+    gateway.close()
+    found = distlog.open(copy.url).producers().to_table().to_pylist()
+    assert [(each["producer_id"], each["last_sequence"]) for each in found] == [(row["producer_id"], 3)]
+
+
+def test_what_retention_and_merging_took_away_is_known_all_the_same(two: tuple[Gateway, Gateway]) -> None:
+    topic = two[0].topic()
+
+    def sent(gateway: Gateway, sequence: int) -> int:
+        data = batch([record(0, 0, b"k", b"v")], producer=(7, 0, sequence))
+        return gateway.hosted.append(0, data).result().appended.first_offset
+
+    assert [sent(two[0], number) for number in range(6)] == [*range(6)]
+    topic.refresh().compact()
+    topic.delete_records({0: 6})
+    topic.retention()
+    later = Gateway(two[0]._address)
+    assert [sent(later, number) for number in (3, 5, 6)] == [3, 5, 6]
+    before = topic.refresh().version
+    topic.delete_records({0: 7})
+    topic.restore(version=before)
+    assert [sent(later, number) for number in (6, 7)] == [6, 7]
+    later.close()
+
+
+def test_checkpoints_and_restores_keep_what_is_undecided(two: tuple[Gateway, Gateway]) -> None:
+    one, other = two
+    topic = one.topic()
+    one.send(7, b"a")
+    before = topic.refresh().version
+    for number in range(101):
+        one.send(8, b"%d" % number)
+    other.end(8, is_committed=False)
+    assert (stable(distlog.open(topic.url))[0], seen(distlog.open(topic.url))[0]) == (0, [])
+    topic.restore(version=before)
+    assert stable(topic)[0] == 0
+    other.end(7, is_committed=True)
+    assert seen(topic)[0] == [b"a"]

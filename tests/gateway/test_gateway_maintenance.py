@@ -1,0 +1,162 @@
+"""Gateways that also maintain their root: one of them runs the tasks at a time, and a second one would do no harm."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from conftest import Address
+from followers import Time
+from forked_programs import command
+from gateways import until
+from topics import contents
+
+import distlog
+from distlog.core.log_manager.log_manager import LogManager
+from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.storage.storage import Storage
+from distlog.gateway.cluster import Maintenance, TaskLease
+
+LEASE_S = 60.0
+NOW = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 50, "log.cleaner.backoff.ms": 50}
+
+
+class Leases:
+    """Processes that could run the tasks of a root, in a time that a test lets pass."""
+
+    def __init__(self, address: Address) -> None:
+        self.root, self.time, self.ids = Storage(*address), Time(), itertools.count(1)
+
+    def begin(self) -> TaskLease:
+        lease = TaskLease(self.root, lease_s=LEASE_S, clock=self.time, new_id=lambda: f"{next(self.ids):032x}")
+        lease.keep()
+        return lease
+
+    def go_on(self, *leases: TaskLease, seconds: float) -> None:
+        end = self.time.now_s + seconds
+        while self.time.now_s < end:
+            self.time.now_s += LEASE_S / 20
+            for lease in leases:
+                lease.keep()
+
+
+def test_one_process_has_the_lease_of_the_tasks_until_it_leaves_or_dies(memory_url: Address) -> None:
+    leases = Leases(memory_url)
+    one, two, three = leases.begin(), leases.begin(), leases.begin()
+    leases.go_on(one, two, three, seconds=3 * LEASE_S)
+    assert (one.is_held, two.is_held, three.is_held) == (True, False, False)
+    one.leave()
+    leases.go_on(two, three, seconds=LEASE_S / 10)
+    assert (one.is_held, two.is_held, three.is_held) == (False, True, False)
+    leases.go_on(three, seconds=LEASE_S)
+    assert (two.is_held, three.is_held) == (False, False)
+    leases.go_on(three, seconds=LEASE_S * 0.4)
+    assert three.is_held
+
+
+def test_a_storage_that_does_not_answer_ends_the_lease_and_not_the_process(
+    memory_url: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from distlog.core.errors import StorageError
+
+    def fails(*_: object, **__: object) -> None:
+        raise StorageError("no answer")
+
+    leases = Leases(memory_url)
+    one = leases.begin()
+    for request in ("read", "put", "list"):
+        monkeypatch.setattr(Storage, request, fails)
+    leases.go_on(one, seconds=LEASE_S + 1)
+    assert not one.is_held
+    assert "could not be renewed" in caplog.text
+
+
+@pytest.fixture
+def maintained(memory_url: Address) -> Iterator[tuple[list[Maintenance], SimpleQueue[tuple[int, TaskRun]]]]:
+    """Two gateways' tasks over one root on an object store, and what they ran."""
+    distlog.create(f"{memory_url.url}/clicks", storage_options=memory_url.options)
+    runs: SimpleQueue[tuple[int, TaskRun]] = SimpleQueue()
+    tasks = [
+        Maintenance(memory_url.url, NOW, memory_url.options, lambda run, n=n: runs.put((n, run)), lease_s=0.5)  # type: ignore[misc]
+        for n in range(2)
+    ]
+    yield tasks, runs
+    for each in tasks:
+        each.stop()
+
+
+def test_of_two_gateways_one_runs_the_tasks_and_the_other_goes_on_when_it_ends(
+    maintained: tuple[list[Maintenance], SimpleQueue[tuple[int, TaskRun]]],
+) -> None:
+    (one, two), runs = maintained
+    one.start()
+    until(lambda: one.lease.is_held)
+    two.start()
+    until(lambda: runs.qsize() > 12)
+    found = [runs.get() for _ in range(12)]
+    assert {number for number, run in found if run.task != "load-logs"} == {0}
+    assert {number for number, run in found if run.task == "load-logs"} == {0, 1}
+    assert one.stop()
+    until(lambda: two.lease.is_held)
+    values = {metric.name: metric.values for metric in two.metrics()}
+    assert values["distlog_gateway_maintains"] == [({}, 1.0)]
+    while not runs.empty():
+        runs.get()
+    until(lambda: runs.qsize() > 3)
+    assert {runs.get()[0] for _ in range(3)} == {1}
+
+
+def test_tasks_of_two_managers_at_the_same_time_lose_nothing(storage_url: Address) -> None:
+    """As when a process that was paused goes on: its lease is over, and it does not know."""
+    config = {"internal.segment.bytes": 200, "min.cleanable.dirty.ratio": 0.01, "cleanup.policy": "compact"}
+    options = storage_url.options
+    kept = distlog.create(f"{storage_url.url}/kept", 2, storage_options=options)
+    keyed = distlog.create(f"{storage_url.url}/keyed", 1, config, options)
+    managers = [LogManager(storage_url.url, storage_options=options).load() for _ in range(2)]
+    for number in range(2):
+        kept.append([{"value": b"%d" % number, "partition": n} for n in range(2)])
+        keyed.append([{"key": b"k%d" % n, "value": b"%d" % number} for n in range(2)])
+        threads = [threading.Thread(target=manager.run_once) for manager in managers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert contents(kept.refresh()) == {n: [b"0", b"1"] for n in range(2)}
+    rows = keyed.refresh().scan(columns=["key", "value"]).to_table().to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == {b"k0": b"1", b"k1": b"1"}
+    assert [manager.errors for manager in managers] == [{}, {}]
+    assert kept.verify().ok
+    assert keyed.verify().ok
+
+
+def test_serve_maintains_its_root_and_tells_of_it_as_run_does(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"), config={"segment.ms": 1, "retention.ms": 1}).append(
+        [{"value": b"old", "timestamp": 1}]
+    )
+    given = ["--root", tmp_path, "--listen", "127.0.0.1:0", "--maintain", "--metrics-port", 0, "--json"]
+    given += ["--config", "log.initial.task.delay.ms=0", "--config", "log.retention.check.interval.ms=200"]
+    process = command("serve", *given, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        started = json.loads(process.stdout.readline())
+        run = json.loads(process.stdout.readline())
+        while run["task"] != "log-retention":
+            run = json.loads(process.stdout.readline())
+        with urllib.request.urlopen(f"http://127.0.0.1:{started['metrics_port']}/") as page:
+            text = page.read().decode()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (run["event"], run["done"]["deleted_records"]) == ("run", 1)
+    assert "distlog_gateway_maintains 1.0" in text
+    assert 'distlog_task_runs_total{root="' in text
+    assert process.returncode == 0

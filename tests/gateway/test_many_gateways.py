@@ -1,0 +1,171 @@
+"""Several gateways of one root, by the words of the protocol: who is named, who answers, and who is sent away."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from importlib import import_module
+from typing import Any
+
+import pytest
+from gateway_pairs import address as address
+from gateway_pairs import begin as begin
+from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
+from gateways import METADATA, Wire, until
+from kio.schema.errors import ErrorCode
+
+from distlog.core.consumer_offsets import offsets_partition
+from distlog.gateway import gateway_server
+
+pytestmark = pytest.mark.long
+
+OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT = 8, 9, 11, 12
+LIST_GROUPS, DESCRIBE_GROUPS, DESCRIBE_CLUSTER, DELETE_TOPICS = 16, 15, 60, 20
+
+
+def commit(wire: Wire, group: str, offset: int) -> ErrorCode:
+    schema = import_module("kio.schema.offset_commit.v8.request")
+    asked = schema.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    topic = schema.OffsetCommitRequestTopic(name="clicks", partitions=(asked,))
+    told = wire.ask(OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=(topic,))
+    code: ErrorCode = told.topics[0].partitions[0].error_code
+    return code
+
+
+def fetched(wire: Wire, group: str) -> tuple[ErrorCode, dict[int, int]]:
+    told = wire.ask(OFFSET_FETCH, 7, group_id=group, topics=None, require_stable=False)
+    positions = {each.partition_index: each.committed_offset for topic in told.topics for each in topic.partitions}
+    return told.error_code, positions
+
+
+def test_each_gateway_names_all_of_them_and_the_same_leaders_and_coordinators(begin: Any) -> None:
+    one, two = pair(begin)
+    with Wire(one) as at_one, Wire(two) as at_two:
+        answers = [wire.ask(METADATA, 9, topics=None, **no_operations()) for wire in (at_one, at_two)]
+        first, second = [{(each.node_id, each.host, each.port) for each in told.brokers} for told in answers]
+        assert first == second == {(0, "127.0.0.1", one.port), (1, "127.0.0.1", two.port)}
+        leaders = [
+            {(t.name, p.partition_index): p.leader_id for t in told.topics for p in t.partitions} for told in answers
+        ]
+        assert leaders[0] == leaders[1]
+        assert set(leaders[0].values()) == {0, 1}
+        described = at_two.ask(DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
+        assert {each.broker_id for each in described.brokers} == {0, 1}
+        for number in range(20):
+            found = [coordinator(wire, f"group-{number}") for wire in (at_one, at_two)]
+            assert len({(each.node_id, each.host, each.port) for each in found}) == 1
+
+
+def no_operations() -> dict[str, bool]:
+    return {
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
+def test_a_gateway_sends_members_of_other_gateways_groups_away(begin: Any) -> None:
+    one, two = pair(begin)
+    group = group_of(one)
+    with Wire(one) as right, Wire(two) as wrong:
+        assert coordinator(wrong, group).port == one.port
+        assert commit(wrong, group, 5) is ErrorCode.not_coordinator
+        assert commit(right, group, 7) is ErrorCode.none
+        assert fetched(right, group) == (ErrorCode.none, {0: 7})
+        assert fetched(wrong, group)[0] is ErrorCode.not_coordinator
+        beat = {"group_id": group, "generation_id": 1, "member_id": "a", "group_instance_id": None}
+        assert wrong.ask(HEARTBEAT, 4, **beat).error_code is ErrorCode.not_coordinator
+        assert right.ask(HEARTBEAT, 4, **beat).error_code is ErrorCode.unknown_member_id
+        described = [
+            wire.ask(DESCRIBE_GROUPS, 4, groups=(group,), include_authorized_operations=False).groups[0]
+            for wire in (right, wrong)
+        ]
+        assert [each.error_code for each in described] == [ErrorCode.none, ErrorCode.not_coordinator]
+        listed = [[each.group_id for each in wire.ask(LIST_GROUPS, 2).groups] for wire in (right, wrong)]
+        assert listed == [[group], []]
+
+
+def test_positions_and_members_are_there_when_another_gateway_takes_over(begin: Any) -> None:
+    one, two = pair(begin)
+    group = group_of(one)
+    with Wire(one) as wire:
+        assert commit(wire, group, 7) is ErrorCode.none
+    one.stop()
+    with Wire(two) as wire:
+        until(lambda: coordinator(wire, group).port == two.port and not is_loading(two))
+        assert fetched(wire, group) == (ErrorCode.none, {0: 7})
+        assert commit(wire, group, 8) is ErrorCode.none
+
+
+def test_a_gateway_that_lost_its_lease_and_does_not_know_commits_nothing(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it was paused between its look at the lease and the storage: the epoch of the partition decides."""
+    one, two = pair(begin)
+    group = group_of(one)
+    lease = one.broker.cluster
+    held, term = lease.held_partitions, lease.term
+    with Wire(one) as zombie, Wire(two) as wire:
+        assert commit(zombie, group, 7) is ErrorCode.none
+        stop_syncing(monkeypatch, one)
+        until(lambda: not lease.held_partitions)
+        until(lambda: two.broker.cluster.held_partitions == set(range(50)) and not is_loading(two))
+        assert fetched(wire, group) == (ErrorCode.none, {0: 7})
+        # its clock stood still: it takes itself for the coordinator
+        blind(monkeypatch, one, held, term)
+        assert commit(wire, group, 9) is ErrorCode.none
+        assert commit(zombie, group, 8) in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+        assert fetched(wire, group) == (ErrorCode.none, {0: 9})
+
+
+def test_who_waits_for_others_is_sent_to_look_for_the_coordinator_when_the_group_moves(begin: Any) -> None:
+    one = begin()
+    group = next(name for name in map("group-{}".format, range(100)) if offsets_partition(name, 50) >= 25)
+    schema = import_module("kio.schema.join_group.v3.request")
+    protocol = schema.JoinGroupRequestProtocol(name="range", metadata=b"")
+    timeouts = {name: datetime.timedelta(seconds=30) for name in ("session_timeout", "rebalance_timeout")}
+    join = {"group_id": group, "protocol_type": "consumer", "protocols": (protocol,), **timeouts}
+    with Wire(one) as first, Wire(one) as second:
+        assert first.ask(JOIN_GROUP, 3, member_id="", **join).error_code is ErrorCode.none
+        # it waits for the first one to join again
+        waiting = second.send(JOIN_GROUP, 3, member_id="", **join)
+        two = begin()
+        assert second.answer(JOIN_GROUP, 3, waiting).error_code is ErrorCode.not_coordinator
+        until(lambda: coordinator(first, group).port == two.port)
+
+
+def test_a_gateway_without_its_storage_says_that_nobody_coordinates_and_goes_on_when_it_is_back(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distlog.core.errors import StorageError
+
+    one = begin()
+    lease, sync = one.broker.cluster, one.broker.cluster.sync
+
+    def fails(*_: Any) -> bool:
+        raise StorageError("no answer")
+
+    with Wire(one) as wire:
+        assert commit(wire, "billing", 7) is ErrorCode.none
+        monkeypatch.setattr(lease, "sync", fails)
+        until(lambda: not lease.held_partitions)
+        assert coordinator(wire, "billing").error_code is ErrorCode.coordinator_not_available
+        assert commit(wire, "billing", 8) is ErrorCode.not_coordinator
+        monkeypatch.setattr(lease, "sync", sync)
+        until(lambda: commit(wire, "billing", 9) is ErrorCode.none)
+        assert fetched(wire, "billing") == (ErrorCode.none, {0: 9})
+
+
+def test_a_topic_that_is_dropped_at_one_gateway_takes_the_positions_at_the_others_with_it(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 50, False: 50})
+    one, two = pair(begin)
+    group = group_of(one)
+    with Wire(one) as wire, Wire(two) as elsewhere:
+        assert commit(wire, group, 7) is ErrorCode.none
+        until(lambda: "clicks" in one.broker.metadata.loaded)
+        time.sleep(0.3)
+        told = elsewhere.ask(DELETE_TOPICS, 4, topic_names=("clicks",), timeout=datetime.timedelta(seconds=9))
+        assert told.responses[0].error_code is ErrorCode.none
+        until(lambda: fetched(wire, group) == (ErrorCode.none, {}))

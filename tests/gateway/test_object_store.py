@@ -1,0 +1,171 @@
+"""A gateway over an object store: requests of all connections are gathered into one bundle and one commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from conftest import Address
+from gateways import FETCH, PRODUCE, Wire, fetch_fields, fetching, produce_fields, producing, until
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+
+import distlog
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import GatewayServer
+
+
+def data(value: bytes = b"v", *, producer: int = -1, sequence: int = -1) -> bytes:
+    return batch([record(0, 0, b"k", value)], producer=(producer, 0 if producer >= 0 else -1, sequence))
+
+
+def started(address: Address, linger_ms: int = 20) -> GatewayServer:
+    config = GatewayConfig(linger_ms=linger_ms, metadata_max_age_ms=50)
+    return GatewayServer(address.url, port=0, config=config, storage_options=address.options)
+
+
+@pytest.fixture
+def address(memory_url: Address) -> Address:
+    distlog.create(f"{memory_url.url}/clicks", 3)
+    return memory_url
+
+
+@pytest.fixture
+def gateway(address: Address) -> Iterator[GatewayServer]:
+    with started(address) as served:
+        yield served
+
+
+def opened(address: Address) -> distlog.Topic:
+    return distlog.open(f"{address.url}/clicks", storage_options=address.options)
+
+
+def test_requests_of_many_connections_are_one_commit(address: Address) -> None:
+    with started(address, linger_ms=3_600_000) as gateway:
+        wires = [Wire(gateway) for _ in range(6)]
+        asked = [
+            wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", number % 3, data(b"%d" % number))]))
+            for number, wire in enumerate(wires)
+        ]
+        appends = gateway.broker.metadata.topic("clicks")._gathered
+        until(lambda: len(appends._waiting) == 6)
+        # the end of the gateway commits what waits, and answers it
+        gateway.stop()
+        told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
+    offsets = [each.responses[0].partition_responses[0].base_offset for each in told]
+    assert sorted(offsets) == [0, 0, 0, 1, 1, 1]
+    topic = opened(address)
+    assert [row["operation"] for row in topic.history().to_pylist()] == ["append", "create"]
+    assert topic.end_offsets() == {0: 2, 1: 2, 2: 2}
+    assert len(set(topic.segments().column("stem").to_pylist())) == 1
+
+
+def test_a_full_gathering_does_not_wait(address: Address) -> None:
+    config = GatewayConfig(linger_ms=3_600_000, linger_bytes=1000)
+    with GatewayServer(address.url, port=0, config=config) as gateway, Wire(gateway) as wire:
+        assert producing(wire, data(b"x" * 1000)).base_offset == 0
+
+
+def test_what_is_acknowledged_is_committed_and_read(gateway: GatewayServer, address: Address) -> None:
+    with Wire(gateway) as wire:
+        for number in range(3):
+            assert producing(wire, data(b"%d" % number)).base_offset == number
+        assert opened(address).end_offsets()[0] == 3
+        assert fetching(wire, 2).records[16:] == data(b"2")[16:]
+
+
+def test_a_fetch_waits_for_a_commit_of_this_gateway_and_of_others(gateway: GatewayServer, address: Address) -> None:
+    with Wire(gateway) as consumer, Wire(gateway) as producer:
+        for offset in range(2):
+            fields = fetch_fields(12, [("clicks", 0, offset)], max_wait_ms=30_000)
+            asked = consumer.send(FETCH, 12, **fields)
+            until(lambda: len(gateway.broker.fetches) == 1)
+            if offset:
+                opened(address).append([{"value": b"by a program"}], partition=0)
+            else:
+                producing(producer, data())
+            (told,) = consumer.answer(FETCH, 12, asked).responses[0].partitions
+            assert told.records[:8] == offset.to_bytes(8, "big")
+
+
+def test_sequence_numbers_are_checked_also_after_a_restart(address: Address) -> None:
+    with started(address) as gateway, Wire(gateway) as wire:
+        assert [producing(wire, data(producer=7, sequence=n)).base_offset for n in (0, 1, 1, 0)] == [0, 1, 1, 0]
+    opened(address).append([{"value": b"between"}], partition=0)
+    with started(address) as again, Wire(again) as wire:
+        assert producing(wire, data(producer=7, sequence=1)).base_offset == 1
+        assert producing(wire, data(producer=7, sequence=3)).error_code is ErrorCode.out_of_order_sequence_number
+        assert producing(wire, data(producer=7, sequence=2)).base_offset == 3
+    assert opened(address).end_offsets()[0] == 4
+
+
+def test_sequence_numbers_are_known_when_segments_were_merged(gateway: GatewayServer, address: Address) -> None:
+    with Wire(gateway) as wire:
+        for number in range(4):
+            producing(wire, data(producer=7, sequence=number))
+        opened(address).append([{"value": b"between"}], partition=0)
+        opened(address).compact()
+        assert producing(wire, data(producer=7, sequence=4)).base_offset == 5
+        assert producing(wire, data(producer=7, sequence=2)).base_offset == 2
+
+
+def test_a_batch_that_is_sent_again_before_its_commit_is_there_once(address: Address) -> None:
+    with started(address, linger_ms=3_600_000) as gateway:
+        wires = [Wire(gateway) for _ in range(2)]
+        fields = produce_fields(9, [("clicks", 0, data(producer=7, sequence=0))])
+        asked = [wire.send(PRODUCE, 9, **fields) for wire in wires]
+        until(lambda: len(gateway.broker.metadata.topic("clicks")._gathered._waiting) == 2)
+        gateway.stop()
+        told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
+    assert [each.responses[0].partition_responses[0].base_offset for each in told] == [0, 0]
+    assert opened(address).end_offsets()[0] == 1
+
+
+def test_two_gateways_append_to_one_topic(address: Address) -> None:
+    with started(address) as one, started(address) as other:
+        offsets: list[int] = []
+
+        def produce(gateway: GatewayServer) -> None:
+            with Wire(gateway) as wire:
+                offsets.extend(producing(wire, data()).base_offset for _ in range(10))
+
+        threads = [threading.Thread(target=produce, args=(gateway,)) for gateway in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(offsets) == list(range(20))
+
+
+@pytest.mark.s3
+def test_confluent_kafka_writes_and_reads_on_s3(s3_url: Address) -> None:
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    distlog.create(f"{s3_url.url}/clicks", 2, storage_options=s3_url.options)
+    with started(s3_url) as gateway:
+        producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address, "enable.idempotence": True})
+        for number in range(200):
+            producer.produce("clicks", b"%d" % number, partition=number % 2)
+        assert producer.flush(300) == 0
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": gateway.address, "group.id": "a-test", "enable.auto.commit": False}
+        )
+        consumer.assign([confluent_kafka.TopicPartition("clicks", 1, 0)])
+        assert [consumer.poll(120).value() for _ in range(100)] == [b"%d" % number for number in range(1, 200, 2)]
+        consumer.close()
+    rows = opened(s3_url).scan(partitions=[0]).to_table().column("value").to_pylist()
+    assert rows == [b"%d" % number for number in range(0, 200, 2)]
+
+
+def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent_again(address: Address) -> None:
+    with started(address) as gateway, Wire(gateway) as wire:
+        assert producing(wire, data(producer=7, sequence=0)).base_offset == 0
+    with started(address, linger_ms=3_600_000) as gateway:
+        wires, asked = [Wire(gateway) for _ in range(2)], []
+        for wire, sent in zip(wires, (data(), data(producer=7, sequence=0)), strict=True):
+            asked.append(wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, sent)])))
+            until(lambda: len(gateway.broker.metadata.topic("clicks")._gathered._waiting) == len(asked))
+        gateway.stop()
+        told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
+    assert [each.responses[0].partition_responses[0].base_offset for each in told] == [1, 0]
+    assert opened(address).end_offsets()[0] == 2

@@ -1,0 +1,215 @@
+"""How many requests a gateway makes on an object store: what it must know is read once for all who want it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from conftest import Address
+from raw_batches import batch, record
+
+import distlog
+from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, encode_position
+from distlog.core.errors import TopicNotFoundError
+from distlog.core.storage.object_store import ObjectRequests
+from distlog.core.storage.storage import Storage
+from distlog.core.transaction_state import TRANSACTIONS_TOPIC, ProducerId, TransactionState
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.groups.offsets_format import encode_key
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.topics.metadata_cache import MetadataCache, SharedLoads
+from distlog.gateway.transactions.transaction_log import TransactionLog
+
+THREADS, COMMITS, PARTITIONS = 6, 5, 20
+
+
+def cache(address: Address, linger_ms: int = 1) -> MetadataCache:
+    config = GatewayConfig(linger_ms=linger_ms)
+    return MetadataCache(Storage(*address), {}, lambda: 1_700_000_000_000, config)
+
+
+@pytest.fixture
+def gets(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each object is read."""
+    read, found, lock = ObjectRequests.read, Counter[str](), threading.Lock()
+
+    def counted(self: ObjectRequests, path: str, *bounds: Any) -> bytes:
+        with lock:
+            found[path] += 1
+        return read(self, path, *bounds)
+
+    monkeypatch.setattr(ObjectRequests, "read", counted)
+    return found
+
+
+def in_threads(work: Any) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_threads_that_ask_for_a_topic_at_once_wait_for_one_load(
+    memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distlog.create(f"{memory_url.url}/clicks")
+    metadata, load, entered = cache(memory_url), CommitLog.load, threading.Semaphore(0)
+    loads, found = list[str](), list[object]()
+
+    def slow(self: CommitLog, *given: Any, **named: Any) -> Any:
+        loads.append(threading.current_thread().name)
+        entered.release()
+        if len(loads) == 1:
+            # a second load would begin meanwhile
+            entered.acquire()
+            entered.acquire(timeout=0.2)
+        return load(self, *given, **named)
+
+    monkeypatch.setattr(CommitLog, "load", slow)
+    for thread in in_threads(lambda: found.append(metadata.topic("clicks"))):
+        thread.join()
+    assert len(loads) == 1
+    assert found == [metadata.topic("clicks")] * THREADS
+    assert metadata.topic("clicks") is found[0]
+
+
+def test_who_asks_during_a_load_that_fails_is_told_what_is_so_since_then() -> None:
+    loads, begun, goes_on = SharedLoads[str](), threading.Event(), threading.Event()
+    told = list[str]()
+
+    def early() -> str:
+        begun.set()
+        goes_on.wait(120)
+        raise TopicNotFoundError("there is no topic yet")
+
+    def ask_early() -> None:
+        with pytest.raises(TopicNotFoundError):
+            loads.get("clicks", early)
+        told.append("none")
+
+    first = threading.Thread(target=ask_early)
+    first.start()
+    begun.wait(120)
+    later = in_threads(lambda: told.append(loads.get("clicks", lambda: "there")))
+    goes_on.set()
+    for thread in (first, *later):
+        thread.join()
+    assert Counter(told) == {"none": 1, "there": THREADS}
+    assert loads.get("clicks", lambda: "again") == "again"
+
+
+def position(number: int, offset: int) -> tuple[bytes, bytes | None]:
+    return encode_key(OffsetKey(f"group-{number}", "clicks", 0)), encode_position(Position(offset))
+
+
+def commit_plain(address: Address) -> None:
+    topic = distlog.create(f"{address.url}/{OFFSETS_TOPIC}", PARTITIONS, {"cleanup.policy": "compact"})
+    for offset in range(COMMITS):
+        records = [(number, *position(number, offset)) for number in range(PARTITIONS)]
+        topic.append([{"partition": number, "key": key, "value": value} for number, key, value in records])
+
+
+def commit_in_transactions(address: Address) -> None:
+    distlog.create(f"{address.url}/{OFFSETS_TOPIC}", PARTITIONS, {"cleanup.policy": "compact"})
+    hosted = cache(address, linger_ms=50).topic(OFFSETS_TOPIC)
+    for offset in range(COMMITS):
+        data = [
+            batch([record(0, 0, *position(number, offset))], attributes=TRANSACTIONAL, producer=(7, 0, offset))
+            for number in range(PARTITIONS)
+        ]
+        for told in [hosted.append(number, each, lambda _: None) for number, each in enumerate(data)]:
+            told.result()
+
+
+@pytest.mark.parametrize("commit", [commit_plain, commit_in_transactions])
+def test_a_takeover_reads_each_object_once_for_all_partitions(
+    memory_url: Address, gets: Counter[str], commit: Any
+) -> None:
+    commit(memory_url)
+    topic = OffsetsTopic(memory_url.url, linger_ms=0)
+    topic.begin(range(topic.open()))
+    gets.clear()
+    assert len(list(topic.load(range(PARTITIONS)))) == PARTITIONS
+    objects = {path: count for path, count in gets.items() if "/_commits/" not in path}
+    assert set(objects.values()) == {1}
+    # and one look whether there is a newer commit
+    assert gets.total() == len(objects) + 1
+    assert len(objects) < PARTITIONS
+
+
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_a_takeover_of_transactions_asks_as_often_for_many_partitions(
+    memory_url: Address, gets: Counter[str], partitions: int
+) -> None:
+    distlog.create(f"{memory_url.url}/{TRANSACTIONS_TOPIC}", PARTITIONS, {"cleanup.policy": "compact"})
+    log = TransactionLog(cache(memory_url), lambda: 0, lambda: PARTITIONS)
+    log.begin(range(partitions))
+    gets.clear()
+    assert list(log.load(range(partitions))) == []
+    assert gets.total() == 1
+
+
+def begun(number: int) -> TransactionState:
+    producer = ProducerId(number, 0)
+    return TransactionState(transactional_id=f"id-{number}", producer=producer, timeout_ms=60_000, updated_ms=0)
+
+
+def test_states_in_many_segments_are_read_at_once(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    distlog.create(f"{memory_url.url}/{TRANSACTIONS_TOPIC}", 1, {"cleanup.policy": "compact"})
+    log = TransactionLog(cache(memory_url), lambda: 0, lambda: 1)
+    log.begin([0])
+    for number in range(COMMITS):
+        log.write(begun(number))
+    read, lock, entered, both = ObjectRequests.read, threading.Lock(), list[str](), threading.Event()
+
+    def met(self: ObjectRequests, path: str, *bounds: Any) -> bytes:
+        if "/_commits/" not in path:
+            with lock:
+                entered.append(path)
+            if len(entered) > 1:
+                both.set()
+            # one by one, the first waits for the second in vain
+            assert both.wait(60)
+        return read(self, path, *bounds)
+
+    monkeypatch.setattr(ObjectRequests, "read", met)
+    other = TransactionLog(cache(memory_url), lambda: 0, lambda: 1)
+    assert {each.transactional_id for each in other.load([0])} == {f"id-{number}" for number in range(COMMITS)}
+    assert len(entered) == COMMITS
+
+
+def numbered(producer: int, sequence: int) -> bytes:
+    return batch([record(0, 0, b"k", b"v")], producer=(producer, 0, sequence))
+
+
+@pytest.mark.parametrize("commits", [2, 40])
+def test_a_gateway_that_begins_reads_nothing_of_what_was_appended_before(
+    memory_url: Address, gets: Counter[str], commits: int
+) -> None:
+    distlog.create(f"{memory_url.url}/clicks", PARTITIONS)
+
+    def appended(hosted: Any, sequence: int) -> list[int]:
+        told = [hosted.append(number, numbered(number, sequence)) for number in range(PARTITIONS)]
+        hosted.hurry()
+        return [each.result().appended.first_offset for each in told]
+
+    hosted = cache(memory_url, linger_ms=50).topic("clicks")
+    for sequence in range(commits):
+        told = [hosted.append(number, numbered(number, sequence)) for number in range(PARTITIONS)]
+        assert {each.result().appended.first_offset for each in told} == {sequence}
+    hosted.close()
+    later = cache(memory_url, linger_ms=3_600_000).topic("clicks")
+    assert later.snapshot.version >= commits
+    gets.clear()
+    puts = later.topic.storage.counters.puts
+    assert appended(later, commits) == [commits] * PARTITIONS
+    # a look for newer commits, and one where the next one goes; a bundle and a commit
+    assert [path for path in gets if "/_commits/" not in path] == []
+    assert gets.total() <= 2
+    assert later.topic.storage.counters.puts - puts <= 3
+    assert appended(later, commits - 1) == [commits - 1] * PARTITIONS
+    later.close()

@@ -1,0 +1,109 @@
+"""One topic that cannot be read keeps nobody from the others, and clients learn nothing of the server's folders."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import METADATA, NO_WAIT, Wire, serving
+from kio.schema.errors import ErrorCode
+
+import distlog
+from distlog.core import errors, paths
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.protocol.frames import FailureLog, client_text, error_code
+
+DESCRIBE_LOG_DIRS, CREATE_TOPICS = 35, 19
+
+
+def damaged(root: Path) -> Path:
+    """A root with the topics `clicks`, `orders` and `views`, of which the first commit of `orders` is no commit."""
+    for name in ("clicks", "orders", "views"):
+        distlog.create(str(root / name))
+    (root / "orders" / paths.commit_file(0)).write_bytes(b'{"format":1}')
+    return root
+
+
+def all_topics(wire: Wire, version: int) -> dict[str, ErrorCode]:
+    fields = {"allow_auto_topic_creation": False} if version >= 4 else {}
+    told = wire.ask(METADATA, version, topics=None, **fields)
+    return {topic.name: topic.error_code for topic in told.topics if not topic.name.startswith("__")}
+
+
+def test_one_damaged_topic_gets_its_error_code_and_the_log_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(damaged(tmp_path)) as gateway, Wire(gateway) as wire:
+        expected = {"clicks": ErrorCode.none, "orders": ErrorCode.kafka_storage_error, "views": ErrorCode.none}
+        assert all_topics(wire, 4) == all_topics(wire, 7) == expected
+        (result,) = wire.ask(DESCRIBE_LOG_DIRS, 2, topics=None).results
+        assert {"clicks", "views"} <= {topic.name for topic in result.topics}
+        assert "orders" not in {topic.name for topic in result.topics}
+        schema = import_module("kio.schema.describe_log_dirs.v2.request")
+        asked = [schema.DescribableLogDirTopic(topic=name, partitions=(0, 7)) for name in ("a/b", "orders", "views")]
+        (result,) = wire.ask(DESCRIBE_LOG_DIRS, 2, topics=tuple(asked)).results
+        assert [(topic.name, len(topic.partitions)) for topic in result.topics] == [("views", 1)]
+    # each client asks again and again
+    assert caplog.text.count("topic orders failed") == 1
+
+
+def _auto(wire: Wire, name: str, **fields: Any) -> ErrorCode:
+    schema = import_module("kio.schema.metadata.v4.request")
+    (topic,) = wire.ask(METADATA, 4, topics=(schema.MetadataRequestTopic(name=name),), **fields).topics
+    code: ErrorCode = topic.error_code
+    return code
+
+
+def test_a_client_that_wants_no_topic_created_gets_none(tmp_path: Path) -> None:
+    with serving(tmp_path, auto_create_topics=True) as gateway, Wire(gateway) as wire:
+        code = _auto(wire, "mistyped", allow_auto_topic_creation=False)
+        assert (code, (tmp_path / "mistyped").exists()) == (ErrorCode.unknown_topic_or_partition, False)
+        assert _auto(wire, "wanted", allow_auto_topic_creation=True) is ErrorCode.none
+
+
+def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Path) -> None:
+    with GatewayServer(str(damaged(tmp_path)), port=0) as gateway, Wire(gateway) as wire:
+        schema = import_module("kio.schema.create_topics.v4.request")
+        topics = tuple(
+            schema.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
+            for name in ("clicks", "orders")
+        )
+        told = wire.ask(CREATE_TOPICS, 4, topics=topics, timeout=NO_WAIT, validate_only=True).topics
+    assert [topic.error_message for topic in told] == [
+        "the topic exists already",
+        "the request failed in the gateway: see its log",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.InvalidConfigError("wrong", value=5), "wrong (value=5)"),
+        (errors.TopicNotFoundError("not there", url="/srv/data/x"), "not there"),
+        (errors.CorruptRecordError("changed on its way", file=None, size=3), "changed on its way (size=3)"),
+        (errors.CorruptRecordError("a batch of ours", file="/srv/data/x"), None),
+        (errors.StorageError("cannot write /srv/data/x"), None),
+        (PermissionError(13, "Permission denied", "/srv/data/x"), None),
+        (KeyError("/srv/data/x"), None),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_is_not_told_is_logged(error: Exception, text: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    error_code(error, f"{text} {type(error).__name__}")
+    assert client_text(error) == (text or "the request failed in the gateway: see its log")
+    assert ("/srv/data/x" in caplog.text) == (text is None)
+
+
+def test_the_same_failure_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    log = FailureLog(lambda: now_s[0])
+    for now_s[0] in (0.0, 30.0, 59.0, 61.0):
+        log.note("a request", errors.StorageError("no"))
+    log.note("another", errors.StorageError("no"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "a request failed: no",
+        "a request failed: no",
+        "another failed: no",
+    ]

@@ -1,0 +1,340 @@
+"""A process is stopped (SIGSTOP) while it holds a lock of a partition: that one waits, and nothing else does."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_programs import Program
+from gateways import (
+    API_VERSIONS,
+    METADATA,
+    PRODUCE,
+    Wire,
+    fetching,
+    opened,
+    produce_fields,
+    producing,
+    serving,
+    until,
+)
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+from transacting import seen
+from transactional_clients import RawProducer, position
+
+import distlog
+from distlog.core.consumer_offsets import offsets_partition
+from distlog.core.log.partition_log import PartitionLog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.groups.offsets_topic import PARTITIONS
+from distlog.gateway.topics.partition import OpenPartitionLogs
+
+pytestmark = pytest.mark.long
+
+HOLDING = """
+import os, sys, time
+from distlog.core.storage.locks_and_pages import FileLock
+
+lock = FileLock(sys.argv[1])
+with lock.held():
+    print(flush=True)
+    sys.stdin.read()
+"""
+DATA = batch([record(value=b"v")])
+VERSION = 9
+FINE = ErrorCode.none
+
+
+@contextmanager
+def stopped_holder(folder: Path, name: str = ".lock") -> Iterator[Program]:
+    """A process that is stopped, and holds a lock of the partition in the folder; then it goes on, and ends."""
+    with Program(HOLDING, folder / name, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.communicate()
+
+
+@contextmanager
+def waiting_producers(gateway: GatewayServer, count: int, timeout_s: float = 30) -> Iterator[list[tuple[Wire, int]]]:
+    """Connections that each wait for the answer to a produce request to partition 0."""
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(gateway)) for _ in range(count)]
+        fields = produce_fields(VERSION, [("clicks", 0, DATA)]) | {"timeout": datetime.timedelta(seconds=timeout_s)}
+        asked = [(wire, wire.send(PRODUCE, VERSION, **fields)) for wire in wires]
+        until(lambda: len(gateway.broker.appends) == count)
+        yield asked
+
+
+def answers(asked: list[tuple[Wire, int]]) -> list[tuple[ErrorCode, int]]:
+    """The error and the offset that each of them is told."""
+    bodies = [wire.answer(PRODUCE, VERSION, number) for wire, number in asked]
+    told = [body.responses[0].partition_responses[0] for body in bodies]
+    return [(one.error_code, one.base_offset) for one in told]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[GatewayServer]:
+    """A gateway with one handler, and the topic `clicks` of two partitions with a record each."""
+    distlog.create(str(tmp_path / "clicks"), partitions=2)
+    with serving(tmp_path, num_io_threads=1) as gateway, Wire(gateway) as wire:
+        assert [producing(wire, DATA, number).base_offset for number in range(2)] == [0, 0]
+        yield gateway
+
+
+def test_all_other_requests_are_answered_while_appends_wait_for_a_stopped_process(
+    served: GatewayServer, tmp_path: Path
+) -> None:
+    with ExitStack() as stack, Wire(served) as other:
+        other.socket.settimeout(45)
+        with stopped_holder(tmp_path / "clicks" / "clicks-0"):
+            asked = stack.enter_context(waiting_producers(served, 5, timeout_s=120))
+            assert other.ask(API_VERSIONS, 0).error_code is ErrorCode.none
+            topics = other.ask(METADATA, 4, topics=None, allow_auto_topic_creation=False).topics
+            assert [len(topic.partitions) for topic in topics if topic.name == "clicks"] == [2]
+            assert [fetching(other, 0, number).records == DATA for number in range(2)] == [True, True]
+            assert producing(other, DATA, 1).base_offset == 1
+            assert len(served.broker.appends) == 5
+        assert sorted(answers(asked)) == [(ErrorCode.none, offset) for offset in range(1, 6)]
+    assert opened(served).end_offsets() == {0: 6, 1: 2}
+
+
+def test_a_client_whose_time_is_over_is_told_and_the_log_names_the_process_that_holds_the_lock(
+    served: GatewayServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with stopped_holder(tmp_path / "clicks" / "clicks-0") as holder, waiting_producers(served, 1, 1.5) as asked:
+        ((wire, number),) = asked
+        (told,) = wire.answer(PRODUCE, VERSION, number).responses[0].partition_responses
+        assert told.error_code is ErrorCode.kafka_storage_error
+        assert f"process {holder.pid} has held the lock" in caplog.text
+        assert "it is stopped" in caplog.text
+    assert opened(served).end_offsets() == {0: 1, 1: 1}
+
+
+def test_what_a_client_that_is_gone_sent_is_not_appended_unless_it_wanted_no_response(
+    served: GatewayServer, tmp_path: Path
+) -> None:
+    with stopped_holder(tmp_path / "clicks" / "clicks-0"):
+        with waiting_producers(served, 2), Wire(served) as silent:
+            fields = produce_fields(VERSION, [("clicks", 0, DATA)], 0) | {"timeout": datetime.timedelta(seconds=30)}
+            silent.send(PRODUCE, VERSION, **fields)
+            until(lambda: len(served.broker.appends) == 3)
+        until(lambda: len(served.broker.appends) == 1)
+    until(lambda: opened(served).end_offsets()[0] == 2)
+
+
+def test_a_flush_that_waits_for_a_stopped_process_takes_no_handler(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"), partitions=2, config={"flush.messages": 1})
+    with serving(tmp_path, num_io_threads=1) as served, ExitStack() as stack, Wire(served) as other:
+        assert producing(other, DATA, 0).base_offset == 0
+        other.socket.settimeout(45)
+        with stopped_holder(tmp_path / "clicks" / "clicks-0", ".flush"):
+            asked = stack.enter_context(waiting_producers(served, 3, timeout_s=120))
+            assert producing(other, DATA, 1).base_offset == 0
+            assert len(fetching(other, 0).records) >= len(DATA)
+        assert sorted(answers(asked)) == [(ErrorCode.none, offset) for offset in (1, 2, 3)]
+    assert distlog.open(str(tmp_path / "clicks")).end_offsets() == {0: 4, 1: 1}
+
+
+def test_the_ends_of_transactions_that_wait_for_a_stopped_process_hold_up_no_other_transaction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    distlog.create(str(tmp_path / "clicks"), partitions=2)
+    with serving(tmp_path, num_io_threads=1) as served, ExitStack() as stack, Wire(served) as other:
+        producers = [RawProducer(stack.enter_context(Wire(served)), f"waits-{number}") for number in range(3)]
+        for each in producers:
+            assert (each.init(), each.add(("clicks", 0)), each.send(b"v")) == (FINE, [FINE], FINE)
+        late = RawProducer(other, "late")
+        with stopped_holder(tmp_path / "clicks" / "clicks-0"):
+            asked = [(each, each.ask_end()) for each in producers]
+            other.socket.settimeout(20)
+            assert (late.init(), late.add(("clicks", 1))) == (FINE, [FINE])
+            assert (late.send(b"v", 1), late.end()) == (FINE, FINE)
+            assert position(other) == -1
+            # they are decided, though not seen yet
+            assert [each.end_of(number) for each, number in asked] == [FINE] * 3
+            assert seen(opened(served)) == {0: [], 1: [b"v"]}
+        until(lambda: seen(opened(served))[0] == [b"v"] * 3)
+    assert "is decided, but not visible yet" in caplog.text
+
+
+def test_states_of_transactions_that_wait_for_a_stopped_process_hold_up_no_other_partition(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    with serving(tmp_path, num_io_threads=1) as served, ExitStack() as stack, Wire(served) as other:
+        late, ids = RawProducer(other, "late"), [f"waits-{number}" for number in range(1000)]
+        number = offsets_partition(ids[0], PARTITIONS)
+        assert offsets_partition("late", PARTITIONS) != number
+        ids = [each for each in ids if offsets_partition(each, PARTITIONS) == number][:3]
+        producers = [RawProducer(stack.enter_context(Wire(served)), each) for each in ids]
+        assert [each.init() for each in producers] == [FINE] * 3
+        with stopped_holder(tmp_path / "__transaction_state" / f"__transaction_state-{number}"):
+            asked = [(each, each.ask_init()) for each in producers]
+            other.socket.settimeout(20)
+            assert (late.init(), late.add(("clicks", 0)), late.send(b"v"), late.end()) == (FINE, [FINE], FINE, FINE)
+            codes = [each.wire.answer(22, 4, number).error_code for each, number in asked]
+        assert codes == [ErrorCode.coordinator_not_available] * 3
+        assert [each.init() for each in producers] == [FINE] * 3
+    assert seen(distlog.open(str(tmp_path / "clicks"))) == {0: [b"v"]}
+
+
+def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:
+    """Requests that end or change a topic: API key, version and fields."""
+    records, configs, partitions = (
+        import_module(f"kio.schema.{name}.request")
+        for name in ("delete_records.v1", "incremental_alter_configs.v0", "create_partitions.v1")
+    )
+    wait = datetime.timedelta(seconds=60)
+    one = records.DeleteRecordsPartition(partition_index=0, offset=1)
+    policy = configs.AlterableConfig(name="cleanup.policy", config_operation=0, value="compact")
+    resource = configs.AlterConfigsResource(resource_type=2, resource_name=topic, configs=(policy,))
+    more = partitions.CreatePartitionsTopic(name=topic, count=3, assignments=None)
+    return {
+        "DeleteRecords": (
+            21,
+            1,
+            {"topics": (records.DeleteRecordsTopic(name=topic, partitions=(one,)),), "timeout": wait},
+        ),
+        "DeleteTopics": (20, 4, {"topic_names": (topic,), "timeout": wait}),
+        "CreatePartitions": (37, 1, {"topics": (more,), "timeout": wait, "validate_only": False}),
+        "IncrementalAlterConfigs": (44, 0, {"resources": (resource,), "validate_only": False}),
+    }
+
+
+@pytest.mark.parametrize("api", ["DeleteRecords", "DeleteTopics", "CreatePartitions", "IncrementalAlterConfigs"])
+def test_changes_of_a_topic_that_stands_still_hold_up_no_other_request(
+    served: GatewayServer, tmp_path: Path, api: str
+) -> None:
+    distlog.create(str(tmp_path / "other"))
+    key, version, fields = changes_of("clicks")[api]
+    with ExitStack() as stack, Wire(served) as other:
+        other.socket.settimeout(45)
+        with stopped_holder(tmp_path / "clicks" / "clicks-0"):
+            for _ in range(3):
+                stack.enter_context(Wire(served)).send(key, version, **fields)
+            until(lambda: not len(served._channels.get(key, served._channel)))
+            topics = other.ask(METADATA, 4, topics=None, allow_auto_topic_creation=False).topics
+            assert "other" in {topic.name for topic in topics}
+            assert fetching(other, 0, topic="other").records is not None
+            assert producing(other, DATA, topic="other").base_offset == 0
+            if api != "DeleteTopics":
+                assert producing(other, DATA, 1).base_offset == 1
+
+
+def ask_commit(wire: Wire, group: str, offset: int = 1) -> int:
+    """Ask for a position of a group without members to be kept; returns the number of the request."""
+    schema = import_module("kio.schema.offset_commit.v8.request")
+    position = schema.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+    )
+    topics = (schema.OffsetCommitRequestTopic(name="clicks", partitions=(position,)),)
+    return wire.send(8, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics)
+
+
+def code_of_commit(wire: Wire, number: int) -> ErrorCode:
+    code: ErrorCode = wire.answer(8, 8, number).topics[0].partitions[0].error_code
+    return code
+
+
+@pytest.mark.parametrize("lock", [".lock", ".flush"])
+def test_positions_that_wait_for_a_stopped_process_hold_up_no_group_of_another_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    # so much longer than a request takes on a busy machine
+    monkeypatch.setattr("distlog.gateway.groups.offsets_topic._LOCK_WAIT_S", 8.0)
+    distlog.create(str(tmp_path / "clicks"))
+    number = offsets_partition("waits", PARTITIONS)
+    assert offsets_partition("early", PARTITIONS) != number
+    with serving(tmp_path, num_io_threads=1) as served, Wire(served) as waiting, Wire(served) as other:
+        until(lambda: code_of_commit(waiting, ask_commit(waiting, "waits")) is FINE)
+        assert code_of_commit(other, ask_commit(other, "early")) is FINE
+        with stopped_holder(tmp_path / "__consumer_offsets" / f"__consumer_offsets-{number}", lock):
+            other.socket.settimeout(7)
+            for again in range(2):
+                asked = ask_commit(waiting, "waits", 2)
+                for offset in range(20):
+                    assert code_of_commit(other, ask_commit(other, "early", offset)) is FINE
+                # after one that failed, another writer goes on
+                assert code_of_commit(waiting, asked) is ErrorCode.coordinator_not_available, again
+        assert code_of_commit(waiting, ask_commit(waiting, "waits", 3)) is FINE
+        assert position(other, group="waits") == 3
+        assert position(other, group="early") == 19
+
+
+def test_a_gateway_that_begins_coordinates_all_groups_but_those_whose_partition_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.gateway.leadership._LOCK_WAIT_S", 0.2)
+    distlog.create(str(tmp_path / "clicks"))
+    number, loading = offsets_partition("waits", PARTITIONS), ErrorCode.coordinator_load_in_progress
+    with serving(tmp_path) as served, Wire(served) as wire:
+        until(lambda: {code_of_commit(wire, ask_commit(wire, each)) for each in ("waits", "early")} == {FINE})
+    folder = tmp_path / "__consumer_offsets" / f"__consumer_offsets-{number}"
+    with stopped_holder(folder), serving(tmp_path) as served, Wire(served) as wire:
+        until(lambda: code_of_commit(wire, ask_commit(wire, "early", 2)) is FINE)
+        assert code_of_commit(wire, ask_commit(wire, "waits", 2)) is loading
+        assert (position(wire, group="early"), position(wire, group="waits")) == (2, loading)
+    with serving(tmp_path) as served, Wire(served) as wire:
+        until(lambda: position(wire, group="waits") == 1)
+
+
+def test_a_lock_that_the_gateway_itself_holds_for_nobody_is_free_again(
+    served: GatewayServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unknown = os.open(tmp_path / "clicks" / "clicks-0" / ".lock", os.O_RDWR)
+    try:
+        fcntl.flock(unknown, fcntl.LOCK_EX)
+        with Wire(served) as wire:
+            fields = produce_fields(VERSION, [("clicks", 0, DATA)]) | {"timeout": datetime.timedelta(seconds=30)}
+            assert answers([(wire, wire.send(PRODUCE, VERSION, **fields))]) == [(ErrorCode.none, 1)]
+    finally:
+        os.close(unknown)
+    assert "while no thread was inside" in caplog.text
+
+
+def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    (tmp_path / "clicks" / "clicks-0").mkdir(exist_ok=True)
+    with stopped_holder(tmp_path / "clicks" / "clicks-0"), serving(tmp_path) as gateway:
+        begun_s = time.monotonic()
+        with waiting_producers(gateway, 2, timeout_s=120) as asked:
+            gateway.stop()
+            assert {code for code, _ in answers(asked)} == {ErrorCode.kafka_storage_error}
+        assert time.monotonic() - begun_s < 60
+
+
+def test_a_log_whose_flush_lock_is_not_free_is_closed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must hold up neither the append that came last, nor make that fail, which is done."""
+    topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
+    closed, close, logs = list[int](), PartitionLog.close, OpenPartitionLogs(limit=1)
+
+    def noted(log: PartitionLog, **options: object) -> None:
+        close(log, **options)  # type: ignore[arg-type]
+        closed.append(log.partition)
+
+    monkeypatch.setattr(PartitionLog, "close", noted)
+    assert _has(topic, logs, 0)
+    with stopped_holder(tmp_path / "clicks" / "clicks-0", ".flush"):
+        assert _has(topic, logs, 1)
+        assert closed == []
+    logs.flush_due()
+    assert closed == [0]
+
+
+def _has(topic: distlog.Topic, logs: OpenPartitionLogs, number: int) -> bool:
+    with logs.use(number, lambda: PartitionLog(topic.handle, number, topic.current)) as log:
+        return log.append_batches(DATA).appended.first_offset == 0

@@ -1,0 +1,214 @@
+"""Adoption of a topic that is spread over directories: disks and brokers at once, or one after the other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from conftest import Address
+from log_dirs import STAGES, copy_of, golden_of, partition_of, read
+
+import distlog
+from distlog import InvalidTopicError, StorageError, TopicExistsError
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.kafka_directory import adopt as adopt_module
+from distlog.core.storage.storage import Storage
+
+GOLDEN = golden_of("first")
+
+
+def some_of(folder: Path, *names: str, stage: str = "first") -> Path:
+    """A log directory of our own, with these partitions only."""
+    log_dir = copy_of(stage, folder)
+    for found in log_dir.glob("*-[0-9]"):
+        if found.name not in names:
+            shutil.rmtree(found)
+    return log_dir
+
+
+def cut(folder: Path, offset: int) -> int:
+    """Leave of a partition's folder what a broker had written when its log ended about there; returns the log end."""
+    for file in folder.glob("*.snapshot"):
+        file.unlink()
+    for log in sorted(folder.glob("*.log")):
+        if int(log.stem) >= offset:
+            for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+                log.with_suffix(suffix).unlink(missing_ok=True)
+            continue
+        rows = read_headers(log.read_bytes())
+        whole = rows[rows["base_offset"] + rows["last_offset_delta"] < offset]
+        os.truncate(log, int(whole["size"].sum()))
+        end = int(whole["base_offset"][-1] + whole["last_offset_delta"][-1]) + 1
+    return end
+
+
+def test_a_topic_on_several_disks_or_brokers_is_adopted_from_all_of_them(tmp_path: Path) -> None:
+    log_dirs = [some_of(tmp_path / "a", "multi-0", "multi-2", "txn-0"), some_of(tmp_path / "b", "multi-1")]
+    report = distlog.adopt(log_dirs, str(tmp_path / "topics"))
+    assert report.ok
+    assert [note for note in report.notes if "is open" not in note] == []
+    for number in range(3):
+        assert read(report.topics["multi"], number) == GOLDEN[f"multi-{number}"].records()
+    assert sorted(report.topics) == ["multi", "txn"]
+
+
+def test_several_directories_need_an_address_and_are_of_one_kind(tmp_path: Path) -> None:
+    log_dirs = [some_of(tmp_path / "a", "multi-0"), some_of(tmp_path / "b", "multi-1", "txn-0")]
+    folders = [log_dirs[0] / "multi-0", log_dirs[1] / "multi-1"]
+    for directories, url in (
+        (log_dirs, None),
+        ([], str(tmp_path / "topics")),
+        ([log_dirs[0], folders[1]], str(tmp_path / "topics")),
+        ([folders[0], log_dirs[1] / "txn-0"], str(tmp_path / "topics")),
+    ):
+        with pytest.raises(InvalidTopicError):
+            distlog.adopt(directories, url)
+    topic = distlog.adopt(folders, str(tmp_path / "both")).topic
+    assert [read(topic, number) for number in range(2)] == [GOLDEN[f"multi-{n}"].records() for n in range(2)]
+
+
+def test_a_second_adoption_adds_the_partitions_of_another_directory(storage_url: Address, tmp_path: Path) -> None:
+    log_dirs = [some_of(tmp_path / "a", "multi-1"), some_of(tmp_path / "b", "multi-0", "multi-2")]
+    url = f"{storage_url.url}/topics"
+    for log_dir in log_dirs:
+        report = distlog.adopt(log_dir, url, storage_options=storage_url.options)
+    assert report.ok
+    assert "multi: partition 2: added the offsets from 0 to 300" in [
+        note.replace(str(report.topics["multi"].end_offsets()[2]), "300") for note in report.notes
+    ]
+    # the report is of the topic, and not of the last directory alone
+    assert [row["partition"] for row in report.to_dict()["partitions"]] == [0, 1, 2]
+    topic = distlog.open(f"{url}/multi", storage_options=storage_url.options)
+    assert [read(topic, number) for number in range(3)] == [GOLDEN[f"multi-{n}"].records() for n in range(3)]
+    assert topic.verify().ok
+    assert [commit["operation"] for commit in topic.history().to_pylist()] == ["import", "import"]
+
+
+@pytest.mark.parametrize("name", ["txn-0", "codec-lz4-0", "java-zstd-0"])
+def test_after_a_trial_adoption_the_final_one_adds_what_was_written_since(name: str, tmp_path: Path) -> None:
+    trial = partition_of("first", tmp_path / "trial", name)
+    end = cut(trial, GOLDEN[name].records()[-1]["offset"] // 2)
+    final, url = partition_of("first", tmp_path / "final", name), str(tmp_path / "topic")
+    assert distlog.adopt(trial, url).topic.end_offsets() == {0: end}
+    planned = distlog.adopt(final, url, dry_run=True)
+    assert distlog.open(url).end_offsets() == {0: end}
+    report = distlog.adopt(final, url)
+    assert planned.to_table() == report.to_table()
+    assert report.notes[-1].endswith("was adopted before")
+    assert f"added the offsets from {end} to" in report.notes[0]
+    assert read(report.topic) == GOLDEN[name].records()
+    assert report.topic.verify().ok
+    if name.startswith("txn"):
+        assert read(report.topic, committed=True) == GOLDEN[name].records(committed=True)
+    files = sorted(path.name for path in (tmp_path / "topic").rglob("*.log"))
+    again = distlog.adopt(final, url)
+    assert (again.topic.version, again.notes) == (1, ("topic: was adopted before",))
+    assert sorted(path.name for path in (tmp_path / "topic").rglob("*.log")) == files
+    assert str(again).startswith("adopted 0 topics, 0 bytes")
+
+
+def test_what_was_written_since_is_not_put_behind_other_records(tmp_path: Path) -> None:
+    trial, name = partition_of("first", tmp_path / "trial", "codec-none-0"), "codec-none-0"
+    end = cut(trial, 150)
+    final, url = partition_of("first", tmp_path / "final", name), str(tmp_path / "topic")
+    topic = distlog.adopt(trial, url).topic
+    topic.append([{"value": b"ours"}])
+    with pytest.raises(TopicExistsError, match="partition 0 has other records"):
+        distlog.adopt(final, url)
+    assert distlog.open(url).end_offsets() == {0: end + 1}
+    # the same directory again has nothing new
+    assert distlog.adopt(trial, url).ok
+    # another log of the same topic id, that parts from ours before our end
+    other = shutil.copytree(trial.parent, tmp_path / "other" / "logs") / name
+    distlog.adopt(other, str(tmp_path / "second"))
+    for suffix in (".log", ".index", ".timeindex"):
+        for file in final.glob(f"*{suffix}"):
+            file.unlink()
+    shutil.copytree(STAGES["first"] / "codec-gzip-0", final, dirs_exist_ok=True, ignore=shutil.ignore_patterns("p*"))
+    with pytest.raises(TopicExistsError, match="partition 0 has other records"):
+        distlog.adopt(final, str(tmp_path / "second"))
+
+
+def test_in_place_a_file_that_the_broker_wrote_on_in_is_no_longer_the_topics(tmp_path: Path) -> None:
+    folder = partition_of("first", tmp_path, "codec-none-0")
+    cut(folder, 150)
+    distlog.adopt(folder)
+    for log in sorted(folder.glob("*.log")):
+        with log.open("ab") as file:
+            file.write((STAGES["first"] / "codec-none-0" / log.name).read_bytes()[log.stat().st_size :])
+    with pytest.raises(StorageError, match="written on into files that it shares"):
+        distlog.adopt(folder)
+
+
+def test_of_replicas_the_one_of_the_latest_leader_epoch_and_then_the_longest_is_taken(tmp_path: Path) -> None:
+    name, records = "codec-none-0", GOLDEN["codec-none-0"].records()
+    short, long = (some_of(tmp_path / place, name) for place in ("short", "long"))
+    end = cut(short / name, 150)
+    report = distlog.adopt([short, long], str(tmp_path / "topics"))
+    assert read(report.topics["codec-none"]) == records
+    assert report.notes == (
+        f"codec-none: partition 0: of 2 replicas, that in {long}/{name}/ is taken, which ends at {len(records)}",
+    )
+    # a longer replica that no leader was elected from had records that were never committed
+    (short / name / "leader-epoch-checkpoint").write_text(f"0\n2\n0 0\n7 {end - 1}\n")
+    report = distlog.adopt([long, short], str(tmp_path / "elected"))
+    assert report.topics["codec-none"].end_offsets() == {0: end}
+    assert f"had committed records up to {len(records)}" in report.notes[1]
+    assert f"the log ends at {end}, below its high watermark {len(records)}" in report.notes[-1]
+    # damage in one replica is no harm while there is another
+    damaged = next((short / name).glob("*0.log"))
+    damaged.write_bytes(b"\0" * damaged.stat().st_size)
+    report = distlog.adopt([long, short], str(tmp_path / "whole"))
+    assert read(report.topics["codec-none"]) == records
+    assert "a replica was left out" in report.notes[0]
+
+
+def test_replicas_of_two_topics_of_one_name_are_not_mixed(tmp_path: Path) -> None:
+    log_dirs = [some_of(tmp_path / place, "codec-none-0") for place in ("a", "b")]
+    (log_dirs[1] / "codec-none-0" / "partition.metadata").write_text("version: 0\ntopic_id: MkU3OEVBNTcwNTJENDM2Qg")
+    report = distlog.adopt(log_dirs, str(tmp_path / "topics"))
+    assert isinstance(report.adopted[0].error, InvalidTopicError)
+
+
+def test_a_second_adoption_that_dies_adds_nothing_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = partition_of("first", tmp_path / "trial", "codec-none-0")
+    end = cut(trial, 150)
+    final, url = partition_of("first", tmp_path / "final", "codec-none-0"), str(tmp_path / "topic")
+    distlog.adopt(trial, url)
+    with monkeypatch.context() as patch:
+        patch.setattr("distlog.core.commits.commit_log.CommitLog.commit", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            distlog.adopt(final, url)
+    assert distlog.open(url).end_offsets() == {0: end}
+    topic = distlog.adopt(final, url).topic
+    assert read(topic) == GOLDEN["codec-none-0"].records()
+    assert topic.verify().ok
+
+
+def test_of_two_adoptions_at_once_the_later_one_leaves_the_files_of_the_first(
+    storage_url: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, adopting = "codec-none-0", adopt_module.adopting
+    trial, short, long = (partition_of("first", tmp_path / place, name) for place in ("trial", "short", "long"))
+    end, url = cut(trial, 100), f"{storage_url.url}/topic"
+    cut(short, 200)
+    distlog.adopt(trial, url, storage_options=storage_url.options)
+
+    def adopting_later(topic: Storage, *, is_made: bool = False) -> AbstractContextManager[None]:
+        # the other adoption begins and ends between our look at the topic and our lock
+        monkeypatch.setattr(adopt_module, "adopting", adopting)
+        distlog.adopt(long, url, storage_options=storage_url.options)
+        return adopting(topic, is_made=is_made)
+
+    monkeypatch.setattr(adopt_module, "adopting", adopting_later)
+    report = distlog.adopt(short, url, storage_options=storage_url.options)
+    assert report.notes == ("topic: was adopted before",)
+    topic = distlog.open(url, storage_options=storage_url.options)
+    assert topic.end_offsets() != {0: end}
+    assert read(topic) == GOLDEN[name].records()
+    assert topic.verify().ok

@@ -1,0 +1,246 @@
+"""The log file of a segment in place, by what Kafka's FileRecordsTest and FileLogInputStreamTest pin.
+
+Held here: testAppendProtectsFromOverflow, testOpenOversizeFile, testOutOfRangeSlice, testFileSize,
+testIterationOverPartialAndTruncation, testSliceSizeLimitWithConcurrentWrite, testIterationDoesntChangePosition,
+testRead, testSearch, testIteratorWithLimits, testTruncate, testTruncateNotCalledIfSizeIsSameAsTargetSize,
+testTruncateNotCalledIfSizeIsBiggerThanTargetSize, testTruncateIfSizeIsDifferentToTargetSize, testPreallocateTrue,
+testPreallocateFalse, testPreallocateClearShutdown, testSearchForTimestamp, testBatchIterationIncompleteBatch,
+testNextBatchSelectionWithMaxedParams, testNextBatchSelectionWithZeroedParams, iteratorRaisesOnInvalidMagic,
+iteratorRaisesOnTooSmallRecords, iteratorIgnoresIncompleteEntries, testWriteTo, testBatchIterationV2,
+testBatchIterationWithMultipleRecordsPerBatch. What else a batch holds (testSimpleBatchIteration) is in
+`tests/batches`: the same headers are read of a file and of memory. There is no reader's limit of a batch's size
+(iteratorRaisesOnTooLargeRecords): a batch is never larger than its file.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from active_segments import FailingCalls, append, files, found_again, new_segment, none_open, records
+from raw_batches import batch, entry, record
+
+from distlog.core.batches.compression import compress
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.config import MAX_INT
+from distlog.core.errors import CorruptRecordError, StorageError
+from distlog.core.log.segment_files import ActiveFile
+from distlog.core.log.segment_recovery import batches_from
+from distlog.core.segments.segment_state import UnfitBatchError
+
+BATCHES = [records(0, [b"abcd"]), records(1, [b"efgh"]), records(2, [b"ijkl"])]
+ENDS = [0, *accumulate(map(len, BATCHES))]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> ActiveFile:
+    """A file of three batches."""
+    made = ActiveFile(str(tmp_path / "log"))
+    made.create()
+    made.write(b"".join(BATCHES), 0)
+    return made
+
+
+def walked(file: ActiveFile, start: int = 0, end: int | None = None, step: int = 1 << 20) -> list[bytes]:
+    """Each batch that is found."""
+    return [
+        bytes(batches.data[row["position"] : row["position"] + row["size"]])
+        for batches in batches_from(file, start, file.size() if end is None else end, step)
+        for row in batches.rows
+    ]
+
+
+def test_a_log_cannot_grow_beyond_what_a_position_can_tell(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0))
+    # as if two gigabytes were there already
+    segment.resume(replace(segment.state, position=MAX_INT - len(records(1)) + 1))
+    with pytest.raises(UnfitBatchError, match="roll"):
+        append(segment, records(1))
+    assert files(tmp_path)[".log"] == records(0)
+
+
+def test_a_log_that_is_larger_than_any_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    path.touch()
+    os.truncate(path, MAX_INT + 1)
+    with pytest.raises(StorageError, match="cannot have more"):
+        found_again(tmp_path)
+
+
+def test_what_lies_behind_the_end_is_empty(file: ActiveFile) -> None:
+    assert file.read(ENDS[-1] + 1, ENDS[-1] + 100).nbytes == 0
+
+
+def test_the_size_is_that_of_the_file_after_each_append(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    for offset in range(20):
+        append(segment, records(offset))
+        assert segment.size == len(files(tmp_path)[".log"])
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_a_few_bytes_behind_the_last_batch_are_no_batch(file: ActiveFile, count: int) -> None:
+    file.write(bytes(range(1, count + 1)), ENDS[-1])
+    assert walked(file) == BATCHES
+
+
+def test_a_read_gives_nothing_of_what_is_appended_behind_its_limit(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    for data in BATCHES:
+        append(segment, data)
+    limit = segment.size
+    append(segment, records(3))
+    fetched = segment.read(0, 1 << 20, limit)
+    assert fetched is not None
+    assert bytes(fetched.data) == b"".join(BATCHES)
+
+
+def test_reading_does_not_change_where_the_next_append_goes(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    for number, data in enumerate(BATCHES):
+        append(segment, data)
+        assert segment.read(0, 1 << 20) is not None
+        assert files(tmp_path)[".log"] == b"".join(BATCHES[: number + 1])
+
+
+@pytest.mark.parametrize("step", [1, 20, 61, 100, 1 << 20])
+def test_batches_are_found_whatever_is_read_at_once(file: ActiveFile, step: int) -> None:
+    assert walked(file, step=step) == BATCHES
+    assert walked(file, ENDS[1], step=step) == BATCHES[1:]
+    assert walked(file, ENDS[1], ENDS[2], step=step) == BATCHES[1:2]
+    assert walked(file, ENDS[1], ENDS[2] - 1, step=step) == []
+
+
+def test_a_search_gives_the_first_batch_that_ends_at_the_offset_or_above(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    for data in BATCHES:
+        append(segment, data)
+    gap = records(50, [b"test", b"more"])
+    append(segment, gap)
+    expected = {offset: (offset, offset, ENDS[offset], len(BATCHES[offset])) for offset in range(3)}
+    expected |= dict.fromkeys((3, 50, 51), (50, 51, ENDS[3], len(gap)))
+    assert {offset: tuple(segment.translate_offset(offset) or ()) for offset in expected} == expected
+
+
+def test_a_batch_that_is_cut_short_is_no_batch(file: ActiveFile) -> None:
+    file.cut(ENDS[-1] - 13)
+    assert walked(file) == BATCHES[:-1]
+
+
+@pytest.mark.parametrize("at", [0, MAX_INT])
+def test_an_empty_range_has_no_batch(file: ActiveFile, at: int) -> None:
+    assert walked(file, at, at) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"), [(8, (9).to_bytes(4, "big")), (16, b"\x25"), (8, b"\xff\xff\xff\xff"), (16, b"\xff")]
+)
+def test_what_cannot_be_a_batch_is_an_error_behind_the_good_ones(file: ActiveFile, place: int, wrong: bytes) -> None:
+    file.write(wrong, ENDS[1] + place)
+    walk = batches_from(file, 0, ENDS[-1], 1 << 20)
+    assert bytes(next(walk).data) == BATCHES[0]
+    with pytest.raises(CorruptRecordError) as caught:
+        next(walk)
+    assert caught.value.details["position"] == ENDS[1]
+
+
+def test_a_length_that_the_file_does_not_have_ends_the_walk_without_memory_for_it(file: ActiveFile) -> None:
+    file.write((MAX_INT - 12).to_bytes(4, "big"), ENDS[1] + 8)
+    assert walked(file) == BATCHES[:1]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_batches_of_a_file_are_those_of_memory(tmp_path: Path, codec: int) -> None:
+    """Producers, epochs, transactions, null keys and values; and formats 0 and 1."""
+    many = [record(0, 0, None, b"v"), record(1, 5, b"k", None), record(2, 2, b"", b"")]
+    section = compress(codec, b"".join(many))
+    facts = {"producer": (1000, 7, 2**31 - 2), "leader_epoch": 9, "attributes": codec | 0x10}
+    data = entry(0, 3, b"k", None) + entry(1, 4) + batch(many, base_offset=5, section=section, **facts)
+    file = ActiveFile(str(tmp_path / "log"))
+    file.write(data, 0)
+    assert b"".join(walked(file, step=1)) == data
+    (found,) = batches_from(file, 0, len(data), 1 << 20)
+    assert found.rows.tobytes() == read_headers(data).tobytes()
+    row = found.rows[-1]
+    assert [row["producer_id"], row["producer_epoch"], row["base_sequence"], row["leader_epoch"]] == [
+        1000,
+        7,
+        2**31 - 2,
+        9,
+    ]
+    assert decode(found.data, found.rows[-1:], columns=("key", "value")).to_pydict() == {
+        "key": [None, b"k", b""],
+        "value": [b"v", None, b""],
+    }
+
+
+def test_a_cut_to_the_size_that_there_is_calls_nothing(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    file = ActiveFile(str(tmp_path / "log"), calls)
+    file.write(bytes(42), 0)
+    calls.made.clear()
+    file.cut(42)
+    assert calls.made == []
+    with pytest.raises(StorageError, match="than it has"):
+        file.cut(43)
+    assert calls.made == []
+    file.cut(23)
+    assert (calls.made, file.size()) == (["ftruncate"], 23)
+
+
+def test_a_preallocated_log_has_its_blocks_and_no_bytes(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, preallocate=True, segment_bytes=1 << 20)
+    status = os.stat(tmp_path / f"{0:020d}.log")
+    assert (status.st_size, status.st_blocks * 512 >= 1 << 20, segment.size) == (1 << 20, True, 0)
+    assert segment.read(0, 100) is None
+
+
+def test_a_log_is_empty_unless_it_is_preallocated(tmp_path: Path) -> None:
+    assert new_segment(tmp_path).size == len(files(tmp_path)[".log"]) == 0
+
+
+def timed(magic: int) -> list[bytes]:
+    """Four batches at offset and time (5, 10), (6, 11), (7, 10), (8, 12)... of that format."""
+    rows = [(5, 10), (6, 11)]
+    if magic == 2:
+        return [
+            batch([record(0, 0, None, b"v")], base_offset=at, base_timestamp=time, max_timestamp=time, leader_epoch=4)
+            for at, time in rows
+        ]
+    return [entry(magic, at, timestamp=time) for at, time in rows]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_time_is_found_in_every_format_that_has_times(tmp_path: Path, magic: int) -> None:
+    segment = new_segment(tmp_path, 5)
+    for data in timed(magic):
+        append(segment, data)
+    found = [segment.find_offset_by_timestamp(time) for time in (9, 10, 11, 12)]
+    epoch = 4 if magic == 2 else -1
+    first, second = ((10, 5, epoch), (11, 6, epoch)) if magic else (None, None)
+    assert found == [first, first, second, None]
+    state = segment.state
+    segment.recover(none_open())
+    assert segment.state == state
+
+
+def test_a_file_is_opened_once_by_many_threads(file: ActiveFile) -> None:
+    file.close()
+    before = len(os.listdir("/proc/self/fd"))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: bytes(file.read(0, ENDS[-1])), range(64)))
+    assert set(found) == {b"".join(BATCHES)}
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
+def test_a_file_that_may_only_be_read_is_not_written(file: ActiveFile) -> None:
+    reader = ActiveFile(file.path, writable=False)
+    assert bytes(reader.read(0, ENDS[1])) == BATCHES[0]
+    with pytest.raises(StorageError, match="cannot write"):
+        reader.write(BATCHES[0], 0)

@@ -1,0 +1,78 @@
+"""Batches of a producer that nobody was told of are known again by the next process, as many as may be in flight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from partition_logs import Process, new_topic
+from raw_batches import batch, record
+from topics import NOW
+
+from distlog.core.errors import OutOfOrderSequenceError
+from distlog.core.log import producers
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.producers import StoredProducers
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events")
+
+
+def send(log: PartitionLog, sequence: int, *, epoch: int = 0) -> tuple[int, int]:
+    """Append a batch of one record, whose value is its sequence number; its offsets."""
+    rows = [record(0, 0, b"k", b"%d" % sequence)]
+    produced = batch(rows, base_timestamp=NOW, max_timestamp=NOW, producer=(4711, epoch, sequence))
+    return log.append_batches(produced).appended[:2]
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 200, 300])
+def test_all_batches_that_may_be_in_flight_are_known_again_though_segments_began_between_them(
+    segment_bytes: int, tmp_path: Path
+) -> None:
+    process = Process(new_topic(tmp_path / "events", internal_segment_bytes=segment_bytes))
+    sent = [send(process[0], number) for number in range(7)]
+    # nobody was told of the last five; a snapshot has but the last batch before its segment
+    other = Process(tmp_path / "events")
+    assert [send(other[0], number) for number in range(2, 7)] == sent[2:]
+    with pytest.raises(OutOfOrderSequenceError):
+        send(other[0], 1)
+    assert send(other[0], 7) == (7, 8)
+    assert send(process[0], 3) == sent[3]
+    # and again behind segments that another process began
+    for first in (8, 13):
+        more = [send(other[0], number) for number in range(first, first + 5)]
+        assert [send(process[0], number) for number in range(first, first + 5)] == more
+    assert process.seen()[0] == [b"%d" % number for number in range(18)]
+
+
+def test_who_sends_gaps_has_the_last_segments_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, read = Process(folder), list[str]()
+    for number in range(3):
+        send(process[0], number)
+        process[0].roll()
+    other, see = Process(folder), StoredProducers._see
+    monkeypatch.setattr(producers, "LAST_BYTES", 100)
+    monkeypatch.setattr(
+        StoredProducers, "_see", lambda self, states, sealed: (read.append(sealed.stem), see(self, states, sealed))
+    )
+    assert send(other[0], 3) == (3, 4)
+    read.clear()
+    for _ in range(3):
+        with pytest.raises(OutOfOrderSequenceError):
+            send(other[0], 9)
+    # those that have LAST_BYTES together, and no more
+    assert read == [segment.stem for segment in process.head().partitions[0].segments][-2:]
+
+
+def test_what_is_known_of_the_epoch_before_is_not_taken_for_the_next(folder: Path) -> None:
+    process = Process(folder)
+    send(process[0], 0)
+    send(process[0], 1)
+    process[0].roll()
+    send(process[0], 0, epoch=1)
+    other = Process(folder)
+    with pytest.raises(OutOfOrderSequenceError, match="sequence=5 expected=1"):
+        send(other[0], 5, epoch=1)
+    assert send(other[0], 1, epoch=1) == (3, 4)

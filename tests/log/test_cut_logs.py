@@ -1,0 +1,119 @@
+"""What is known of producers and transactions after a log was cut, or a file could not be written.
+
+Names in comments are those of Kafka's own tests.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from active_segments import FailingCalls
+from partition_logs import Process, append, new_topic, send
+from raw_batches import batch, record
+from topics import NOW
+from transacting import Sender, committed
+
+from distlog.core.batches.record_batch import TRANSACTIONAL, read_headers
+from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.errors import OutOfOrderSequenceError, StorageFullError
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.live_snapshot import tail
+from distlog.core.log.log_validator import BatchRun
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events", file_delete_delay_ms=0)
+
+
+def in_transaction() -> BatchRun:
+    """The first batch of a transaction, which nobody has flushed when it is appended."""
+    data = batch([record()], attributes=TRANSACTIONAL, base_timestamp=NOW, max_timestamp=NOW, producer=(7, 0, 0))
+    rows, none = read_headers(data), np.empty(0, np.int64)
+    return BatchRun(np.frombuffer(data, np.uint8).copy(), rows, none, none, in_transaction=True)
+
+
+def unstable(folder: Path) -> int:
+    process = Process(folder)
+    append(process[0], b"next")
+    found = tail(process.handle, process.head(), 0)
+    assert found is not None
+    return found.first_unstable_offset
+
+
+def test_a_transaction_whose_first_records_are_cut_off_is_not_open(folder: Path) -> None:
+    # testTruncateBelowFirstUnstableOffset, testTruncateFullyAndStartBelowFirstUnstableOffset
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    append(process[0], b"kept")
+    process[0].flush()
+    (appended,) = process[0].append_runs([in_transaction()])
+    found = tail(process.handle, process.head(), 0)
+    assert found is not None
+    assert found.first_unstable_offset == 1
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(LostRecordsError):
+        process[0].flush(appended)
+    assert unstable(folder) == NO_OFFSET
+    assert committed(folder)[0] == [b"kept", b"next"]
+    assert Process(folder).anomalies() == ()
+
+
+def test_a_marker_whose_index_entry_has_no_space_is_not_there_and_comes_later(folder: Path) -> None:
+    # testAppendToTransactionIndexFailure: Kafka has the marker then, and no entry until it recovers
+    calls = FailingCalls()
+    sender = Sender(Process(folder, calls=calls)).begin().send(0, b"no")
+    end = sender.process[0].end().end_offset
+    calls.fail("pwrite", spared=1)
+    with pytest.raises(StorageFullError):
+        sender.abort()
+    assert Process(folder)[0].end().end_offset == end
+    assert committed(folder)[0] == []
+    append(Process(folder)[0], b"yes")
+    sender.abort()
+    assert committed(folder)[0] == [b"yes"]
+    assert Process(folder).anomalies() == ()
+
+
+def test_a_log_start_inside_of_a_segment_forgets_no_producer(folder: Path) -> None:
+    # testLoadProducersAfterDeleteRecordsMidSegment
+    process = Process(folder)
+    send(process[0], 0, producer=1)
+    send(process[0], 0, producer=2)
+    process.topic().delete_records({0: 1})
+    process.topic().retention()
+    process.topic().vacuum()
+    for producer, offset in ((1, 0), (2, 1)):
+        assert send(Process(folder)[0], 0, producer=producer) == (offset, offset + 1)
+        with pytest.raises(OutOfOrderSequenceError):
+            send(Process(folder)[0], 3, producer=producer)
+    assert send(Process(folder)[0], 1, producer=1) == (2, 3)
+
+
+def test_a_snapshot_that_cannot_be_written_is_made_good_by_reading_the_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # testRecoveryPointNotIncrementedOnProducerStateSnapshotFlushFailure, testRecoverLastSegmentWithNoSnapshots
+    real = os.pwrite
+
+    def pwrite(file: int, data: Any, offset: int) -> int:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".snapshot"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(file, data, offset)
+
+    process = Process(folder)
+    send(process[0], 0, 3)
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "pwrite", pwrite)
+        process[0].roll()
+        assert send(process[0], 3, 2) == (3, 5)
+    for each in (process, Process(folder)):
+        assert send(each[0], 3, 2) == (3, 5)
+        with pytest.raises(OutOfOrderSequenceError):
+            send(each[0], 9)
+    assert send(Process(folder)[0], 5) == (5, 6)

@@ -1,0 +1,398 @@
+"""What other hands do to an active log: all that was acknowledged is readable, or an append raises."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka_commits import KafkaCommits
+from partition_logs import Process, append, encoded, let_go_of_the_dead, new_topic
+
+import distlog
+from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.live_snapshot import _warn_once
+from distlog.core.log.segment_files import ActiveFile
+from distlog.core.log.segment_recovery import DamagedLogError, look_behind
+from distlog.core.storage.locks_and_pages import PAGE_BYTES
+
+SIZE = encoded(b"0")[0].nbytes
+VALUES = [b"%d" % number for number in range(8)]
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    let_go_of_the_dead()
+
+
+@pytest.fixture
+def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    boots = iter(range(1, 1 << 30))
+
+    def reboot() -> None:
+        boot = next(boots).to_bytes(16, "big")
+        monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
+
+    return reboot
+
+
+def filled(folder: Path, flushed: int = 8, **settings: object) -> Path:
+    """A topic of eight batches, of which so many were flushed."""
+    process = Process(new_topic(folder, **settings))
+    for number, value in enumerate(VALUES, 1):
+        append(process[0], value)
+        if number == flushed:
+            process[0].flush()
+    process.close()
+    return folder
+
+
+def log(folder: Path) -> Path:
+    (found,) = (folder / "events-0").glob("*.log")
+    return found
+
+
+def page(folder: Path) -> Path:
+    return folder / "events-0" / ".lock"
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 4
+    path.write_bytes(data)
+
+
+def check_refused(folder: Path, *processes: Process, match: str = "distlog repair") -> DamagedLogError:
+    """Nobody appends, and nothing is changed."""
+    before = files(folder)
+    for process in (*processes, Process(folder), Process(folder)):
+        for _ in range(2):
+            with pytest.raises(DamagedLogError, match=match) as raised:
+                append(process[0], b"new")
+    assert files(folder) == before
+    assert not Process(folder).topic().verify().ok
+    return raised.value
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "events-0").iterdir() if path.suffix == ".log"}
+
+
+CUTS: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: os.truncate(path, 3 * SIZE),
+    "emptied": lambda path: os.truncate(path, 0),
+    "replaced by an older copy": lambda path: path.write_bytes(path.read_bytes()[: 5 * SIZE]),
+    "deleted": lambda path: path.unlink(),
+    "moved away": lambda path: path.rename(path.with_name("elsewhere")),
+}
+
+
+@pytest.mark.parametrize("is_rebooted", [False, True])
+@pytest.mark.parametrize("damage", CUTS)
+def test_a_log_that_is_shorter_than_was_acknowledged_takes_no_append(
+    damage: str, is_rebooted: bool, tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = filled(tmp_path / "events")
+    living = Process(folder)
+    assert living[0].end() == (8, 8)
+    CUTS[damage](log(folder))
+    if is_rebooted:
+        rebooted()
+    check_refused(folder, living)
+    # readers of this boot go by the page, and get an error
+    assert is_rebooted or "readers see" not in caplog.text
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_a_log_that_is_replaced_by_an_older_copy_beside_a_process_that_has_it_open_takes_no_append(
+    preallocate: bool, tmp_path: Path
+) -> None:
+    folder = new_topic(tmp_path / "events", preallocate=preallocate, internal_segment_bytes=1 << 16)
+    living = Process(folder)
+    append(living[0], b"0")
+    shutil.copy(log(folder), tmp_path / "older")
+    append(living[0], b"1")
+    os.replace(tmp_path / "older", log(folder))
+    check_refused(folder, living, match="lacks records")
+
+
+def test_a_copy_with_the_same_batches_is_appended_to_and_flushed(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "events")
+    living = Process(folder)
+    living[0].flush(living[0].append(*encoded(b"8")))
+    shutil.copy(log(folder), tmp_path / "copy")
+    os.replace(tmp_path / "copy", log(folder))
+    living[0].flush(living[0].append(*encoded(b"9")))
+    assert Process(folder).seen()[0] == [*VALUES, b"8", b"9"]
+
+
+def test_a_log_that_is_gone_between_an_append_and_its_flush_is_not_acknowledged(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events"))
+    appended = process[0].append(*encoded(b"0"))
+    log(tmp_path / "events").unlink()
+    with pytest.raises(DamagedLogError):
+        process[0].flush(appended)
+
+
+@pytest.mark.parametrize("page_is", ["none", "garbled", "of another boot"])
+@pytest.mark.parametrize("place", [0, 10, 20, 66, 3 * SIZE, 3 * SIZE + 9, 6 * SIZE + 40])
+def test_a_flipped_bit_with_sound_batches_behind_it_takes_no_append_where_the_page_does_not_count_them(
+    page_is: str, place: int, tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = filled(tmp_path / "events", flushed=0)
+    flip(log(folder), place)
+    rebooted()
+    if page_is != "of another boot":
+        page(folder).write_bytes(b"" if page_is == "none" else os.urandom(PAGE_BYTES))
+    error = check_refused(folder)
+    number = place // SIZE
+    assert (error.details["position"], error.details["offset"]) == (number * SIZE, number)
+    caplog.clear()
+    _warn_once.cache_clear()
+    assert Process(folder).seen()[0] == VALUES[:number]
+    assert "readers see the records before it" in caplog.text
+
+
+def test_a_flipped_bit_in_an_offset_which_no_checksum_covers_takes_no_append(
+    tmp_path: Path, rebooted: Callable[[], None]
+) -> None:
+    folder = filled(tmp_path / "events", flushed=0)
+    flip(log(folder), 3 * SIZE + 6)
+    rebooted()
+    assert check_refused(folder).details["sound_offset"] == 4
+
+
+def test_a_torn_end_is_cut_and_logged(
+    tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = filled(tmp_path / "events", flushed=5)
+    os.truncate(log(folder), 7 * SIZE + 20)
+    rebooted()
+    with caplog.at_level(logging.WARNING):
+        assert append(Process(folder)[0], b"new") == (7, 8)
+    told = [record.getMessage() for record in caplog.records if "recovery cuts off" in record.getMessage()]
+    assert told == [
+        f"{log(folder)}: recovery cuts off 20 bytes behind position {7 * SIZE}, the records from offset 7 on"
+    ]
+    assert Process(folder).seen()[0] == [*VALUES[:7], b"new"]
+
+
+def test_a_page_that_a_power_loss_took_is_a_torn_end_unless_it_was_flushed(
+    tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    for flushed in (3, 8):
+        folder = new_topic(tmp_path / str(flushed) / "events")
+        process = Process(folder)
+        for number in range(1, 9):
+            append(process[0], b"%d" % number * 5000)
+            if number == flushed:
+                process[0].flush()
+        process.close()
+        with log(folder).open("r+b") as file:
+            # the fifth batch is from 20,276 to 25,345: this page of it was never written out, and those behind were
+            file.seek(20480)
+            file.write(bytes(4096))
+        rebooted()
+        if flushed == 8:
+            check_refused(folder, match="lacks records")
+            continue
+        with caplog.at_level(logging.WARNING):
+            assert append(Process(folder)[0], b"new") == (4, 5)
+        assert "with sound batches from offset 5 on" in caplog.text
+        assert Process(folder).anomalies() == ()
+
+
+def test_of_what_may_be_a_batch_no_more_is_checked_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.core.log.segment_recovery._SPARE_CHECKS", 0)
+    head = encoded(b"0")[0].tobytes()[:17]
+    size = 17 * 4000
+    path = tmp_path / "hostile"
+    path.write_bytes(
+        b"".join(head[:8] + (size - at - 12).to_bytes(4, "big") + head[12:] for at in range(0, size, 17))
+    )
+    checked: list[int] = []
+    real = ActiveFile.read
+    monkeypatch.setattr(
+        ActiveFile, "read", lambda self, start, end: checked.append(end - start) or real(self, start, end)
+    )
+    behind = look_behind(ActiveFile(str(path)), 0, path.stat().st_size, 0)
+    # taken for sound, so that nothing is cut
+    assert behind.sound is not None
+    assert sum(checked) < 6 * size
+
+
+def test_a_repair_cuts_what_is_damaged_and_says_what_is_gone(
+    tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = filled(tmp_path / "events", flushed=0)
+    assert str(Process(folder).topic().repair()) == "nothing to repair: every active segment takes appends"
+    living = Process(folder)
+    waiting = living[0].append(*encoded(b"8"))
+    flip(log(folder), 3 * SIZE + 66)
+    page(folder).write_bytes(b"")
+    before = files(folder)
+    trial = Process(folder).topic().repair(dry_run=True)
+    assert files(folder) == before
+    topic = Process(folder).topic()
+    with caplog.at_level(logging.WARNING):
+        report = topic.repair()
+    assert trial.to_dict() == {**report.to_dict(), "dry_run": True, "version": trial.version}
+    assert str(report) == f"cut 1 partition, {6 * SIZE} bytes, 6 offsets"
+    (row,) = report.to_dict()["partitions"]
+    assert (row["partition"], row["start_offset"], row["end_offset"]) == (0, 3, 9)
+    assert (row["position"], row["bytes"]) == (3 * SIZE, 6 * SIZE)
+    assert "the records from offset 3 to 9 are gone" in caplog.text
+    assert Process(folder).anomalies() == ()
+    with pytest.raises(LostRecordsError):
+        living[0].flush(waiting)
+    assert append(living[0], b"new") == (3, 4)
+    assert living.seen()[0] == [*VALUES[:3], b"new"]
+
+
+@pytest.mark.parametrize("is_rebooted", [False, True])
+@pytest.mark.parametrize("damage", [*CUTS, "flipped"])
+def test_a_topic_with_a_damaged_log_is_dropped_without_a_repair_before(
+    damage: str, is_rebooted: bool, tmp_path: Path, rebooted: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = filled(tmp_path / "events", file_delete_delay_ms=0)
+    living = Process(folder)
+    assert living[0].end() == (8, 8)
+    CUTS.get(damage, lambda path: flip(path, 2 * SIZE + 80))(log(folder))
+    if is_rebooted:
+        rebooted()
+    distlog.open(str(folder)).drop()
+    # who believes the page of this boot reads no batch
+    assert ("a repair cuts off" in caplog.text) == (is_rebooted or damage != "flipped")
+    for process in (living, living):
+        with pytest.raises(TopicNotFoundError, match="dropped"):
+            append(process[0], b"new")
+    again = distlog.create(str(folder))
+    with again.writer() as writer:
+        writer.append(b"of the new topic")
+    again.vacuum()
+    assert again.scan().to_table()["value"].to_pylist() == [b"of the new topic"]
+    assert again.verify().ok
+
+
+@pytest.mark.parametrize("damage", CUTS)
+def test_a_repair_of_a_log_that_is_shorter_or_gone_begins_a_new_one(damage: str, tmp_path: Path) -> None:
+    folder = filled(tmp_path / "events")
+    CUTS[damage](log(folder))
+    report = Process(folder).topic().repair()
+    (lost,) = report.partitions
+    assert lost.end_offset == 8
+    seen = Process(folder).seen()[0]
+    assert seen == VALUES[: lost.start_offset]
+    assert append(Process(folder)[0], b"new") == (len(seen), len(seen) + 1)
+    assert Process(folder).anomalies() == ()
+
+
+def test_whatever_is_flipped_or_cut_all_that_was_acknowledged_is_readable_or_an_append_raises(
+    tmp_path: Path, rebooted: Callable[[], None]
+) -> None:
+    chance = random.Random(28)
+    for round_number in range(60):
+        folder = new_topic(tmp_path / str(round_number) / "events")
+        process, values = Process(folder), list[bytes]()
+        for _ in range(chance.randint(2, 9)):
+            values.append(chance.randbytes(chance.choice([1, 30, 3000])))
+            append(process[0], values[-1])
+            if chance.random() < 0.3:
+                process[0].checkpoint() if chance.random() < 0.3 else process[0].flush()
+        process[0].flush()
+        process.close()
+        is_cut, path = chance.random() < 0.4, log(folder)
+        place = chance.randrange(path.stat().st_size)
+        os.truncate(path, place) if is_cut else flip(path, place)
+        if chance.random() < 0.6:
+            rebooted()
+            if chance.random() < 0.4 and not is_cut and place < path.stat().st_size - len(values[-1]) - 80:
+                # in the last batch, or cut off, nobody could tell it from a torn end
+                page(folder).write_bytes(os.urandom(PAGE_BYTES))
+        before = path.read_bytes()
+        try:
+            append(Process(folder)[0], b"new")
+        except CorruptRecordError:
+            assert path.read_bytes() == before
+            continue
+        assert path.read_bytes().startswith(before)
+        with_new = Process(folder)
+        try:
+            assert with_new.seen()[0] == [*values, b"new"]
+        except DistlogError:
+            # counted by the page, so told to readers, and nothing is overwritten
+            assert not with_new.topic().verify().ok
+        let_go_of_the_dead()
+
+
+def test_an_export_of_a_damaged_log_is_an_error_and_leaves_what_an_earlier_one_wrote(
+    tmp_path: Path, rebooted: Callable[[], None]
+) -> None:
+    folder, kafka = filled(tmp_path / "events", flushed=0), tmp_path / "kafka"
+    Process(folder).topic().export(kafka)
+    (exported,) = kafka.glob("events-0/*.log")
+    before = exported.read_bytes()
+    flip(log(folder), 3 * SIZE + 66)
+    rebooted()
+    with pytest.raises(DamagedLogError, match="sound ones lie behind it"):
+        Process(folder).topic().export(kafka)
+    assert exported.read_bytes() == before
+    Process(folder).topic().repair()
+    Process(folder).topic().export(kafka)
+
+
+@pytest.mark.parametrize("damage", ["missing", "zeros", "noise"])
+def test_after_a_power_loss_verify_does_not_judge_indexes_that_are_made_anew(
+    damage: str, tmp_path: Path, rebooted: Callable[[], None]
+) -> None:
+    folder = filled(tmp_path / "events")
+    index = log(folder).with_suffix(".index")
+    index.unlink() if damage == "missing" else index.write_bytes(bytes(64) if damage == "zeros" else os.urandom(64))
+    # what a page of this boot counts was there
+    assert Process(folder).topic().verify().anomalies != ()
+    rebooted()
+    assert Process(folder).topic().verify().anomalies == ()
+    append(Process(folder)[0], b"new")
+    assert Process(folder).topic().verify().anomalies == ()
+
+
+def test_verify_warns_of_a_group_that_has_read_behind_the_end_of_a_log(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "events", flushed=0)
+    topic = distlog.open(str(folder))
+    with topic.follow(group="readers", start=0, timeout=0) as follower:
+        for _ in follower:
+            pass
+    assert topic.verify().warnings == ()
+    os.truncate(log(folder), 3 * SIZE)
+    page(folder).unlink()
+    report = distlog.open(str(folder)).verify()
+    assert [(one.word, one.partition, one.offset) for one in report.warnings] == [("end_below_group", 0, 8)]
+    assert "below the position of group readers" in str(report)
+    assert report.ok
+
+
+def test_verify_warns_of_kafkas_groups_too_and_is_not_ended_by_their_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = filled(tmp_path / "events", flushed=0)
+    topic = distlog.open(str(folder))
+    for group, position in (("billing", 8), ("stranger", 7), ("gone", None)):
+        KafkaCommits(topic, group)({0: position})
+    KafkaCommits(distlog.create(str(tmp_path / "other")), "billing")({0: 100})
+    assert topic.verify().warnings == ()
+    os.truncate(log(folder), 3 * SIZE)
+    page(folder).unlink()
+    report = distlog.open(str(folder)).verify()
+    assert [(one.word, one.offset) for one in report.warnings] == [("end_below_group", 8), ("end_below_group", 7)]
+    assert "the log ends at 3, below the position of group billing: was it cut?" in str(report)
+    (tmp_path / "__consumer_offsets" / "_commits" / f"{0:020d}.json").write_bytes(b"{}")
+    assert distlog.open(str(folder)).verify().ok
+    assert "the positions of Kafka's clients are not compared with the logs" in caplog.text

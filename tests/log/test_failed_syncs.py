@@ -1,0 +1,347 @@
+"""A sync that fails: what was appended since the one before is lost aloud, and no sync is tried again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from active_segments import FailingCalls
+from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic, sealed
+
+from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.log.flush import Appended
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.sealed_commit import sealed_commit
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events")
+
+
+def failed_sync(folder: Path) -> tuple[Process, Process]:
+    """A process whose sync failed, with one record on the device before, and another process that wrote too."""
+    calls = FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    append(process[0], b"b")
+    append(other[0], b"c")
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush()
+    return process, other
+
+
+def test_a_sync_that_failed_seals_the_segment_at_what_the_device_had(folder: Path) -> None:
+    process, _ = failed_sync(folder)
+    assert sealed(process.head()) == [(0, 1)]
+    assert process.head().partitions[0].active is None
+    assert process.seen()[0] == [b"a"]
+    assert process.anomalies() == ()
+    assert append(process[0], b"d") == (1, 2)
+    process[0].flush()
+    assert process[0].end() == (2, 2)
+
+
+def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: Path) -> None:
+    """Somebody holds the partition's lock for too long, so the segment cannot be given up before the next flush."""
+    other = Process(folder)
+
+    class Stuck(FailingCalls):
+        def fsync(self, fd: int) -> None:
+            holder.enter_context(other.holding(0))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    process = Process(folder, calls=Stuck(), timeout_s=0.05)
+    kept = append_all(other, b"a")
+    other[0].flush(kept)
+    lost = append_all(other, b"b")
+    with ExitStack() as holder, pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush(lost)
+    for log in (other[0], process[0], Process(folder)[0]):
+        with pytest.raises(StorageError, match="lost"):
+            log.flush(lost)
+        log.flush(kept)
+    assert append(other[0], b"c") == (1, 2)
+    other[0].flush()
+    assert other.seen()[0] == [b"a", b"c"]
+    assert other.anomalies() == ()
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut by others", "cut by this process"])
+def test_who_synced_while_another_s_seal_failed_is_told_what_was_cut_off(folder: Path, is_cut: bool) -> None:
+    """A seal that fails cuts to what was flushed before: it does not know of a sync that was just over."""
+    failing = FailingCalls()
+    rolling = Process(folder, calls=failing)
+
+    class Raced(FailingCalls):
+        is_on = False
+
+        def fsync(self, fd: int) -> None:
+            os.fsync(fd)
+            if self.is_on:
+                self.is_on = False
+                failing.fail("fsync", code=errno.EIO)
+                with pytest.raises(StorageError, match="cannot sync"):
+                    rolling[0].roll()
+                if is_cut:
+                    append(rolling[0], b"next")
+
+    calls = Raced()
+    process = Process(folder, calls=calls)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = append_all(process, b"b")
+    calls.is_on = True
+    with pytest.raises(StorageError, match="lost"):
+        process[0].flush(lost)
+    assert process.seen()[0] == ([b"a", b"next"] if is_cut else [b"a"])
+
+
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_all_who_wait_for_what_was_lost_get_an_error(folder: Path, others: int) -> None:
+    calls = FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    kept = other[0].append(*encoded(b"k"))
+    process[0].flush()
+    lost = other[0].append(*encoded(b"b"))
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush()
+    # the same offsets are given again, and sealed under other names
+    for _ in range(others):
+        append(process[0], b"c")
+        commit_sealed(process)
+    with pytest.raises(StorageError, match="lost"):
+        other[0].flush(lost)
+    other[0].flush(kept)
+
+
+def test_each_of_those_who_wait_for_a_sync_that_fails_gets_an_error(folder: Path) -> None:
+    """Eight wait for one sync, and its error reaches all of them; what was acknowledged before is there."""
+
+    class Failing(FailingCalls):
+        is_on = False
+
+        def fsync(self, fd: int) -> None:
+            if self.is_on:
+                self.is_on = False
+                begun.set()
+                assert go_on.wait(60)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            os.fsync(fd)
+
+    begun, go_on, calls = threading.Event(), threading.Event(), Failing()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"acknowledged")
+    process[0].flush()
+    calls.is_on = True
+    outcomes: list[str] = []
+
+    def wait_for(log: PartitionLog, appended: Appended) -> None:
+        try:
+            log.flush(appended)
+            outcomes.append("acknowledged")
+        except StorageError as error:
+            outcomes.append(error.message)
+
+    logs = [process[0], other[0]] * 4
+    threads = [
+        threading.Thread(target=wait_for, args=[log, log.append(*encoded(b"%d" % number))])
+        for number, log in enumerate(logs)
+    ]
+    threads[0].start()
+    assert begun.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 8
+    assert outcomes.count("cannot sync: Input/output error") == 1
+    assert sum("lost" in outcome for outcome in outcomes) == 7
+    assert process.seen()[0] == [b"acknowledged"]
+    append(other[0], b"next")
+    other[0].flush()
+    assert process.seen()[0] == [b"acknowledged", b"next"]
+
+
+def seal_by_commit(process: Process) -> None:
+    sealed_commit(process.handle, process.head(), "append", lambda _: [], lambda _: [0], calls=process.calls)
+
+
+@pytest.mark.parametrize(
+    "seal",
+    [
+        lambda process: process[0].roll(),
+        lambda process: append(process[0], b"too much for the segment"),
+        seal_by_commit,
+    ],
+    ids=["roll", "append", "commit"],
+)
+def test_a_sync_that_fails_in_a_seal_is_not_forgotten(tmp_path: Path, seal: Callable[[Process], object]) -> None:
+    """A later sync would succeed without what was lost, so who waits for that gets an error."""
+    folder, calls = new_topic(tmp_path / "events", internal_segment_bytes=200), FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = other[0].append(*encoded(b"b"))
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        seal(process)
+    append(process[0], b"c")
+    with pytest.raises(StorageError, match="lost"):
+        other[0].flush(lost)
+    assert process.seen()[0] == [b"a", b"c"]
+    assert sealed(process.head()) == [(0, 1)]
+    assert process.anomalies() == ()
+
+
+def test_an_entry_that_does_not_fit_the_disk_in_a_seal_loses_nothing(folder: Path) -> None:
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    appended = process[0].append(*encoded(b"a"))
+    calls.fail("pwrite")
+    with pytest.raises(StorageFullError):
+        process[0].roll()
+    process[0].flush(appended)
+    assert process.seen()[0] == [b"a"]
+
+
+def test_a_disk_that_goes_on_failing_never_cuts_what_was_flushed(folder: Path) -> None:
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    append(process[0], b"a")
+    process[0].flush()
+    append(process[0], b"b")
+    for _ in range(3):
+        calls.fail("fsync", times=100, code=errno.EIO)
+        with pytest.raises(StorageError, match="cannot sync"):
+            process[0].flush()
+        calls.fail("fsync", times=0)
+        assert process.seen()[0] == [b"a"]
+        append(process[0], b"c")
+    process[0].flush()
+    assert process.seen()[0] == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("times", [2, 3, 5])
+def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, times: int) -> None:
+    """The seal fails too. Who comes next seals first: else the same offsets of the same segment are given again."""
+    calls = FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    kept = append_all(process, b"a")
+    process[0].flush()
+    lost = append_all(other, b"b")
+    calls.fail("fsync", times=times, code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush()
+    while True:
+        try:
+            append(process[0], b"c", b"d")
+            process[0].flush()
+            break
+        except StorageError:
+            continue
+    with pytest.raises(StorageError, match="lost"):
+        other[0].flush(lost)
+    other[0].flush(kept)
+    assert process.seen()[0] == [b"a", b"c", b"d"]
+    assert sealed(process.head())[0] == (0, 1)
+
+
+def append_all(process: Process, *values: bytes) -> Appended:
+    return process[0].append(*encoded(*values))
+
+
+@pytest.mark.parametrize("by", ["flush", "roll", "bulk append"])
+def test_a_file_that_cannot_be_opened_to_be_synced_costs_no_record(
+    folder: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without a free descriptor did not try to sync, so nothing is lost."""
+    writing, process = Process(folder), Process(folder)
+    kept, real = append_all(writing, b"a"), os.open
+
+    def no_descriptor(path: str, *arguments: int, **options: int) -> int:
+        if str(path).endswith(".log"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *arguments, **options)
+
+    seals = {
+        "flush": lambda: process[0].flush(),
+        "roll": lambda: process[0].roll(),
+        "bulk append": lambda: commit_sealed(process),
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", no_descriptor)
+        with pytest.raises(StorageError, match="cannot open: Too many open files"):
+            seals[by]()
+    writing[0].flush(kept)
+    assert process.seen()[0] == [b"a"]
+    assert append(process[0], b"b") == (1, 2)
+
+
+@pytest.mark.parametrize("spared", [0, 1, 2])
+@pytest.mark.parametrize("by", ["roll", "bulk append", "full segment"])
+def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, by: str, spared: int) -> None:
+    """The log or one of its indexes cannot be synced: who was not told that it is on the device is told the loss."""
+    folder, calls = new_topic(tmp_path / "events", internal_segment_bytes=200), FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = append_all(other, b"b")
+    calls.fail("fsync", spared=spared, code=errno.EIO)
+    seals = {
+        "roll": lambda: process[0].roll(),
+        "bulk append": lambda: commit_sealed(process, calls=calls),
+        "full segment": lambda: append(process[0], b"c"),
+    }
+    with pytest.raises(StorageError, match="cannot sync"):
+        seals[by]()
+    assert other.seen()[0] == [b"a", b"b"]
+    with pytest.raises(StorageError, match="lost"):
+        other[0].flush(lost)
+    assert other.seen()[0] == [b"a"]
+    assert append(other[0], b"d") == (1, 2)
+    other[0].flush()
+    assert (sealed(other.head()), other.seen()[0], other.anomalies()) == ([(0, 1)], [b"a", b"d"], ())
+
+
+def test_who_dies_while_it_gives_a_segment_up_leaves_that_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killer, step, is_over = Killer(monkeypatch), 0, False
+    while not is_over:
+        folder, calls = new_topic(tmp_path / str(step) / "events"), FailingCalls()
+        process, other = Process(folder, calls=calls), Process(folder)
+        append(process[0], b"a")
+        process[0].flush()
+        lost = append_all(other, b"b")
+        calls.fail("fsync", code=errno.EIO)
+        try:
+            with killer.killing(step):
+                process[0].flush()
+        except Killed:
+            process.close()
+        except StorageError:
+            is_over = True
+        if step > 2:
+            with pytest.raises(StorageError, match="lost"):
+                other[0].flush(lost)
+            assert Process(folder).seen()[0] == [b"a"]
+        else:
+            # who died earlier did not say that its sync failed: what it was to save is written again
+            other[0].flush(lost)
+            assert Process(folder).seen()[0] == [b"a", b"b"]
+        append(other[0], b"c")
+        other[0].roll()
+        assert other.anomalies() == ()
+        step += 1

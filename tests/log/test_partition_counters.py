@@ -1,0 +1,122 @@
+"""What is counted of appends and syncs in place: by all processes, also by those that are dead."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from partition_logs import Process, append, commit_sealed, encoded, new_topic
+
+from distlog.core.log import partition_log
+from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.log_validator import BatchRun
+from distlog.core.log.partition_lock import PartitionCounters, counters_in
+from distlog.core.segments.segment_state import BY_HEADERS
+from distlog.core.storage import locks_and_pages
+from distlog.core.storage.locks_and_pages import COUNTERS, LockGuard
+
+FSYNC_S = 0.01
+
+
+class SlowCalls:
+    """The system's calls, but each sync takes at least FSYNC_S."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fsync(self, file: int) -> None:
+        time.sleep(FSYNC_S)
+        os.fsync(file)
+
+
+def counted(folder: Path) -> PartitionCounters:
+    found = counters_in(str(folder / "events-0"))
+    assert found is not None
+    return found
+
+
+def size_of(*values: bytes) -> int:
+    return int(encoded(*values)[0].nbytes)
+
+
+def test_appends_and_syncs_of_all_processes_are_counted(tmp_path: Path) -> None:
+    folder = new_topic(tmp_path / "events")
+    one, two = Process(folder, calls=SlowCalls()), Process(folder, calls=SlowCalls())
+    append(one[0], b"a")
+    append(two[0], b"b", b"c")
+    done = counted(folder)
+    assert (done.appends, done.append_bytes, done.flushes) == (2, size_of(b"a") + size_of(b"b", b"c"), 0)
+    one[0].flush()
+    two[0].flush()  # everything is on the device already
+    assert counted(folder).flushes == 1
+    two[0].roll()
+    append(one[0], b"d")
+    commit_sealed(two, calls=SlowCalls())
+    done = counted(folder)
+    assert (done.appends, done.flushes) == (3, 3)
+    assert done.flush_ns >= 3 * FSYNC_S * 1e9
+    assert done.append_ns > 0
+    one.close()
+    two.close()
+
+
+def test_an_append_takes_from_the_wait_for_the_lock_on_and_not_what_its_caller_does_between_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, process, now_ns = new_topic(tmp_path / "events"), Process(tmp_path / "events"), [0]
+    real = ActivePartition.held
+
+    def waited(active: ActivePartition, timeout_s: float | None = None) -> LockGuard:
+        now_ns[0] += 5
+        return real(active, timeout_s)
+
+    monkeypatch.setattr(ActivePartition, "held", waited)
+    monkeypatch.setattr(partition_log, "perf_counter_ns", lambda: now_ns[0])
+    append(process[0], b"a")
+    assert counted(folder).append_ns == 5
+    runs = [BatchRun(*encoded(value), BY_HEADERS, BY_HEADERS) for value in (b"b", b"c")]
+    for appended in process[0].append_runs(runs):
+        now_ns[0] += 1000
+        assert counted(folder).appends == appended.end_offset
+    assert counted(folder)[:3] == (3, 3 * size_of(b"a"), 10)
+    process.close()
+
+
+def test_what_failed_is_not_counted(tmp_path: Path) -> None:
+    class FullDisk(SlowCalls):
+        def pwrite(self, file: int, data: bytes, position: int) -> int:
+            raise OSError(28, "No space left on device")
+
+    folder = new_topic(tmp_path / "events")
+    process = Process(folder)
+    append(process[0], b"a")
+    with pytest.raises(OSError, match="No space left"):
+        append(Process(folder, calls=FullDisk())[0], b"b")
+    assert counted(folder).appends == 1
+    process.close()
+
+
+def test_counters_begin_at_0_with_each_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = new_topic(tmp_path / "events")
+    process = Process(folder)
+    append(process[0], b"a")
+    process.close()
+    monkeypatch.setattr(locks_and_pages, "boot_id", lambda: b"another boot id.")
+    assert counted(folder) == PartitionCounters()
+    process = Process(folder)
+    append(process[0], b"b")
+    process.close()
+    assert counted(folder).appends == 1
+
+
+def test_a_partition_that_nobody_appended_to_in_place_has_no_counters(tmp_path: Path) -> None:
+    folder = new_topic(tmp_path / "events")
+    assert counters_in(str(folder / "events-0")) is None
+    assert list((folder).glob("events-0/*")) == []
+
+
+def test_the_counters_fit_the_page() -> None:
+    assert len(PartitionCounters._fields) <= COUNTERS

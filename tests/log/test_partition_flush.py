@@ -1,0 +1,249 @@
+"""Flushing: one sync for all who wait, and none for what is on the device."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from active_segments import FailingCalls
+from partition_logs import Process, append, commit_sealed, encoded, new_topic, sealed
+
+from distlog.core import paths
+from distlog.core.commits.actions import Remove
+from distlog.core.errors import LockHeldError, StorageError
+from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.flush import Appended, LostRecordsError
+from distlog.core.log.partition_lock import FlushOutcome, mark
+from distlog.core.storage.locks_and_pages import FileLock
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events")
+
+
+def test_a_flush_tells_everybody_how_far_the_device_has_the_log(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+    append(other[0], b"b")
+    assert other[0].end() == (2, 0)
+    process[0].flush()
+    assert other[0].end() == (2, 2)
+    append(other[0], b"c")
+    assert process[0].end() == (3, 2)
+
+
+def test_what_is_on_the_device_is_not_synced_again_by_anybody(folder: Path) -> None:
+    calls = FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder, calls=calls)
+    appended = process[0].append(*encoded(b"a"))
+    append(other[0], b"b")
+    other[0].flush()
+    made = calls.made.count("fsync")
+    for log in (process[0], other[0]):
+        log.flush()
+        log.flush(appended)
+    assert calls.made.count("fsync") == made
+
+
+def test_a_flush_syncs_what_only_other_processes_wrote(folder: Path) -> None:
+    calls = FailingCalls()
+    append(Process(folder)[0], b"a")
+    Process(folder, calls=calls)[0].flush()
+    assert calls.made == ["fsync"]
+
+
+def test_a_seal_syncs_what_only_other_processes_wrote(folder: Path) -> None:
+    calls = FailingCalls()
+    append(Process(folder)[0], b"a")
+    process = Process(folder, calls=calls)
+    with process.holding(0) as active:
+        active.recover()
+        active.begin_seal()
+    # the log and two indexes
+    assert calls.made.count("fsync") == 3
+
+
+def test_there_is_nothing_to_flush_where_nothing_is_active(folder: Path) -> None:
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    process[0].flush()
+    assert calls.made == []
+
+
+def test_who_waits_while_another_one_syncs_shares_the_next_sync(folder: Path) -> None:
+    """Of eight threads one syncs, and then one more for the others, who had come while it did."""
+
+    class Slow(FailingCalls):
+        syncs = 0
+
+        def fsync(self, fd: int) -> None:
+            self.syncs += 1
+            if self.syncs == 1:
+                begun.set()
+                assert go_on.wait(60)
+            os.fsync(fd)
+
+    begun, go_on, calls = threading.Event(), threading.Event(), Slow()
+    process = Process(folder, calls=calls)
+    log = process[0]
+    append(log, b"a")
+    calls.syncs = 0
+    first = threading.Thread(target=log.flush)
+    first.start()
+    assert begun.wait(60)
+    others = [threading.Thread(target=log.flush, args=[log.append(*encoded(b"b"))]) for _ in range(7)]
+    for thread in others:
+        thread.start()
+    go_on.set()
+    for thread in (first, *others):
+        thread.join()
+    assert calls.syncs == 2
+    assert log.end() == (8, 8)
+
+
+def test_who_cannot_tell_the_end_of_its_sync_in_time_waits_no_longer_and_syncs_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes the partition's lock during the sync, and is stopped."""
+    monkeypatch.setattr("distlog.core.log.flush._TELLING_S", 0.05)
+    other = FileLock(str(folder / "events-0" / paths.LOCK_FILE))
+
+    class Taken(FailingCalls):
+        def fsync(self, fd: int) -> None:
+            os.fsync(fd)
+            if "fsync" not in self.made:
+                other.acquire(0)
+            self.made.append("fsync")
+
+    calls = Taken()
+    process = Process(folder, calls=calls, timeout_s=120)
+    appended, begun_s = process[0].append(*encoded(b"a")), time.monotonic()
+    with pytest.raises(LockHeldError):
+        process[0].flush(appended, timeout_s=0)
+    # it would wait for the two minutes that it may wait for a lock
+    assert time.monotonic() - begun_s < 60
+    with pytest.raises(LockHeldError):
+        process[0].flush(appended, timeout_s=0)
+    other.release()
+    assert process[0].end() == (1, 0)
+    process[0].flush(appended, timeout_s=0)
+    assert (calls.made.count("fsync"), process[0].end()) == (2, (1, 1))
+    process[0].flush(appended, timeout_s=0)
+    append(Process(folder)[0], b"b")
+    assert (calls.made.count("fsync"), process.seen(), process.anomalies()) == (2, {0: [b"a", b"b"]}, ())
+
+
+@pytest.mark.parametrize("outcome", [FlushOutcome.BEGUN, FlushOutcome.FAILED])
+def test_who_cannot_make_good_the_sync_of_another_in_time_waits_no_longer_and_does_it_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: FlushOutcome
+) -> None:
+    """Another process takes the partition's lock when the flush has looked what there is, and is stopped."""
+    other, held = FileLock(str(folder / "events-0" / paths.LOCK_FILE)), ActivePartition.held
+    process = Process(folder, timeout_s=120)
+    appended = process[0].append(*encoded(b"a"))
+    with FileLock(str(folder / "events-0" / paths.FLUSH_FILE)).held() as page:
+        page.write(mark(outcome, appended.stem))
+
+    @contextmanager
+    def followed_by_another(partition: ActivePartition, timeout_s: float | None) -> Iterator[None]:
+        with held(partition, timeout_s):
+            yield
+        monkeypatch.undo()
+        other.acquire(0)
+
+    monkeypatch.setattr(ActivePartition, "held", followed_by_another)
+    begun_s = time.monotonic()
+    with pytest.raises(LockHeldError):
+        process[0].flush(appended, timeout_s=0)
+    # it would wait for the two minutes that it may wait for a lock
+    assert time.monotonic() - begun_s < 60
+    other.release()
+    if outcome is FlushOutcome.BEGUN:
+        process[0].flush(appended, timeout_s=0)
+        assert process[0].end() == (1, 1)
+    else:
+        with pytest.raises(LostRecordsError):
+            process[0].flush(appended, timeout_s=0)
+        assert process[0].end() == (0, 0)
+
+
+def test_who_synced_while_another_rolled_has_what_it_waited_for(folder: Path) -> None:
+    rolling = Process(folder)
+
+    class Raced(FailingCalls):
+        is_on = False
+
+        def fsync(self, fd: int) -> None:
+            os.fsync(fd)
+            if self.is_on:
+                self.is_on = False
+                rolling[0].roll()
+
+    calls = Raced()
+    process = Process(folder, calls=calls)
+    kept = append_all(process, b"a")
+    calls.is_on = True
+    process[0].flush(kept)
+    assert sealed(process.head()) == [(0, 1)]
+
+
+def test_a_flush_of_all_finds_the_seal_that_another_thread_learned_of_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment is sealed and removed as soon as the flush has looked what there is."""
+    process, other, held = Process(folder), Process(folder), ActivePartition.held
+    stem = process[0].append(*encoded(b"a")).stem
+
+    @contextmanager
+    def followed_by_the_seal(partition: ActivePartition, timeout_s: float | None) -> Iterator[None]:
+        with held(partition, timeout_s):
+            yield
+        monkeypatch.undo()
+        other[0].roll()
+        commit_sealed(other, Remove(0, stem))
+        process.snapshots.refresh()
+
+    monkeypatch.setattr(ActivePartition, "held", followed_by_the_seal)
+    process[0].flush()
+    assert process.head().partitions[0].log_end_offset == 1
+
+
+def test_what_was_sealed_is_on_the_device_whatever_became_of_its_segment(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    appended = other[0].append(*encoded(b"a"))
+    append(process[0], b"b")
+    process[0].roll()
+    other[0].flush(appended)
+    # its segment is gone, as after a compaction
+    stem = process.head().partitions[0].segments[0].stem
+    process.handle.log.commit(process.head(), "retention", lambda _: [Remove(0, stem)])
+    Process(folder)[0].flush(appended)
+    other.snapshots.refresh()
+    other[0].flush(appended)
+
+
+def test_a_log_that_was_walked_is_flushed_before_more_is_appended(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    process.close()
+    (folder / "events-0" / paths.LOCK_FILE).unlink()
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    append(process[0], b"b")
+    assert process[0].end() == (2, 1)
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush()
+    assert process.seen()[0] == [b"a"]
+
+
+def append_all(process: Process, *values: bytes) -> Appended:
+    return process[0].append(*encoded(*values))

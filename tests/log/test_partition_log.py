@@ -1,0 +1,352 @@
+"""Appending to a partition in place, by one process and by several that know nothing of each other.
+
+Which of Kafka's tests of LocalLog, UnifiedLog and LogLoader are held here, by their names there:
+
+- appends: testLogAppend, testAppendInfoFirstOffset, testAppendAndReadWithSequentialOffsets, testMessageSetSizeCheck,
+  testMessageSizeCheck, testUpdateConfig, testLogCloseIdempotent (here); testAppendWithNoTimestamp and the other facts
+  of single segments (test_log_segment.py).
+- rolls: testSizeBasedLogRoll, testNewSegmentsAfterRoll, testTimeBasedLogRollDuringAppend (here, its table in
+  test_segment_rolling.py), testRollEmptyActiveSegment: here nothing happens, an empty segment goes on.
+- flushes and recovery points: testLogFlush, testLogRolls (test_partition_flush.py).
+- what was written is read: testFetchUpToLogEndOffset (test_tails.py).
+- recovery: testLogRecoversToCorrectOffset, testIndexRebuild, testCorruptIndexRebuild, testCorruptLog,
+  testCleanShutdownFile, testRecoverOnlyLastSegment, testLoadEmptyLog, testRecoverWithEmptyActiveSegment
+  (test_partition_crashes.py, test_segment_recovery.py), testLogEndLessThanStartAfterReopen (here: it cannot come to
+  that), testLogRecoveryIsCalledUponBrokerCrash (test_partition_opening.py).
+- reads: testWhenFetchOffsetHigherThanMaxOffset, testReadWithMinMessage, testReadOutOfRange, testCompressedMessages
+  (tests/reading/test_fetch.py).
+
+Which do not fit: the files of sealed segments are named by commits, so those of .deleted, .swap and .cleaned files,
+of renamed folders, of clean-shutdown files, of splits, of retention and log start offsets (which are commits), and of
+a high watermark apart from the log end have no counterpart. A closed log may be used again (testLogCloseSuccess).
+No partition is truncated (testReopenThenTruncate, testTruncateTo): only a lost tail is cut off.
+Those of producer state are in test_partition_producers.py and tests/transactions/test_producer_states.py; those of
+transactions and leader epochs wait for transactional appends in place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from active_segments import FailingCalls
+from partition_logs import Process, append, encoded, new_topic, sealed
+from raw_batches import batch, record
+from topics import NOW, Clock
+
+from distlog.core import paths
+from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.commits import actions, checkpoint
+from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
+from distlog.core.errors import (
+    CommitConflictError,
+    InvalidRecordError,
+    StorageError,
+    StorageFullError,
+    TopicNotFoundError,
+    UnsupportedVersionError,
+)
+from distlog.core.log.live_snapshot import with_tails
+from distlog.core.topics import open_topic
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events")
+
+
+def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:
+    process = Process(folder)
+    assert append(process[0], b"a") == (0, 1)
+    assert append(process[0], b"b", b"c") == (1, 3)
+    assert process.seen() == {0: [b"a", b"b", b"c"]}
+    assert process[0].end() == (3, 0)
+
+
+def test_an_empty_partition_ends_where_the_commit_log_says(folder: Path) -> None:
+    assert Process(folder)[0].end() == (0, 0)
+
+
+def test_processes_go_on_from_each_other(folder: Path) -> None:
+    one, other = Process(folder), Process(folder)
+    for number in range(6):
+        assert append((one, other)[number % 2][0], b"%d" % number) == (number, number + 1)
+    assert other.seen() == {0: [b"%d" % number for number in range(6)]}
+    # one `active`, and nothing else was committed
+    assert one.head().version == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("position", value) for value in (-1, 1, 1 << 40, -(1 << 62))],
+        *[("size", value) for value in (0, 60, 61, 1 << 40, -1)],
+    ],
+)
+@pytest.mark.parametrize("row", [0, 1])
+def test_batches_that_are_not_all_of_their_bytes_are_refused_and_nothing_is_written(
+    folder: Path, row: int, field: str, value: int
+) -> None:
+    process = Process(folder)
+    data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(2)), np.uint8).copy()
+    rows, before = read_headers(data.data).copy(), data.tobytes()
+    rows[field][row] = value
+    with pytest.raises(InvalidRecordError, match="back to back"):
+        process[0].append(data, rows)
+    with pytest.raises(InvalidRecordError, match="back to back"):
+        process[0].append(data, rows[:1])
+    assert data.tobytes() == before
+    assert process[0].end() == (0, 0)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_each_batch_must_be_of_format_2_and_without_a_transaction_and_follow_the_one_before(
+    folder: Path, bad: int
+) -> None:
+    data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(3)), np.uint8).copy()
+    for field, value, wrong in (
+        ("magic", 1, "format 2"),
+        ("attributes", TRANSACTIONAL, "format 2"),
+        ("attributes", CONTROL, "format 2"),
+        ("base_offset", bad + 1, "gap"),
+        ("base_offset", bad - 1, "gap"),
+    ):
+        rows = read_headers(data.data).copy()
+        rows[field][bad] = value
+        with pytest.raises(InvalidRecordError, match=wrong):
+            Process(folder)[0].append(data, rows)
+
+
+def test_several_batches_are_appended_at_once(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"first")
+    batches = [
+        batch([record(0, 0, None, b"x%d" % delta) for delta in range(1)], base_offset=number, base_timestamp=NOW)
+        for number in range(3)
+    ]
+    data = np.frombuffer(b"".join(batches), np.uint8).copy()
+    appended = process[0].append(data, read_headers(data.data))
+    assert (appended.first_offset, appended.end_offset) == (1, 4)
+    assert len(process.seen()[0]) == 4
+
+
+def test_a_full_segment_is_sealed_and_the_next_one_opened_in_one_commit(tmp_path: Path) -> None:
+    folder = new_topic(tmp_path / "events", internal_segment_bytes=200)
+    one, other = Process(folder), Process(folder)
+    for number in range(8):
+        append((one, other)[number % 2][0], b"%d" % number)
+    head = one.head()
+    assert sealed(head) == [(0, 2), (2, 4), (4, 6)]
+    assert [commit.operation for commit in one.handle.log.history()] == ["roll", "roll", "roll", "active", "create"]
+    assert one.seen() == {0: [b"%d" % number for number in range(8)]}
+
+
+def test_a_sealed_segment_is_whole_and_verified(tmp_path: Path) -> None:
+    folder = new_topic(tmp_path / "events", internal_segment_bytes=200)
+    process = Process(folder)
+    for number in range(8):
+        append(process[0], b"%d" % number)
+    assert process.anomalies() == ()
+
+
+def test_time_rolls_a_segment_as_kafka_does(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events", segment_ms=1000))
+    for time in (NOW, NOW + 1000, NOW + 1001):
+        append(process[0], b"x", time=time)
+    assert sealed(process.head()) == [(0, 2)]
+
+
+def test_a_roll_that_is_asked_for_ends_a_segment_that_has_something(folder: Path) -> None:
+    process = Process(folder)
+    process[0].roll()
+    append(process[0], b"a")
+    process[0].roll()
+    process[0].roll()
+    assert sealed(process.head()) == [(0, 1)]
+    assert append(process[0], b"b") == (1, 2)
+
+
+@pytest.mark.parametrize("setting", ["max_message_bytes", "internal_segment_bytes"])
+def test_what_is_too_large_is_refused_before_anything(tmp_path: Path, setting: str) -> None:
+    process = Process(new_topic(tmp_path / "events", **{setting: 100}))
+    with pytest.raises(InvalidRecordError, match="larger than"):
+        append(process[0], bytes(100))
+    assert process.head().version == 0
+
+
+@pytest.mark.parametrize("change", [{"base_offset": 1}, {"attributes": 16}, {"attributes": 32}])
+def test_batches_that_are_not_ready_made_are_refused(folder: Path, change: dict[str, int]) -> None:
+    data = np.frombuffer(batch([record(0, 0, None, b"v")], **change), np.uint8).copy()
+    with pytest.raises(InvalidRecordError):
+        Process(folder)[0].append(data, read_headers(data.data))
+
+
+def test_batches_of_an_old_format_and_no_batches_are_refused(folder: Path) -> None:
+    data, rows = encoded(b"v")
+    rows["magic"] = 1
+    with pytest.raises(InvalidRecordError, match="format 2"):
+        Process(folder)[0].append(data, rows)
+    with pytest.raises(InvalidRecordError, match="no batch"):
+        Process(folder)[0].append(data[:0], rows[:0])
+
+
+def test_a_change_of_the_config_is_followed_from_the_next_snapshot_on(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    settings = {"internal.segment.bytes": "140"}
+    process.handle.log.commit(process.head(), "config", lambda _: [SetConfig(settings)])
+    process.snapshots.refresh()
+    for _ in range(2):
+        append(process[0], b"b")
+    assert sealed(process.head()) == [(0, 2)]
+
+
+def test_the_log_start_stays_below_what_a_power_loss_can_take(folder: Path) -> None:
+    process = Process(folder)
+    for number in range(4):
+        append(process[0], b"%d" % number)
+    with pytest.raises(CommitConflictError, match="the log start 3 is above the log end 0"):
+        process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
+    process[0].roll()
+    process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
+    assert process[0].end() == (4, 4)
+
+
+def test_nothing_is_appended_to_a_topic_that_was_dropped_before_its_first_append(folder: Path) -> None:
+    process = Process(folder)
+    process.handle.log.commit(process.head(), "drop", lambda _: [Drop()])
+    with pytest.raises(TopicNotFoundError):
+        append(process[0], b"a")
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+@pytest.mark.parametrize("next_of", ["the same", "another"])
+@pytest.mark.parametrize("cuts_that_fail", [0, 1, 3])
+def test_what_an_append_that_met_a_full_disk_wrote_is_not_there(
+    tmp_path: Path, cuts_that_fail: int, next_of: str, preallocate: bool
+) -> None:
+    """Whoever was told that nothing was appended appends it again; so it must not be there twice."""
+    folder, calls = (
+        new_topic(tmp_path / "events", preallocate=preallocate, internal_segment_bytes=10_000),
+        FailingCalls(),
+    )
+    process, other = Process(folder, calls=calls), Process(folder, calls=calls)
+    append(process[0], b"a")
+    calls.fail("pwrite", spared=1)
+    calls.fail("ftruncate", times=cuts_that_fail, code=errno.EIO)
+    with pytest.raises(StorageFullError):
+        append(process[0], b"b")
+    assert process.seen()[0] == [b"a"]
+    # the second one failed when it was to be sealed
+    for _ in range(cuts_that_fail - 2):
+        with pytest.raises(StorageError, match="cannot cut"):
+            append(other[0], b"b")
+    assert append({"the same": process, "another": other}[next_of][0], b"b") == (1, 2)
+    assert process.seen()[0] == [b"a", b"b"]
+    process[0].roll()
+    assert process.anomalies() == ()
+
+
+@pytest.mark.parametrize("damage", ["torn", "walked", "half appended"])
+def test_a_recovery_that_goes_on_failing_leaves_no_file_open(folder: Path, damage: str) -> None:
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    append(process[0], b"a")
+    if damage == "torn":
+        calls.fail("pwrite", spared=1)
+        calls.fail("ftruncate", times=100, code=errno.EIO)
+        with pytest.raises(StorageFullError):
+            append(process[0], b"b")
+    else:
+        process.close()
+        if damage == "walked":
+            (folder / "events-0" / paths.LOCK_FILE).unlink()
+        next((folder / "events-0").glob("*.log")).open("ab").write(b"torn")
+        calls.fail("ftruncate", times=100, code=errno.EIO)
+    open_files = []
+    for _ in range(10):
+        with pytest.raises(StorageError, match="cannot cut"):
+            append(process[0], b"b")
+        open_files.append(len(os.listdir("/proc/self/fd")))
+    assert open_files[9] <= open_files[1]
+
+
+def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    process.close()
+    process.close()
+    assert append(process[0], b"b") == (1, 2)
+
+
+@pytest.mark.parametrize("offset", [0, 17, 49])
+def test_fifty_appends_over_many_segments_are_found_by_their_offsets(tmp_path: Path, offset: int) -> None:
+    process = Process(new_topic(tmp_path / "events", internal_segment_bytes=210))
+    firsts = [append(process[0], b"%d" % number)[0] for number in range(50)]
+    assert firsts == list(range(50))
+    topic = Topic(process.handle, with_tails(process.handle, process.head()), pinned=True)
+    assert [record.value for record in topic.records(0, offset, 1)] == [b"%d" % offset]
+    assert topic.read(0, 50).next_offset == 50
+
+
+def test_a_log_that_was_never_used_is_closed(folder: Path) -> None:
+    process = Process(folder)
+    assert process[0].partition == 0
+    process.close()
+    assert not (folder / "events-0").exists()
+
+
+def test_a_log_lets_go_of_all_its_files(folder: Path) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    process, before = Process(folder), count()
+    for _ in range(20):
+        append(process[0], b"a")
+        process[0].roll()
+        process[0].flush()
+    process.close()
+    assert count() == before
+
+
+def test_a_topic_with_an_active_segment_asks_writers_for_the_feature(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(folder)
+    assert process.head().requires.writer == ()
+    append(process[0], b"a")
+    assert process.head().requires.writer == (actions.ACTIVE_SEGMENTS,)
+    monkeypatch.setattr(actions, "KNOWN", actions.KNOWN - {actions.ACTIVE_SEGMENTS})
+    assert process.handle.log.load().version == 1
+    with pytest.raises(UnsupportedVersionError, match="active-segments"):
+        process.handle.log.commit(process.head(), "config", lambda _: [SetConfig({})])
+
+
+def test_the_feature_stands_in_the_commit_that_needs_it_first_and_stays_in_checkpoints(folder: Path) -> None:
+    process = Process(folder)
+    process.topic().append([{"value": b"a"}])
+    for value in (b"b", b"c"):
+        append(process[0], value)
+        process.topic().append([{"value": b"a"}])
+    process.topic().drop()
+    open_topic.create(str(folder), 1)
+    written = {commit.operation: commit.requires.writer for commit in process.handle.log.history()}
+    first = next(commit.version for commit in process.handle.log.history()[::-1] if commit.requires.writer)
+    assert (first, process.handle.log.commits(first, first + 1)[0].operation) == (2, "active")
+    assert written["append"] == written["drop"] == written["create"] == ()
+    # also for the topic that was created in its place: the lock files may still be there
+    head = process.handle.log.load()
+    checkpoint.write(process.handle.storage, head)
+    (name,) = [file.name for file in process.handle.storage.list(paths.COMMITS_DIR) if ".checkpoint." in file.name]
+    assert checkpoint.read(process.handle.storage, name).requires.writer == (actions.ACTIVE_SEGMENTS,)
+
+
+def test_the_folder_of_a_partition_is_made_by_the_first_append(folder: Path) -> None:
+    process = Process(folder, clock=Clock(NOW))
+    assert not (folder / "events-0").exists()
+    append(process[0], b"a")
+    assert (folder / paths.partition_dir("events", 0) / paths.LOCK_FILE).exists()

@@ -1,0 +1,119 @@
+"""What opening a partition of many segments costs: the files that are opened, and the bytes of them that are read.
+
+Kafka's LogLoader checks each segment when a broker starts. Here the commit log describes the sealed ones, so only the
+active one is looked at, and only after a power loss is it read. Held here, of LogLoaderTest:
+testLogRecoveryIsCalledUponBrokerCrash (a page that is not believed takes the place of a missing marker), and of
+testProducerSnapshotsRecoveryAfterUncleanShutdownCurrentMessageFormat that only the segment behind the recovery point
+is recovered.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from active_segments import FailingCalls
+from partition_logs import Process, append, new_topic
+
+from distlog.core import paths
+
+SEGMENTS = 100
+
+_watched: list[Counter[str]] = []
+
+
+def _see(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str):
+        for opened in _watched:
+            opened[arguments[0]] += 1
+
+
+sys.addaudithook(_see)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition of a hundred sealed segments, and an active one of two batches."""
+    folder = new_topic(tmp_path_factory.mktemp("many") / "events")
+    process = Process(folder)
+    for number in range(SEGMENTS):
+        append(process[0], b"%d" % number)
+        process[0].roll()
+    append(process[0], b"active")
+    append(process[0], b"and more")
+    process[0].flush()
+    process.close()
+    assert len(process.head().partitions[0].segments) == SEGMENTS
+    return folder
+
+
+@pytest.fixture
+def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[dict[str, int], int]]]:
+    """Tells which of the partition's files were opened how often, and how many bytes were read in place."""
+    seen, counted, real = Counter[str](), [0], os.preadv
+
+    def preadv(*arguments: Any) -> int:
+        count = real(*arguments)
+        counted[0] += count
+        return count
+
+    def told() -> tuple[dict[str, int], int]:
+        partition = str(folder / "events-0")
+        found = {
+            "active" + Path(name).suffix if Path(name).suffix else Path(name).name: count
+            for name, count in seen.items()
+            if os.path.dirname(name) == partition
+        }
+        return found, counted[0]
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    _watched.append(seen)
+    yield told
+    _watched.remove(seen)
+
+
+def log_bytes(process: Process) -> int:
+    """The size of the active log."""
+    active = process.head().partitions[0].active
+    assert active is not None
+    return (process.folder(0) / f"{active.stem}.log").stat().st_size
+
+
+def test_no_segment_is_opened_to_tell_where_the_log_ends(folder: Path, opened: Any) -> None:
+    process = Process(folder)
+    assert process[0].end() == (SEGMENTS + 2, SEGMENTS + 2)
+    # the lock is opened twice: for the lock, and for its map; and there is the copy of its page
+    assert opened() == ({paths.LOCK_FILE: 2, "active.page": 1}, 0)
+
+
+def test_a_look_for_what_is_due_opens_one_page(folder: Path, opened: Any) -> None:
+    assert not Process(folder)[0].flush_if_due()
+    assert opened() == ({paths.LOCK_FILE: 1}, 0)
+
+
+def test_an_append_opens_the_files_that_it_writes(folder: Path, opened: Any) -> None:
+    process = Process(folder)
+    append(process[0], b"one more")
+    assert opened() == ({paths.LOCK_FILE: 2, "active.page": 1, "active.log": 1, "active.index": 1}, 0)
+    process[0].flush()
+
+
+def test_after_a_power_loss_the_active_segment_alone_is_read_once(folder: Path, opened: Any) -> None:
+    (folder / "events-0" / paths.LOCK_FILE).unlink()
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    size = log_bytes(process)
+    assert process[0].end().end_offset >= SEGMENTS + 2
+    files, read = opened()
+    # and a lock is made under a temporary name, with the copy of its page
+    assert {name: count for name, count in files.items() if name.startswith("active")} == dict.fromkeys(
+        ("active.log", "active.index", "active.timeindex", "active.snapshot", "active.page", "active.tmp"), 1
+    )
+    assert read == size
+    # and it is synced, since nobody knows how much of it is on the device
+    assert calls.made.count("fsync") == 3

@@ -1,0 +1,322 @@
+"""Idempotent appends in place: what a producer sends again is not appended again, whichever process it goes to."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from active_segments import FailingCalls
+from adopted import adopt_golden
+from golden import partitions
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from partition_logs import PID, Killed, Killer, Process, append, commit_sealed, new_topic, produced, sealed, send
+from searches import examples
+from topics import NOW, Clock
+
+import distlog
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.config import DAY_MS, MAX_LONG
+from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.transactions.producer_states import read_producer_snapshot, write_producer_snapshot
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events")
+
+
+def snapshots(process: Process) -> dict[str, list[Any]]:
+    """(producer id, epoch, last sequence, last offset) of each entry, by the stem of the snapshot."""
+    found = {path.stem: read_producer_snapshot(path.read_bytes()) for path in process.folder(0).glob("*.snapshot")}
+    return {stem: [tuple(entry)[:4] for entry in entries.tolist()] for stem, entries in found.items()}
+
+
+def active(process: Process) -> str:
+    state = process.head().partitions[0].active
+    return state.stem if state else ""
+
+
+def test_how_long_a_silent_producer_is_known_is_a_setting(folder: Path) -> None:
+    """testRemoveExpiredPidsOnReload, with `producer.id.expiration.ms`."""
+    process, now = Process(folder), [NOW]
+    handle = dataclasses.replace(process.handle, producer_expiration_ms=1000, clock=lambda: now[0])
+    log = PartitionLog(handle, 0, process.snapshots)
+    send(log, 0)
+    for later_ms, known in ((999, 1), (1000, 0)):
+        now[0] = NOW + later_ms
+        assert len(log.producers()) == known
+    log.close()
+
+
+def test_a_batch_that_comes_again_is_answered_with_its_first_offsets(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    assert [send(process[0], 0, 3), send(process[0], 3, 2)] == [(0, 3), (3, 5)]
+    # a process that has not appended before, too
+    for each in (process, other, process):
+        assert [send(each[0], 0, 3), send(each[0], 3, 2)] == [(0, 3), (3, 5)]
+    assert send(other[0], 5) == (5, 6)
+    assert send(process[0], 5) == (5, 6)
+    assert process.seen()[0] == [b"%d" % number for number in range(6)]
+
+
+def test_gaps_and_old_epochs_are_refused_and_nothing_is_written(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    send(process[0], 0)
+    with pytest.raises(OutOfOrderSequenceError, match=r"sequence=2 expected=1"):
+        send(other[0], 2)
+    send(other[0], 0, epoch=1)
+    with pytest.raises(ProducerFencedError, match="current_epoch=1"):
+        send(process[0], 1)
+    assert process.seen()[0] == [b"0", b"0"]
+
+
+def test_producers_do_not_mind_each_other_nor_who_has_no_id(folder: Path) -> None:
+    process = Process(folder)
+    send(process[0], 0)
+    append(process[0], b"plain")
+    send(process[0], 7, producer=1)
+    assert send(process[0], 1) == (3, 4)
+    assert send(process[0], 7, producer=1) == (2, 3)
+
+
+def test_several_batches_that_were_appended_together_come_again_together(folder: Path) -> None:
+    process = Process(folder)
+    rows = [produced(number) for number in range(8)]
+    data = np.frombuffer(b"".join(rows), np.uint8).copy()
+    headers = read_headers(data.data)
+    headers["base_offset"] = np.arange(8)
+    for place, row in zip(headers["position"].tolist(), range(8), strict=True):
+        data[place : place + 8] = np.frombuffer(struct.pack(">q", row), np.uint8)
+    for again in (process, Process(folder)):
+        assert again[0].append(data.copy(), headers.copy())[:2] == (0, 8)
+    assert process.seen()[0] == [b"%d" % number for number in range(8)]
+
+
+def by_roll(process: Process) -> None:
+    process[0].roll()
+
+
+def by_bulk_append(process: Process) -> None:
+    commit_sealed(process)
+
+
+@pytest.mark.parametrize("seal", [by_roll, by_bulk_append])
+@pytest.mark.parametrize("damage", ["none", "gone", "empty", "cut", "changed"])
+def test_what_a_producer_did_before_the_segment_is_known(
+    seal: Callable[[Process], None], damage: str, folder: Path
+) -> None:
+    process = Process(folder)
+    send(process[0], 0, 2)
+    seal(process)
+    send(Process(folder)[0], 2, 2)
+    assert snapshots(process) == {active(process): [(PID, 0, 1, 1)]}
+    seal(process)
+    assert send(process[0], 4) == (4, 5)
+    assert snapshots(process)[active(process)] == [(PID, 0, 3, 3)]
+    for path in process.folder(0).glob("*.snapshot"):
+        if damage == "gone":
+            path.unlink()
+        elif damage != "none":
+            data = path.read_bytes()
+            path.write_bytes({"empty": b"", "cut": data[:-1], "changed": bytes(37) + data[37:]}[damage])
+    other = Process(folder)
+    assert send(other[0], 4) == (4, 5)
+    # in a sealed segment, and the last batch before the active one
+    assert send(other[0], 2, 2) == (2, 4)
+    with pytest.raises(OutOfOrderSequenceError):
+        send(other[0], 6)
+    assert send(other[0], 5) == (5, 6)
+    assert process.anomalies() == ()
+
+
+def test_a_full_segment_is_followed_by_one_with_a_snapshot(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events", internal_segment_bytes=200))
+    for number in range(6):
+        send(process[0], number)
+    stems = [segment.stem for segment in process.head().partitions[0].segments] + [active(process)]
+    found = snapshots(process)
+    assert [found.get(stem) for stem in stems] == [None, *([(PID, 0, end - 1, end - 1)] for end in (2, 4))]
+
+
+def test_topics_without_producers_have_no_snapshots_and_read_nothing(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    process[0].roll()
+    append(process[0], b"b")
+    assert snapshots(process) == {}
+
+
+def test_a_snapshot_goes_with_its_segment(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events", file_delete_delay_ms=0))
+    for number in range(3):
+        send(process[0], number)
+        process[0].roll()
+    assert len(snapshots(process)) == 2
+    topic = process.topic()
+    topic.delete_records({0: 3})
+    topic.retention()
+    topic.vacuum()
+    # but for what is known where the log begins now
+    assert snapshots(process) == {"00000000000000000003": [(PID, 0, 2, 2)]}
+    # the active segment's
+    assert len(list(process.folder(0).glob("*.log"))) == 1
+
+
+def test_a_topic_that_is_made_again_knows_nothing_of_the_producers_before(tmp_path: Path) -> None:
+    url = str(tmp_path / "events")
+    new_topic(Path(url))
+    send(Process(Path(url))[0], 0, 5)
+    distlog.open(url).drop()
+    distlog.create(url)
+    process = Process(Path(url))
+    assert send(process[0], 3) == (0, 1)
+    assert process.seen()[0] == [b"3"]
+
+
+def test_what_a_failed_sync_cut_off_can_be_sent_again(folder: Path) -> None:
+    calls = FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    send(process[0], 0)
+    send(other[0], 1)
+    calls.fail("fsync", code=5)
+    with pytest.raises(LostRecordsError):
+        send(process[0], 2)
+    assert send(other[0], 2) == (2, 3)
+    assert send(process[0], 2) == (2, 3)
+    assert process.seen()[0] == [b"0", b"1", b"2"]
+
+
+def test_what_is_sent_again_is_flushed_though_it_was_there(folder: Path) -> None:
+    process, calls = Process(folder), FailingCalls()
+    process[0].append_batches(produced(0))
+    other = Process(folder, calls=calls)
+    appended = other[0].append_batches(produced(0)).appended
+    assert appended.flush_due
+    other[0].flush(appended)
+    assert other[0].end() == (1, 1)
+
+
+def test_a_process_that_is_killed_before_any_step_has_its_batch_appended_once_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, steps = 0, 1
+    while before <= steps:
+        folder = new_topic(tmp_path / str(before) / "events", internal_segment_bytes=200)
+        process = Process(folder)
+        send(process[0], 0)
+        send(process[0], 1)
+        with monkeypatch.context() as patches:
+            killer = Killer(patches)
+            with killer.killing(before), suppress(Killed):
+                # it rolls
+                send(process[0], 2)
+            steps = len(killer.steps)
+        other = Process(folder)
+        assert send(other[0], 2) == (2, 3)
+        assert send(other[0], 3) == (3, 4)
+        assert other.seen()[0] == [b"0", b"1", b"2", b"3"]
+        assert other.anomalies() == ()
+        before += 1
+    assert steps > 20
+
+
+def test_old_records_do_not_make_their_producer_forgotten(folder: Path) -> None:
+    process = Process(folder)
+    send(process[0], 0, time=NOW - 900 * DAY_MS)
+    assert send(process[0], 0, time=NOW - 900 * DAY_MS) == (0, 1)
+
+
+def test_a_silent_producer_is_forgotten_after_a_day(folder: Path) -> None:
+    clock = Clock()
+    process = Process(folder, clock=clock)
+    send(process[0], 0)
+    clock.now_ms += DAY_MS - 1
+    with pytest.raises(OutOfOrderSequenceError):
+        send(process[0], 5)
+    clock.now_ms += 1
+    assert send(process[0], 5) == (1, 2)
+
+
+def test_compaction_keeps_the_last_batch_of_each_producer(tmp_path: Path) -> None:
+    folder = new_topic(tmp_path / "events", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    process = Process(folder)
+    for number in range(3):
+        send(process[0], number)
+    send(process[0], 0, producer=1)
+    process[0].roll()
+    process.topic().compact()
+    for path in process.folder(0).glob("*.snapshot"):
+        path.unlink()
+    other = Process(folder)
+    assert send(other[0], 2) == (2, 3)
+    with pytest.raises(OutOfOrderSequenceError):
+        send(other[0], 5)
+
+
+@pytest.mark.parametrize("keeps_snapshot", [False, True])
+def test_the_producers_of_a_broker_go_on(keeps_snapshot: bool, tmp_path: Path) -> None:
+    partition = partitions()["first.idempotent-0"]
+    topic = adopt_golden(str(tmp_path / "events"), partition)
+    end = topic.end_offsets()[0]
+    (stored,) = sorted(partition.folder.glob("*.snapshot"))[-1:]
+    entries = read_producer_snapshot(stored.read_bytes()).copy()
+    assert int(stored.stem) == end
+    if keeps_snapshot:
+        # a log that was cleaned does not tell of all batches
+        entries["last_sequence"] += 5
+        (tmp_path / "events" / "events-0" / stored.name).write_bytes(write_producer_snapshot(entries))
+    process = Process(tmp_path / "events", clock=Clock(int(entries["last_timestamp"].max())))
+    producer, epoch, last = (int(entries[-1][name]) for name in ("producer_id", "producer_epoch", "last_sequence"))
+    with pytest.raises(OutOfOrderSequenceError):
+        send(process[0], last + 2, producer=producer, epoch=epoch)
+    assert send(process[0], last + 1, producer=producer, epoch=epoch) == (end, end + 1)
+
+
+CHOICES = ["next", "again", "roll", "bulk", "new", "lose", "plain"]
+ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(CHOICES)), max_size=25)
+
+
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=ACTIONS)
+def test_whatever_processes_do_each_batch_is_there_once_and_in_order(
+    actions: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = new_topic(tmp_path_factory.mktemp("model") / "events", flush_messages=MAX_LONG)
+    processes = [Process(folder) for _ in range(3)]
+    sent: list[tuple[int, int]] = []
+    model: list[bytes] = []
+    for number, action in actions:
+        log = processes[number][0]
+        if action == "next":
+            assert send(log, len(sent)) == (len(model), len(model) + 1)
+            sent.append((len(model), len(model) + 1))
+            model.append(b"%d" % (len(sent) - 1))
+        elif action == "again" and sent:
+            # five may be in flight
+            first = max(len(sent) - 5, 0)
+            assert [send(log, sequence) for sequence in range(first, len(sent))] == sent[first:]
+        elif action == "plain":
+            append(log, b"plain")
+            model.append(b"plain")
+        elif action == "roll":
+            log.roll()
+        elif action == "bulk":
+            commit_sealed(processes[number])
+        elif action == "new":
+            processes[number] = Process(folder)
+        elif action == "lose":
+            for path in processes[0].folder(0).glob("*.snapshot"):
+                os.unlink(path)
+    assert processes[0].seen()[0] == model
+    assert processes[0].anomalies() == ()
+    assert sealed(processes[0].head()) == sorted(sealed(processes[0].head()))

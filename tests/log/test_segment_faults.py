@@ -1,0 +1,241 @@
+"""Disks that fail while a segment is appended to, flushed or sealed: nothing is half there, and nothing is hidden."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from active_segments import (
+    NOW,
+    FailingCalls,
+    ShortWrites,
+    append,
+    files,
+    new_segment,
+    none_open,
+    offsets,
+    records,
+)
+
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.log.log_segment import LogSegment
+
+
+def prepared(folder: Path, calls: FailingCalls, **settings: object) -> LogSegment:
+    """A segment of two batches whose next append gets entries in both indexes."""
+    segment = new_segment(folder, calls=calls, index_interval_bytes=0, **settings)
+    append(segment, records(0))
+    append(segment, records(1))
+    return segment
+
+
+@pytest.mark.parametrize("spared", [0, 1, 2])
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_an_append_that_meets_a_full_disk_leaves_the_files_as_they_were(
+    tmp_path: Path, spared: int, preallocate: bool
+) -> None:
+    calls = FailingCalls()
+    segment = prepared(tmp_path, calls, preallocate=preallocate, segment_bytes=1 << 20)
+    state, before = segment.state, files(tmp_path)
+    calls.fail("pwrite", spared=spared)
+    with pytest.raises(StorageFullError, match="No space"):
+        append(segment, records(2))
+    assert (segment.state, files(tmp_path)) == (state, before)
+    append(segment, records(2))
+    assert offsets(segment) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 7, 69, 70])
+def test_a_write_that_takes_a_part_is_gone_on_with(tmp_path: Path, count: int) -> None:
+    segment = prepared(tmp_path, ShortWrites(count))
+    assert files(tmp_path)[".log"] == records(0) + records(1)
+    assert offsets(segment) == [0, 1]
+
+
+def test_a_write_that_fails_after_a_part_is_taken_back(tmp_path: Path) -> None:
+    calls = ShortWrites(30)
+    segment = prepared(tmp_path, calls)
+    before = files(tmp_path)
+    calls.fail("pwrite", spared=1, code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot write"):
+        append(segment, records(2))
+    assert files(tmp_path) == before
+
+
+def test_a_write_that_takes_nothing_is_a_full_disk(tmp_path: Path) -> None:
+    calls = ShortWrites(1 << 20)
+    segment = prepared(tmp_path, calls)
+    calls._count = 0
+    with pytest.raises(StorageFullError):
+        append(segment, records(2))
+
+
+def test_a_segment_that_cannot_be_cut_back_takes_nothing_until_it_is_recovered(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    segment = prepared(tmp_path, calls)
+    before = files(tmp_path)
+    calls.fail("pwrite", spared=1, code=errno.EIO)
+    calls.fail("ftruncate", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot write"):
+        append(segment, records(2), records(3))
+    assert segment.unknown_bytes() == len(records(2) + records(3))
+    for change in (lambda: append(segment, records(2)), segment.flush, segment.seal):
+        with pytest.raises(StorageError, match="half written"):
+            change()
+    segment.recover_tail(none_open())
+    # both batches were written whole, and so they stay
+    assert offsets(segment) == [0, 1, 2, 3]
+    assert files(tmp_path)[".log"].startswith(before[".log"])
+    append(segment, records(4))
+
+
+def test_an_interrupt_in_an_append_takes_it_back(tmp_path: Path) -> None:
+    class Interrupted(FailingCalls):
+        is_on = False
+
+        def pwrite(self, fd: int, data: object, offset: int) -> int:
+            written = self.__getattr__("pwrite")(fd, data, offset)
+            if self.is_on:
+                raise KeyboardInterrupt
+            return int(written)
+
+    calls = Interrupted()
+    segment = prepared(tmp_path, calls)
+    before, calls.is_on = files(tmp_path), True
+    with pytest.raises(KeyboardInterrupt):
+        append(segment, records(2))
+    calls.is_on = False
+    assert files(tmp_path) == before
+    append(segment, records(2))
+
+
+def test_a_sync_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    segment = prepared(tmp_path, calls)
+    segment.flush()
+    flushed = segment.state
+    assert (flushed.flushed_offset, flushed.flushed_position) == (2, segment.size)
+    append(segment, records(2))
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        segment.flush()
+    made = calls.made.count("fsync")
+    for change in (segment.flush, segment.seal, lambda: append(segment, records(3))):
+        with pytest.raises(StorageError, match="a sync failed"):
+            change()
+    assert calls.made.count("fsync") == made
+    assert segment.state.flushed_offset == 2
+    segment.truncate_to(2, none_open())
+    assert segment.seal().next_offset == 2
+
+
+def test_a_flush_syncs_the_log_before_its_indexes(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    segment = prepared(tmp_path, calls)
+    calls.made.clear()
+    segment.flush()
+    assert calls.made == ["fsync"] * 3
+
+
+def test_a_flush_syncs_the_log_first_and_its_folder_once_there_is_a_transaction_index(tmp_path: Path) -> None:
+    synced: list[str] = []
+
+    def noted(file: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).suffix)
+
+    calls, aborted = FailingCalls(), AbortedTransaction(7, 0, 1, 2)
+    calls.fsync = noted  # type: ignore[attr-defined]
+    segment = prepared(tmp_path, calls)
+    segment.flush()
+    assert synced == [".log", ".index", ".timeindex"]
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr("distlog.core.log.segment_files.sync_folder", lambda folder: synced.append(folder))
+        segment.append(records(2), read_headers(records(2)), aborted=[aborted])
+        for expected in ([str(tmp_path)], []):
+            del synced[:]
+            segment.flush()
+            assert synced == [".log", ".index", ".timeindex", ".txnindex", *expected]
+
+
+def test_a_flush_promises_nothing_that_was_appended_during_its_sync(tmp_path: Path) -> None:
+    class Appending(FailingCalls):
+        is_on = False
+
+        def fsync(self, file: int) -> None:
+            if self.is_on:
+                self.is_on = False
+                append(segment, records(2))
+
+    calls = Appending()
+    segment = prepared(tmp_path, calls)
+    position, calls.is_on = segment.size, True
+    segment.flush()
+    assert segment.next_offset == 3
+    assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, position)
+
+
+def test_what_is_known_to_be_flushed_never_becomes_less(tmp_path: Path) -> None:
+    segment = prepared(tmp_path, FailingCalls())
+    segment.flush()
+    segment.know_flushed(1, len(records(0)), NOW)
+    assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, segment.size)
+
+
+def test_what_is_left_when_the_unflushed_is_dropped_is_known_to_be_flushed(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    segment = prepared(tmp_path, calls)
+    segment.flush()
+    flushed = segment.state
+    append(segment, records(2))
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        segment.flush()
+    segment.drop_unflushed(none_open())
+    assert segment.state == flushed
+    assert not segment.sync_failed
+
+
+def test_a_seal_that_meets_a_full_disk_can_be_made_again(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    segment = prepared(tmp_path, calls)
+    calls.fail("ftruncate")
+    with pytest.raises(StorageFullError):
+        segment.seal()
+    state = segment.seal()
+    assert [len(files(tmp_path)[suffix]) for suffix in (".log", ".index", ".timeindex")] == [
+        state.position,
+        state.offset_index_bytes,
+        state.time_index_bytes,
+    ]
+
+
+def test_a_sealed_segment_can_be_read_and_nothing_else(tmp_path: Path) -> None:
+    segment = prepared(tmp_path, FailingCalls())
+    segment.seal()
+    assert offsets(segment) == [0, 1]
+    for change in (lambda: append(segment, records(2)), segment.seal, segment.flush):
+        with pytest.raises(StorageError, match="sealed"):
+            change()
+
+
+def test_preallocation_on_a_full_disk_leaves_no_log(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    calls.fail("posix_fallocate")
+    with pytest.raises(StorageFullError):
+        new_segment(tmp_path, calls=calls, preallocate=True)
+    assert files(tmp_path) == {}
+
+
+def test_a_log_that_somebody_cut_is_seen_and_cannot_be_cut_to_more(tmp_path: Path) -> None:
+    segment = prepared(tmp_path, FailingCalls())
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(records(0) + records(1)[:-5])
+    assert segment.unknown_bytes() == -5
+    with pytest.raises(StorageError, match="than it has"):
+        segment.seal()
+    assert segment.recover(none_open()).truncated == len(records(1)) - 5
+    assert offsets(segment) == [0]

@@ -1,0 +1,232 @@
+"""What a crash leaves of a segment, and what Kafka's LogSegmentTest pins of recovery.
+
+Held here: testRecoveryFixesCorruptIndex, testRecoveryFixesCorruptTimeIndex, testRecoverTransactionIndex,
+testRecoveryRebuildsEpochCache, testRecoveryWithCorruptMessage; and of LogLoaderTest, testLogRecoversForLeaderEpoch
+and, for a single segment, testFullTransactionIndexRecovery.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from active_segments import (
+    append,
+    config,
+    files,
+    filled,
+    found_again,
+    new_segment,
+    none_open,
+    offsets,
+    records,
+    reopened,
+)
+from golden import DATA
+from producers import Producers
+
+from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.log.log_segment import ReadableSegment
+from distlog.core.log.segment_recovery import DamagedLogError
+from distlog.core.segments.segment_state import SegmentState
+from distlog.core.transactions.open_transactions import OpenTransactions
+
+#: index.interval.bytes of the broker that wrote the golden files of message format 2
+BROKER_INTERVAL = 512
+#: Stages in which every append was one batch.
+LOGS = sorted([*(DATA / "kafka-4.1" / "first").rglob("*.log"), *(DATA / "kafka-4.1" / "crashed").rglob("*.log")])
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_recovery_mends_a_damaged_index(tmp_path: Path, suffix: str) -> None:
+    state = filled(tmp_path)
+    before = files(tmp_path)
+    path = tmp_path / f"{0:020d}{suffix}"
+    path.write_bytes(before[suffix][:5] + bytes(range(200)) + before[suffix][205:])
+    segment = reopened(tmp_path, state, index_interval_bytes=0)
+    assert segment.recover(none_open()).truncated == 0
+    assert segment.state == state
+    assert files(tmp_path) == before
+    for offset in range(100):
+        place, found = segment.translate_offset(offset), segment.find_offset_by_timestamp(10 * offset)
+        assert place is not None
+        assert found is not None
+        assert (place.base_offset, found.offset) == (offset, offset)
+
+
+def test_a_segment_of_which_nothing_is_known_is_recovered_to_what_its_appends_said(tmp_path: Path) -> None:
+    state = filled(tmp_path)
+    for suffix in (".index", ".timeindex"):
+        (tmp_path / f"{0:020d}{suffix}").unlink()
+    segment = found_again(tmp_path, index_interval_bytes=0)
+    segment.recover(none_open())
+    assert dataclasses.replace(segment.state, created_ms=state.created_ms) == state
+    assert segment.look_through(none_open()) == segment.state
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}-{log.stem[-4:]}")
+def test_the_indexes_of_a_recovered_log_are_those_that_the_broker_wrote(tmp_path: Path, log: Path) -> None:
+    shutil.copy(log, tmp_path)
+    segment = found_again(tmp_path, int(log.stem), index_interval_bytes=BROKER_INTERVAL)
+    transactions = none_open()
+    for before in sorted(log.parent.glob("*.log")):
+        if before < log:
+            transactions = _after(before, transactions)
+    assert segment.recover(transactions).truncated == 0
+    segment.seal()
+    found = files(tmp_path, log.stem)
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        kafka = log.with_suffix(suffix)
+        written = kafka.read_bytes() if kafka.exists() else b""
+        if log.parent.parent.name == "crashed":
+            # the last entry comes, and the zeros behind all go, when a segment is sealed, and this one was not
+            written = written.rstrip(b"\0")
+            assert found.get(suffix, b"").startswith(written)
+        else:
+            assert found.get(suffix, b"") == written
+
+
+def _after(log: Path, transactions: OpenTransactions) -> OpenTransactions:
+    state = SegmentState.new(log.stem, int(log.stem), 0)
+    ReadableSegment(str(log.parent), state, config()).look_through(transactions)
+    return transactions
+
+
+class Partition:
+    """Where `Producers` writes to: one segment."""
+
+    def __init__(self) -> None:
+        self.data, self.aborted = b"", list[AbortedTransaction]()
+
+    def clock(self) -> int:
+        return 1000
+
+    def add(self, data: bytes, *aborted: AbortedTransaction) -> None:
+        self.data, self.aborted = data, list(aborted)
+
+
+def test_the_transaction_index_is_made_of_the_markers(tmp_path: Path) -> None:
+    log = Partition()
+    producers = Producers(log, offset=100)
+    producers.send(1, 1, 2).send(2, 1, 2).send(1, 3, 4).abort(2).commit(1)
+    producers.roll()
+    segment = new_segment(tmp_path, 100)
+    append(segment, log.data)
+    segment.recover(none_open())
+    assert segment.next_offset == 108
+    expected = [AbortedTransaction(2, 102, 106, 100)]
+    assert log.aborted == expected
+    assert _transactions(tmp_path) == expected
+    assert segment.state.first_unstable_offset == -1
+    segment.recover(OpenTransactions({2: 75, 9: 90}))
+    assert _transactions(tmp_path) == [AbortedTransaction(2, 75, 106, 90)]
+    assert segment.state.first_unstable_offset == 90
+    assert segment.state.has_transactions
+
+
+def _transactions(folder: Path) -> list[AbortedTransaction]:
+    rows = np.frombuffer(files(folder, 100)[".txnindex"], TXN_ENTRY).tolist()
+    return [AbortedTransaction(*fields) for _, *fields in rows]
+
+
+def test_recovery_tells_where_each_leader_epoch_begins(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, 104)
+    for offset, epoch in ((104, 0), (106, 1), (108, 1), (110, 2), (112, 2)):
+        append(segment, records(offset, [b"a", b"b"], leader_epoch=epoch))
+    assert segment.recover(none_open()).epochs == [(0, 104), (1, 106), (2, 110)]
+    assert segment.state.leader_epoch == 2
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 7, 19])
+def test_a_damaged_batch_ends_the_log_before_it(tmp_path: Path, damaged: int) -> None:
+    state = filled(tmp_path, 20)
+    size = state.position // 20
+    path = tmp_path / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[damaged * size + 65] ^= 1
+    path.write_bytes(data)
+    segment = reopened(tmp_path, state, index_interval_bytes=0)
+    if damaged < 19:
+        with pytest.raises(DamagedLogError, match="distlog repair") as raised:
+            segment.recover(none_open())
+        place = {"position": damaged * size, "offset": damaged, "sound_offset": damaged + 1}
+        assert place.items() <= raised.value.details.items()
+        assert path.read_bytes() == data
+    assert segment.recover(none_open(), None).truncated == (20 - damaged) * size
+    assert path.read_bytes() == data[: damaged * size]
+    assert offsets(segment) == list(range(damaged))
+
+
+def test_a_batch_that_is_out_of_order_ends_the_log_before_it(tmp_path: Path) -> None:
+    state = filled(tmp_path, 5)
+    path = tmp_path / f"{0:020d}.log"
+    good = path.read_bytes()
+    path.write_bytes(good + records(3) + records(9))
+    segment = reopened(tmp_path, state, index_interval_bytes=0)
+    segment.recover_tail(none_open(), None)
+    assert (path.read_bytes(), segment.state) == (good, state)
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_a_torn_end_goes_wherever_it_is_torn(tmp_path: Path, from_start: bool) -> None:
+    first, last = records(0, [b"first"]) + records(1), [records(2, [b"x"]), records(3, [b"y", b"z"]), records(5)]
+    whole = first + b"".join(last)
+    ends = np.cumsum([len(first), *map(len, last)]).tolist()
+    # at and around each end, and every third byte between
+    near = {end + beside for end in ends for beside in (-1, 0, 1)}
+    for cut in sorted({*range(len(first), len(whole), 3), *near} & {*range(len(first), len(whole) + 1)}):
+        folder = tmp_path / str(cut)
+        segment = new_segment(folder, index_interval_bytes=0)
+        append(segment, records(0, [b"first"]), records(1))
+        path = folder / f"{0:020d}.log"
+        path.write_bytes(whole[:cut])
+        assert segment.unknown_bytes() == cut - len(first)
+        kept = max(end for end in ends if end <= cut)
+        recovery = segment.recover(none_open()) if from_start else segment.recover_tail(none_open())
+        assert (recovery.truncated, path.read_bytes()) == (cut - kept, whole[:kept])
+        expected = new_segment(folder / "expected", index_interval_bytes=0)
+        for data in (records(0, [b"first"]), records(1), *last[: ends.index(kept)]):
+            append(expected, data)
+        assert segment.state == expected.state
+        assert files(folder) == files(folder / "expected")
+        segment.close()
+        expected.close()
+
+
+def test_a_torn_batch_in_preallocated_space_goes(tmp_path: Path) -> None:
+    settings = {"preallocate": True, "segment_bytes": 1 << 20}
+    segment = new_segment(tmp_path, **settings)
+    append(segment, records(0))
+    path = tmp_path / f"{0:020d}.log"
+    with path.open("r+b") as file:
+        file.seek(segment.size)
+        file.write(records(1)[:40])
+    assert segment.unknown_bytes() > 0
+    segment.recover_tail(none_open())
+    assert segment.unknown_bytes() == 0
+    assert path.read_bytes() == records(0).ljust(1 << 20, b"\0")
+
+
+@pytest.mark.parametrize("step", [1, 150, 300])
+def test_a_batch_that_is_out_of_order_is_found_where_a_walk_takes_its_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr("distlog.core.log.segment_recovery.WALK_BYTES", step)
+    new_segment(tmp_path).close()
+    (tmp_path / f"{0:020d}.log").write_bytes(records(0) + records(1) + records(1) + records(2))
+    segment = found_again(tmp_path)
+    assert segment.recover(none_open(), None).truncated == len(records(1) + records(2))
+    assert offsets(segment) == [0, 1]
+
+
+def test_a_leader_epoch_begins_once_though_a_walk_meets_it_in_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.core.log.segment_recovery.WALK_BYTES", 1)
+    segment = new_segment(tmp_path)
+    append(segment, *(records(offset, leader_epoch=offset // 3) for offset in range(7)))
+    assert segment.recover(none_open()).epochs == [(0, 0), (1, 3), (2, 6)]

@@ -1,0 +1,370 @@
+"""A sync fails, and the process that the kernel told is killed before it tells anybody: what others sync stays.
+
+Linux tells an error once. The pages count as clean afterwards, so a sync by another process succeeds without them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import itertools
+import os
+import random
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from active_segments import FailingCalls
+from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic
+from soak.lossy_disk import LossyDisk
+from topics import NOW
+
+from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
+from distlog.core.log.flush import Appended, LostRecordsError
+from distlog.core.storage.locks_and_pages import FileLock, SharedPage
+
+#: Of a batch with one record of one byte.
+BATCH_BYTES = encoded(b"b")[0].nbytes
+
+ENDS: dict[str, Callable[[Process], object]] = {
+    "a flush": lambda process: process[0].flush(),
+    "a checkpoint": lambda process: process[0].checkpoint(),
+    "a roll": lambda process: process[0].roll(),
+    "a bulk append": lambda process: commit_sealed(process),
+}
+
+
+class DiesUntold:
+    """Ends a process when a sync of it failed, before it writes to a page."""
+
+    def __init__(self, patches: pytest.MonkeyPatch) -> None:
+        self._failed = False
+        patches.setattr(os, "fsync", self._watched(os.fsync))
+        patches.setattr(SharedPage, "write", self._guarded(SharedPage.write))
+
+    def end(self, work: Callable[[Process], object], process: Process) -> None:
+        with pytest.raises(Killed):
+            work(process)
+        process.close()
+        self._failed = False
+
+    def _watched(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def fsync(file: int) -> None:
+            try:
+                real(file)
+            except OSError:
+                self._failed = True
+                raise
+
+        return fsync
+
+    def _guarded(self, real: Callable[..., None]) -> Callable[..., None]:
+        def write(*arguments: Any) -> None:
+            if self._failed:
+                raise Killed
+            real(*arguments)
+
+        return write
+
+
+def after_a_power_loss(
+    work: str,
+    seed: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path], None] = lambda page: None,
+) -> Process:
+    """What is left when the power goes after a process ended in `work`, untold of a failed sync, and another flushed.
+
+    `damage` gets the file of the partition's page in between.
+    """
+    folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
+    with monkeypatch.context() as patches:
+        disk = LossyDisk(patches, folder.parent, random.Random(seed))
+        killing = DiesUntold(patches)
+        process = Process(folder)
+        append(process[0], b"a")
+        process[0].flush()
+        # of several pages, of which the device gets some
+        append(process[0], b"b" * 20_000)
+        disk.failing_syncs = 1
+        killing.end(ENDS[work], process)
+        damage(folder / "events-0" / ".lock")
+        other = Process(folder)
+        append(other[0], b"c")
+        other[0].flush()
+        other.close()
+        disk.after_power_loss(tmp_path / "after")
+        disk.close()
+    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
+    return Process(tmp_path / "after" / "events")
+
+
+@pytest.mark.parametrize("work", ENDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
+    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = after_a_power_loss(work, seed, tmp_path, monkeypatch)
+    assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
+    append(after[0], b"d")
+    assert after.anomalies() == ()
+
+
+@pytest.mark.parametrize("work", ["a flush", "a checkpoint"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_failed_sync_was_to_save_is_saved_when_the_page_does_not_check_either(
+    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overwrite(page: Path) -> None:
+        with page.open("r+b") as file:
+            file.seek(1024)
+            file.write(bytes(2048))
+
+    after = after_a_power_loss(work, seed, tmp_path, monkeypatch, overwrite)
+    assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
+    append(after[0], b"d")
+    assert after.anomalies() == ()
+
+
+SEALS = {"a roll": ENDS["a roll"], "a bulk append": ENDS["a bulk append"]}
+
+
+@pytest.mark.parametrize("seal", SEALS)
+@pytest.mark.parametrize("work", ["a flush", "a checkpoint"])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_another_process_seals_afterwards_is_there_after_a_power_loss(
+    work: str, seal: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
+    with monkeypatch.context() as patches:
+        disk = LossyDisk(patches, folder.parent, random.Random(seed))
+        killing = DiesUntold(patches)
+        process, other = Process(folder), Process(folder)
+        append(process[0], b"a")
+        # of several pages, of which the device gets some
+        appended = other[0].append(*encoded(b"b" * 20_000))
+        disk.failing_syncs = 1
+        killing.end(ENDS[work], process)
+        SEALS[seal](other)
+        other[0].flush(appended)
+        other.close()
+        disk.after_power_loss(tmp_path / "after")
+        disk.close()
+    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
+    after = Process(tmp_path / "after" / "events")
+    assert after.anomalies() == ()
+    assert after.seen()[0] == [b"a", b"b" * 20_000]
+
+
+def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_topic(tmp_path / "before" / "events")
+    with monkeypatch.context() as patches:
+        disk = LossyDisk(patches, folder.parent, random.Random(0))
+        process, other = Process(folder), Process(folder)
+        appended = process[0].append(*encoded(b"a"))
+        real = os.fsync
+
+        def told_late(file: int) -> None:
+            """The kernel tells the error to this process; another one seals before it can do anything."""
+            try:
+                real(file)
+            finally:
+                patches.setattr(os, "fsync", real)
+                other[0].roll()
+
+        patches.setattr(os, "fsync", told_late)
+        disk.failing_syncs = 1
+        process[0].flush(appended)
+        process.close()
+        other.close()
+        disk.after_power_loss(tmp_path / "after")
+        disk.close()
+    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
+    assert Process(tmp_path / "after" / "events").seen()[0] == [b"a"]
+
+
+def no_device(file: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def lost_after(work: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Process, Appended]:
+    """A process that waits for a record which another one synced in vain, untold, and which the kernel dropped."""
+    process, waiting = Process(folder), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = waiting[0].append(*encoded(b"b"))
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fsync", no_device)
+        DiesUntold(patches).end(ENDS[work], process)
+    (log,) = (folder / "events-0").glob("*.log")
+    # the kernel dropped the pages, and reads what the device has
+    with log.open("r+b") as file:
+        file.seek(-BATCH_BYTES, os.SEEK_END)
+        file.write(bytes(BATCH_BYTES))
+    return waiting, lost
+
+
+@pytest.mark.parametrize("work", ["a flush", "a roll"])
+def test_what_the_kernel_no_longer_has_is_lost_for_all(
+    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, lost = lost_after(work, new_topic(tmp_path / "events"), monkeypatch)
+    with pytest.raises(LostRecordsError):
+        waiting[0].flush(lost)
+    append(waiting[0], b"c")
+    assert waiting.seen()[0] == [b"a", b"c"]
+    assert waiting.anomalies() == ()
+
+
+@pytest.mark.parametrize("work", ["a flush", "a roll"])
+def test_who_waits_is_told_also_when_the_process_that_cuts_it_off_is_killed(
+    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    for before in itertools.count():
+        folder = new_topic(tmp_path / str(before) / "events")
+        waiting, lost = lost_after(work, folder, monkeypatch)
+        cutting = Process(folder)
+        with monkeypatch.context() as patches:
+            killer = Killer(patches)
+            with killer.killing(before), suppress(Killed, LostRecordsError):
+                cutting[0].flush()
+            steps = len(killer.steps)
+        other = Process(folder)
+        append(other[0], b"c")
+        with pytest.raises(LostRecordsError):
+            waiting[0].flush(lost)
+        assert b"b" not in waiting.seen()[0]
+        if steps <= before:
+            break
+    assert steps > 10
+
+
+@pytest.mark.parametrize("work", ["an append", *ENDS])
+def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_later_records_along(
+    work: str, tmp_path: Path
+) -> None:
+    folder = new_topic(tmp_path / "events")
+    killed = Process(folder)
+    append(killed[0], b"a")
+    killed[0].flush()
+    append(killed[0], b"b")
+    # the process is killed, and the kernel drops the file and its error: what is read is what the device has
+    (log,) = (folder / "events-0").glob("*.log")
+    with log.open("r+b") as file:
+        file.seek(-BATCH_BYTES, os.SEEK_END)
+        file.write(bytes(BATCH_BYTES))
+    other = Process(folder)
+    with suppress(StorageError):
+        ENDS.get(work, lambda _: None)(other)
+        append(other[0], b"c")
+        other[0].flush()
+    if b"c" not in other.seen()[0]:
+        append(other[0], b"c")
+        other[0].flush()
+    assert other.seen()[0] == [b"a", b"c"]
+    assert other.anomalies() == ()
+
+
+class FullIndexes(FailingCalls):
+    """Calls on a disk that has room for the log, and for no entry of its time index while it is full."""
+
+    is_full = False
+
+    def pwrite(self, fd: int, data: Any, offset: int) -> int:
+        if self.is_full and len(data) == TIME_ENTRY.itemsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwrite(fd, data, offset)
+
+
+def test_what_a_seal_let_go_of_on_a_full_disk_is_looked_at_before_it_counts_as_flushed(tmp_path: Path) -> None:
+    folder = new_topic(tmp_path / "events", index_interval_bytes=4096, segment_ms=1000)
+    calls = FullIndexes()
+    process = Process(folder, calls=calls)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = process[0].append(*encoded(b"b"))
+    calls.is_full = True
+    with pytest.raises(StorageFullError):
+        append(process[0], b"c", time=NOW + 10_000)
+    calls.is_full = False
+    # the seal closed the log, and the kernel dropped the file and its error: what is read is what the device has
+    (log,) = (folder / "events-0").glob("*.log")
+    with log.open("r+b") as file:
+        file.seek(-BATCH_BYTES, os.SEEK_END)
+        file.write(bytes(BATCH_BYTES))
+    with pytest.raises(LostRecordsError):
+        process[0].flush(lost)
+    append(process[0], b"c")
+    assert process.seen()[0] == [b"a", b"c"]
+    assert process.anomalies() == ()
+
+
+def test_a_log_with_unflushed_records_stays_open_when_the_settings_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, closed, close = Process(new_topic(tmp_path / "events")), list[bool](), os.close
+    append(process[0], b"a")
+
+    def noted(file: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{file}")
+        close(file)
+        if path.endswith(".log"):
+            numbers = os.listdir("/proc/self/fd")
+            closed.append(not any(os.path.realpath(f"/proc/self/fd/{number}") == path for number in numbers))
+
+    monkeypatch.setattr(os, "close", noted)
+    snapshot = process.snapshots.snapshot
+    process.snapshots.snapshot = dataclasses.replace(snapshot, config=dataclasses.replace(snapshot.config))
+    append(process[0], b"b")
+    assert closed == [False]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_what_others_left_unflushed_is_read_once_by_who_opens_it_later(
+    is_busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, calls, read, real = new_topic(tmp_path / "events"), FailingCalls(), list[str](), os.preadv
+
+    def preadv(file: int, *arguments: Any) -> int:
+        read.append(os.readlink(f"/proc/self/fd/{file}"))
+        return real(file, *arguments)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    append(Process(folder)[0], b"a")
+    process = Process(folder, calls=calls)
+    with FileLock(str(folder / "events-0" / ".flush")).held() if is_busy else nullcontext():
+        append(process[0], b"b")
+    for _ in range(3):
+        written = calls.made.count("pwrite")
+        process[0].flush()
+        assert calls.made.count("pwrite") == written
+        append(process[0], b"c")
+    assert len([path for path in read if path.endswith(".log")]) == 1
+
+
+@pytest.mark.parametrize("work", ["a checkpoint", "a roll"])
+def test_indexes_that_the_kernel_no_longer_has_are_made_anew(
+    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_topic(tmp_path / "events")
+    process = Process(folder)
+    for number in range(4):
+        append(process[0], b"%d" % number, time=NOW + number)
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fsync", no_device)
+        DiesUntold(patches).end(ENDS[work], process)
+    for index in (folder / "events-0").glob("*.*index"):
+        with index.open("r+b") as file:
+            file.write(bytes(30))
+    other = Process(folder)
+    append(other[0], b"4", time=NOW + 4)
+    other[0].roll()
+    assert other.seen()[0] == [b"0", b"1", b"2", b"3", b"4"]
+    assert other.anomalies() == ()

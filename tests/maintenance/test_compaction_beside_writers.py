@@ -1,0 +1,126 @@
+"""Compaction and merging beside processes that append in place: like Kafka's cleaner, they end where those begin."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from partition_logs import Process, append, new_topic, sealed
+from raw_batches import batch, record
+from topics import NOW
+
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.log.partition_log import PartitionLog
+
+COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}
+
+
+def put(log: PartitionLog, key: bytes, value: bytes) -> None:
+    data = np.frombuffer(batch([record(0, 0, key, value)], base_timestamp=NOW, max_timestamp=NOW), np.uint8).copy()
+    log.append(data, read_headers(data.data))
+
+
+def records(process: Process) -> list[tuple[int, bytes, bytes]]:
+    table = process.topic().scan(columns=["offset", "key", "value"]).to_table()
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def active_files(process: Process) -> dict[str, tuple[int, bytes]]:
+    """The active segment's files: when they were written, and what is in them."""
+    active = process.head().partitions[0].active
+    assert active
+    folder = Path(process.handle.storage.url) / "events-0"
+    found = {name: folder / name for name in os.listdir(folder) if name.startswith(active.stem)}
+    return {name: (path.stat().st_mtime_ns, path.read_bytes()) for name, path in found.items()}
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    process = Process(new_topic(tmp_path / "events", **COMPACTED))
+    put(process[0], b"k", b"0")
+    put(process[0], b"l", b"1")
+    process[0].roll()
+    put(process[0], b"k", b"2")
+    process[0].roll()
+    put(process[0], b"k", b"3")
+    put(process[0], b"l", b"4")
+    return process
+
+
+def test_keys_of_the_active_segment_supersede_nothing_and_it_is_not_touched(process: Process) -> None:
+    before = active_files(process)
+    report: Any = process.topic().compact()
+    (done,) = report.partitions
+    assert (done.end_offset, done.records_before, done.records_after) == (3, 3, 2)
+    assert records(process) == [(1, b"l", b"1"), (2, b"k", b"2"), (3, b"k", b"3"), (4, b"l", b"4")]
+    assert active_files(process) == before
+    state = process.head().partitions[0]
+    assert (state.first_dirty_offset, state.log_end_offset) == (3, 3)
+    assert process.topic().compact().partitions == ()  # type: ignore[union-attr]
+
+
+def test_what_was_active_is_compacted_once_it_is_sealed(process: Process) -> None:
+    process.topic().compact()
+    process[0].roll()
+    process.topic().compact()
+    assert records(process) == [(3, b"k", b"3"), (4, b"l", b"4")]
+    put(process[0], b"m", b"5")
+    assert records(process)[-1] == (5, b"m", b"5")
+    assert process.anomalies() == ()
+
+
+def test_only_an_active_segment_is_nothing_to_compact(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events", **COMPACTED))
+    put(process[0], b"k", b"0")
+    put(process[0], b"k", b"1")
+    assert process.topic().compact().partitions == ()  # type: ignore[union-attr]
+    assert len(records(process)) == 2
+
+
+def test_a_process_goes_on_appending_to_its_segment_while_those_before_it_are_compacted(process: Process) -> None:
+    topic = process.topic()
+    put(process[0], b"k", b"5")
+    topic.compact()
+    put(process[0], b"l", b"6")
+    assert [offset for offset, _, _ in records(process)] == [1, 2, 3, 4, 5, 6]
+    assert len(process.head().partitions[0].segments) == 1
+
+
+def test_merging_takes_the_sealed_segments_and_leaves_the_active_one(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events"))
+    for value in (b"a", b"b"):
+        append(process[0], value)
+        process[0].roll()
+    append(process[0], b"c")
+    before = active_files(process)
+    process.topic().compact()
+    assert sealed(process.head()) == [(0, 2)]
+    assert active_files(process) == before
+    assert append(process[0], b"d") == (3, 4)
+    assert process.seen() == {0: [b"a", b"b", b"c", b"d"]}
+
+
+def test_a_segment_that_is_sealed_while_others_are_merged_is_no_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(new_topic(tmp_path / "events")), Process(tmp_path / "events")
+    for value in (b"a", b"b"):
+        append(process[0], value)
+        process[0].roll()
+    append(process[0], b"c")
+    topic = process.topic()
+    real = topic.storage.put_if_absent
+
+    def put_if_absent(name: str, data: bytes, **options: float) -> bytes:
+        monkeypatch.undo()
+        other.topic().append([{"value": b"d"}])
+        append(other[0], b"e")
+        return real(name, data, **options)
+
+    monkeypatch.setattr(topic.storage, "put_if_absent", put_if_absent)
+    topic.compact()
+    assert sealed(process.head()) == [(0, 2), (2, 3), (3, 4)]
+    assert process.seen() == {0: [b"a", b"b", b"c", b"d", b"e"]}

@@ -1,0 +1,74 @@
+"""Compaction whose map of keys is full: it cleans up to a record, and goes on in another round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compacting import SECRET, CompactedTopic
+from compacting import log as log
+from keyed_batches import keyed, last_offsets
+
+from distlog.core.errors import InvalidConfigError
+from distlog.core.maintenance.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
+
+
+def test_a_full_map_makes_another_round(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log")
+    for number in range(30):
+        log.append((b"%d" % (number % 10), b"%d" % number))
+    done = log.compact(dedupe_buffer_bytes=5 * SLOT_BYTES)
+    assert done is not None
+    assert done.rounds > 3
+    assert log.offsets() == list(range(20, 30))
+    assert log.first_dirty_offset == 30
+
+
+def test_no_memory_for_a_key_is_an_error(log: CompactedTopic) -> None:
+    log.append((b"a", b"1"))
+    with pytest.raises(InvalidConfigError, match="give compaction more memory"):
+        log.compact(dedupe_buffer_bytes=SLOT_BYTES)
+
+
+def test_a_map_of_one_key_cleans_up_to_the_next_key(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log")
+    log.add(b"".join(keyed(offset, offset % 2) for offset in range(5)))
+    for start, end, kept in ((2, 3, [1, 2, 3, 4]), (3, 4, [2, 3, 4]), (4, 5, [3, 4])):
+        assert log.compact_range(start, 5, 2 * SLOT_BYTES) == end
+        assert log.offsets() == kept
+
+
+def mapped(log: CompactedTopic, start: int, end: int, slots: int = 100) -> OffsetMap:
+    topic, keys = log.topic(), OffsetMap(slots)
+    segments = [one for one in log.segments() if one.next_offset > start and one.base_offset < end]
+    build_map(topic.reader, segments, start, end, Verdicts(), keys, SECRET)
+    return keys
+
+
+def test_the_map_holds_the_dirty_range(log: CompactedTopic) -> None:
+    log.add(keyed(0, 1, 2, 3))
+    log.add(keyed(3, 4, 5, None))
+    log.add(keyed(6, 1, 4))
+    assert (mapped(log, 0, 3).size, mapped(log, 0, 3).latest_offset) == (3, 2)
+    assert (mapped(log, 3, 6).size, mapped(log, 3, 6).latest_offset) == (2, 5)
+    assert (mapped(log, 0, 8).size, mapped(log, 0, 8).latest_offset) == (5, 7)
+    assert mapped(log, 1, 3).size == 2
+
+
+def test_a_map_without_room_stops_at_a_record(log: CompactedTopic) -> None:
+    log.add(keyed(0, 1, 2) + keyed(2, None) + keyed(3, 3, 4, 5))
+    assert mapped(log, 0, 6, slots=3).latest_offset == 2
+    assert mapped(log, 0, 6, slots=4).latest_offset == 3
+    log.add(keyed(6, 1), next_offset=20)
+    assert mapped(log, 0, 20, slots=6).latest_offset == 5
+    log.add(keyed(20, 6))
+    assert mapped(log, 0, 21, slots=7).latest_offset == 20
+    assert mapped(log, 1, 21, slots=6).latest_offset == 19
+
+
+def test_missing_offsets_are_passed_over(log: CompactedTopic) -> None:
+    log.add(keyed(0, 1) + keyed(7206178, 2), next_offset=7206200)
+    assert (mapped(log, 0, 7206200).latest_offset, mapped(log, 0, 7206200).size) == (7206199, 2)
+    log.compact()
+    assert (log.first_dirty_offset, log.offsets()) == (7206200, [0, 7206178])
+    assert last_offsets(log) == [0, 7206178]

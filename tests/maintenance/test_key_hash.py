@@ -1,0 +1,105 @@
+"""Key hashes: SipHash-2-4 with 128 bits, against the vectors of its reference implementation and plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.maintenance.record_keys import SECRET_BYTES, hash_keys
+
+MASK = 2**64 - 1
+SECRET = bytes(range(SECRET_BYTES))
+#: Published hashes, under SECRET, of the bytes 0, 1, 2, ... of each of these lengths.
+VECTORS = {
+    0: "a3817f04ba25a8e66df67214c7550293",
+    1: "da87c1d86b99af44347659119b22fc45",
+    2: "8177228da4a45dc7fca38bdef60affe4",
+    3: "9c70b60c5267a94e5f33b6b02985ed51",
+    4: "f88164c12d9c8faf7d0f6e7c7bcd5579",
+    5: "1368875980776f8854527a07690e9627",
+    6: "14eeca338b208613485ea0308fd7a15e",
+    7: "a1f1ebbed8dbc153c0b84aa61ff08239",
+    8: "3b62a9ba6258f5610f83e264f31497b4",
+    9: "264499060ad9baabc47f8b02bb6d71ed",
+    10: "00110dc378146956c95447d3f3d0fbba",
+    11: "0151c568386b6677a2b4dc6f81e5dc18",
+    12: "d626b266905ef35882634df68532c125",
+    13: "9869e247e9c08b10d029934fc4b952f7",
+    14: "31fcefac66d7de9c7ec7485fe4494902",
+    15: "5493e99933b0a8117e08ec0f97cfc3d9",
+    16: "6ee2a4ca67b054bbfd3315bf85230577",
+    17: "473d06e8738db89854c066c47ae47740",
+    23: "c9d184ddd5a9f5e0cf8ce29a9abf691c",
+    24: "2db479ae78bd50d8882a8a178a6132ad",
+    31: "2939b0183223fafc1723de4f52c43d35",
+    32: "7c3956ca5eeafc3e363e9d556546eb68",
+    33: "77c6077146f01c32b6b69d5f4ea9ffcf",
+    47: "e61c432b720b19d18ec8d84bdc63151b",
+    62: "5853542321f567a005d547a4f04759bd",
+    63: "5150d1772f50834a503e069a973fbd7c",
+}
+
+
+def hashes(keys: list[bytes], secret: bytes = SECRET, before: bytes = b"", behind: bytes = b"") -> list[str]:
+    """The hashes of keys that lie back to back between other bytes, in hexadecimal."""
+    data = np.frombuffer(before + b"".join(keys) + behind or b"\0", np.uint8)
+    offsets = np.cumsum([0] + [len(key) for key in keys]).astype(np.int32)
+    positions = offsets[:-1].astype(np.int64) + len(before)
+    return [row.astype("<i8").tobytes().hex() for row in hash_keys(data, positions, offsets, secret)]
+
+
+def reference(key: bytes, secret: bytes = SECRET) -> str:
+    """SipHash-2-4-128 as its paper describes it."""
+
+    def rotate(value: int, bits: int) -> int:
+        return (value << bits | value >> 64 - bits) & MASK
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            for a, b, c, d, left, right in ((0, 1, 2, 3, 13, 16), (2, 1, 0, 3, 17, 21)):
+                v[a], v[c] = (v[a] + v[b]) & MASK, (v[c] + v[d]) & MASK
+                v[b], v[d] = rotate(v[b], left) ^ v[a], rotate(v[d], right) ^ v[c]
+                v[a] = rotate(v[a], 32)
+
+    k = [int.from_bytes(secret[at : at + 8], "little") for at in (0, 8)]
+    v = [int.from_bytes(b"somepseudorandomlygeneratedbytes"[at : at + 8], "big") for at in (0, 8, 16, 24)]
+    v = [each ^ k[index % 2] for index, each in enumerate(v)]
+    v[1] ^= 0xEE
+    padded = key + bytes(7 - len(key) % 8) + bytes([len(key) % 256])
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    result = b""
+    for index, constant in ((2, 0xEE), (1, 0xDD)):
+        v[index] ^= constant
+        rounds(4)
+        result += (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
+    return result.hex()
+
+
+@pytest.mark.parametrize("size", VECTORS)
+def test_published_hashes(size: int) -> None:
+    key = bytes(range(size))
+    assert reference(key) == VECTORS[size]
+    assert hashes([key]) == [VECTORS[size]]
+
+
+@pytest.mark.parametrize("size", [*range(50), 255, 256, 300])
+def test_every_length_at_the_end_of_the_data_and_before_it(size: int) -> None:
+    key = bytes(200 + number % 50 for number in range(size))
+    assert hashes([key]) == hashes([key], before=b"\xff", behind=b"\xff" * 8) == [reference(key)]
+
+
+@given(st.lists(st.binary(max_size=70), min_size=1, max_size=20), st.binary(min_size=16, max_size=16))
+def test_it_is_siphash(keys: list[bytes], secret: bytes) -> None:
+    assert hashes(keys, secret) == [reference(key, secret) for key in keys]
+
+
+@pytest.mark.parametrize("secret", [b"", SECRET[1:], SECRET + b"\0"])
+def test_a_secret_of_another_length_is_refused(secret: bytes) -> None:
+    with pytest.raises(ValueError, match="a secret has 16 bytes"):
+        hashes([b"key"], secret)

@@ -1,0 +1,555 @@
+"""Old commits are deleted, and no process that stood still believes that a name is free because nothing is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import Any
+
+import pytest
+from conftest import Address
+from histories import segment
+from vacuuming import World
+
+from distlog.core import paths
+from distlog.core.commits import actions, checkpoint
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    Drop,
+    GcFloor,
+    LogFloor,
+    Pin,
+    Remove,
+    SetConfig,
+    SetLogStartOffset,
+    Unpin,
+)
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import SnapshotLoader
+from distlog.core.config import COMMIT_RETENTION_MS, LEAST_COMMIT_RETENTION_MS, TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    TopicExistsError,
+    UnsupportedVersionError,
+)
+from distlog.core.maintenance import log_floor
+from distlog.core.maintenance import vacuum as vacuum_module
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.verify import verify_commits
+from distlog.core.storage import local_files
+from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
+
+WEEK_MS = COMMIT_RETENTION_MS
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def few_versions_between_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def world(request: pytest.FixtureRequest, tmp_path: Any) -> World:
+    if request.param == "local":
+        return World(str(tmp_path / "clicks"))
+    address: Address = request.getfixturevalue(f"{request.param}_url")
+    return World(Storage(f"{address.url}/clicks", address.options))
+
+
+def nothing(_: Snapshot) -> list[Action]:
+    return [SetLogStartOffset(0, 0)]
+
+
+def log_of(world: World) -> CommitLog:
+    return world.log_on(world.storage, checkpoint_commits=5)
+
+
+def commits(world: World, count: int, pause_ms: int = HOUR_MS) -> Snapshot:
+    """So many commits, one an hour; the newest snapshot."""
+    log = log_of(world)
+    snapshot = log.load()
+    for _ in range(count):
+        world.clock.now += pause_ms
+        _, snapshot = log.commit(snapshot, "append", nothing)
+    return snapshot
+
+
+def old_topic(world: World, count: int = 40) -> Snapshot:
+    """A topic of `count` commits that are more than a week old, and of one that is not."""
+    commits(world, count)
+    world.clock.now += WEEK_MS
+    return commits(world, 1)
+
+
+def versions(world: World) -> list[int]:
+    """The versions whose commits are there."""
+    names = (file.name.rpartition("/")[2] for file in world.storage.list(paths.COMMITS_DIR))
+    return sorted(version for name in names if (version := paths.parse_commit_file(name)) is not None)
+
+
+def run(world: World, **options: Any) -> VacuumReport:
+    return vacuum(world.storage, log_of(world), **options)
+
+
+def requests(world: World, work: Callable[[], object]) -> tuple[int, int, int]:
+    """GETs, PUTs and listings."""
+    counters = world.storage.counters
+    before = counters.gets, counters.puts, counters.lists
+    work()
+    gets, puts, lists = before
+    return counters.gets - gets, counters.puts - puts, counters.lists - lists
+
+
+def test_commits_of_more_than_a_week_ago_are_deleted_and_the_state_stays(world: World) -> None:
+    before = old_topic(world)
+    report = run(world)
+    after = log_of(world).load()
+    assert report.log_floor == after.log_floor == 40
+    assert versions(world) == list(range(40, after.version + 1))
+    assert before.version == 41
+    assert after.partitions == before.partitions
+    assert [commit.version for commit in log_of(world).history()] == [42, 41, 40]
+    assert list(verify_commits(world.storage, after)) == []
+    assert log_of(world).load(version=40).version == 40
+    assert run(world).files == ()
+
+
+def test_a_dry_run_names_them_and_deletes_nothing(world: World) -> None:
+    old_topic(world)
+    report = run(world, dry_run=True)
+    named = [file.name for file in report.files if file.name.endswith(".json")]
+    assert named == list(map(paths.commit_file, range(40)))
+    assert versions(world) == list(range(42))
+
+
+def test_an_older_version_or_time_is_refused_with_both_bounds(world: World) -> None:
+    first_ms = world.log.load().timestamp_ms
+    old_topic(world)
+    run(world)
+    log = log_of(world)
+    for version in (0, 39):
+        with pytest.raises(OffsetOutOfRangeError, match=r"versions 40 to 42.*version=\d+ log_floor=40 head=42"):
+            log.load(version=version)
+    with pytest.raises(OffsetOutOfRangeError, match="reaches back to version 40"):
+        log.load(timestamp_ms=first_ms)
+    assert log.load(timestamp_ms=log.load(version=41).timestamp_ms).version == 41
+    with pytest.raises(OffsetOutOfRangeError, match="versions 40 to 42"):
+        world.topic().restore(39)
+
+
+def test_commits_that_are_younger_and_versions_that_are_pinned_stay(world: World) -> None:
+    commits(world, 40)
+    world.clock.now += WEEK_MS - 20 * HOUR_MS
+    commits(world, 1, 0)
+    run(world)
+    assert versions(world)[0] == 20
+    head = log_of(world).load()
+    until_ms = world.clock.now + 10 * WEEK_MS
+    _, head = world.log.commit(head, "pin", lambda _: [Pin("a", 35, until_ms)])
+    world.clock.now += WEEK_MS
+    commits(world, 20)
+    run(world)
+    assert versions(world)[0] == 30
+    assert log_of(world).load(version=35).version == 35
+    world.log.commit(log_of(world).load(), "unpin", lambda _: [Unpin("a")])
+    run(world)
+    assert versions(world)[0] == 40
+    with pytest.raises(CommitConflictError, match="version 35 are not kept"):
+        world.log.commit(log_of(world).load(), "pin", lambda _: [Pin("a", 35, until_ms)])
+
+
+def test_without_an_end_of_the_retention_all_commits_stay(world: World) -> None:
+    _, _ = world.log.commit(
+        world.log.load(), "config", lambda _: [SetConfig({"commit.retention.ms": "-1", "file.delete.delay.ms": "1"})]
+    )
+    old_topic(world)
+    run(world)
+    assert versions(world)[0] == 0
+
+
+def test_a_retention_that_was_lowered_counts_after_the_former_one(world: World) -> None:
+    commits(world, 40)
+    short = {"commit.retention.ms": str(LEAST_COMMIT_RETENTION_MS), "file.delete.delay.ms": "1000"}
+    _, lowered = log_of(world).commit(log_of(world).load(), "config", lambda _: [SetConfig(short)])
+    assert (lowered.former_retention_ms, lowered.former_retention_version) == (WEEK_MS, 41)
+    world.clock.now += WEEK_MS - 10 * HOUR_MS
+    commits(world, 20)
+    run(world)
+    # a process that knows nothing of the change believes its looks for half a week
+    assert versions(world)[0] < 41
+    world.clock.now += WEEK_MS
+    commits(world, 20, 100)
+    run(world)
+    assert log_of(world).load().former_retention_ms == 0
+    world.clock.now += 2 * LEAST_COMMIT_RETENTION_MS
+    commits(world, 20, 100)
+    run(world)
+    assert versions(world)[0] >= 80
+
+
+def test_a_retention_must_leave_room_for_the_delay_of_deletes() -> None:
+    day = 86_400_000
+    with pytest.raises(InvalidConfigError, match=r"at least 2 times file\.delete\.delay\.ms"):
+        TopicConfig.parse({"commit.retention.ms": day})
+    with pytest.raises(InvalidConfigError, match="at least 2 times"):
+        TopicConfig.parse({"commit.retention.ms": 7 * day}).changed({"file.delete.delay.ms": 4 * day})
+    with pytest.raises(InvalidConfigError, match="-1 or between 60000"):
+        TopicConfig.parse({"commit.retention.ms": 1, "file.delete.delay.ms": 0})
+    # a topic that sets only the delay keeps its commits for longer
+    assert TopicConfig.parse({"file.delete.delay.ms": 30 * day}).commits_kept_ms == 60 * day
+    assert TopicConfig.parse({"commit.retention.ms": -1}).commits_kept_ms is None
+    # what the caller would like as a default is not what other processes know
+    mine = TopicConfig().with_defaults({"commit.retention.ms": 30 * day})
+    assert (mine.look_retention_ms, mine.commits_kept_ms) == (7 * day, 30 * day)
+
+
+def test_an_older_library_stops_at_the_first_floor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    old_topic(world)
+    before = log_of(world).load()
+    run(world)
+    monkeypatch.setattr(actions, "KNOWN", actions.KNOWN - {"commit-retention"})
+    with pytest.raises(UnsupportedVersionError, match="commit-retention"):
+        log_of(world).load()
+    with pytest.raises(UnsupportedVersionError, match="commit-retention"):
+        log_of(world).refresh(before)
+
+
+def test_a_floor_above_the_gc_floor_is_refused(world: World) -> None:
+    head = commits(world, 5)
+    with pytest.raises(CommitConflictError, match="above the gc floor"):
+        world.log.commit(head, "gc", lambda _: [LogFloor(3)])
+    _, after = world.log.commit(head, "gc", lambda _: [GcFloor(3), LogFloor(3)])
+    assert after.log_floor == 3
+
+
+# ---
+# Processes that stood still.
+
+
+def test_a_writer_that_stood_still_commits_on_the_newest_head(world: World) -> None:
+    stalled = commits(world, 12)
+    old_topic(world)
+    run(world)
+    commit, after = log_of(world).commit(stalled, "append", nothing)
+    assert commit is not None
+    assert commit.version == after.version == 55
+    assert log_of(world).load() == after
+
+
+def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: World, monkeypatch: Any) -> None:
+    stalled, log = commits(world, 12), log_of(world)
+    real, puts = world.storage.put_if_absent, []
+
+    def put(name: str, data: bytes, **options: Any) -> bytes:
+        if not puts:
+            monkeypatch.undo()
+            monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+            old_topic(world)
+            run(world)
+        puts.append(name)
+        return real(name, data, **options)
+
+    monkeypatch.setattr(world.storage, "put_if_absent", put)
+    commit, after = log.commit(stalled, "append", nothing)
+    assert commit is not None
+    assert (puts[0], commit.version) == (paths.commit_file(13), 55)
+    assert log_of(world).load() == after
+    # the next run takes away what was put in vain
+    assert 13 in versions(world)
+    run(world)
+    assert versions(world)[0] == 50
+
+
+def test_a_put_whose_reply_came_after_its_commit_was_deleted_is_unknown(world: World, monkeypatch: Any) -> None:
+    stalled, log = commits(world, 12), log_of(world)
+    real = world.storage.put_if_absent
+
+    def put(name: str, data: bytes, **options: Any) -> bytes:
+        monkeypatch.undo()
+        monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+        # the client sends it again, since no reply came
+        options.pop("put_time")
+        real(name, data, **options)
+        old_topic(world)
+        run(world)
+        return real(name, data, **options)
+
+    monkeypatch.setattr(world.storage, "put_if_absent", put)
+    with pytest.raises(CommitStateUnknownError, match="stood still"):
+        log.commit(stalled, "append", nothing)
+
+
+def test_a_reader_that_stood_still_reads_anew(world: World) -> None:
+    stalled = commits(world, 12)
+    topic = world.topic()
+    old_topic(world)
+    run(world)
+    assert log_of(world).refresh(stalled).version == 54
+    assert topic.refresh().version == 54
+    assert log_of(world).load(known=stalled).version == 54
+
+
+def test_a_reader_that_finds_the_commit_of_a_stalled_writer_does_not_believe_it(world: World) -> None:
+    if world.storage.is_local:
+        pytest.skip("a disk has no requests that are under way for long")
+    stalled = commits(world, 12)
+    attempt, after = log_of(world).commit(stalled, "append", nothing)
+    data = world.storage.read(paths.commit_file(13))
+    old_topic(world)
+    run(world)
+    # as a request does that was under way for a week
+    world.storage.put_if_absent(paths.commit_file(13), data)
+    for reader in (stalled, after):
+        assert log_of(world).refresh(reader).version == 55
+        assert log_of(world).load(known=reader).version == 55
+    assert attempt is not None
+
+
+def test_a_hint_that_leads_behind_the_floor_is_not_believed(world: World) -> None:
+    commits(world, 12)
+    hint = world.storage.read(paths.LAST_CHECKPOINT)
+    name = hint.decode()
+    old, commit = world.storage.read(name), world.storage.read(paths.commit_file(checkpoint.version_of(name) or 0))
+    old_topic(world)
+    run(world)
+    for file, data in ((paths.LAST_CHECKPOINT, hint), (name, old)):
+        world.storage.put(file, data)
+    assert log_of(world).load().version == 54
+    if not world.storage.is_local:
+        world.storage.put(paths.commit_file(checkpoint.version_of(name) or 0), commit)
+        assert log_of(world).load().version == 54
+
+
+def test_whoever_creates_a_topic_that_others_made_long_ago_is_told(world: World, monkeypatch: Any) -> None:
+    storage = world.storage.sibling("other")
+    assert storage is not None
+    other = World(storage)
+    storage = other.storage
+    storage.delete([file.name for file in storage.list(paths.COMMITS_DIR)])
+    log, real = log_of(other), storage.put_if_absent
+
+    def put(name: str, data: bytes, **options: Any) -> bytes:
+        if name.endswith(".json"):
+            monkeypatch.undo()
+            monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+            other.log.create(2, TopicConfig.parse({"file.delete.delay.ms": 1000}))
+            old_topic(other)
+            run(other)
+        return real(name, data, **options)
+
+    monkeypatch.setattr(storage, "put_if_absent", put)
+    with pytest.raises(TopicExistsError, match="exists already"):
+        log.create(1, TopicConfig())
+    assert log_of(other).load().version == 42
+
+
+# ---
+# Requests: none more on the common path.
+
+
+def test_commits_and_refreshes_of_a_process_that_goes_on_cost_no_more(memory_url: Address) -> None:
+    world = World(Storage(f"{memory_url.url}/clicks"))
+    log, snapshot = log_of(world), commits(world, 7)
+    for _ in range(3):
+        world.clock.now += WEEK_MS // 2 - 1
+        assert requests(world, lambda: log.refresh(snapshot)) == (1, 0, 0)
+    world.clock.now += WEEK_MS // 2 - 1
+    assert requests(world, lambda: log.commit(snapshot, "append", nothing)) == (0, 1, 0)
+
+
+def test_after_half_of_the_retention_a_look_costs_one_listing(memory_url: Address) -> None:
+    world = World(Storage(f"{memory_url.url}/clicks"))
+    log, snapshot = log_of(world), commits(world, 7)
+    world.clock.now += WEEK_MS // 2
+    assert requests(world, lambda: log.refresh(snapshot)) == (1, 0, 1)
+    assert requests(world, lambda: log.refresh(snapshot)) == (1, 0, 0)
+    world.clock.now += WEEK_MS // 2
+    assert requests(world, lambda: log.commit(snapshot, "append", nothing)) == (0, 1, 1)
+
+
+# ---
+# Deaths between the steps.
+
+
+class DiedError(Exception):
+    """The process died."""
+
+
+@contextmanager
+def steps(monkeypatch: pytest.MonkeyPatch, world: World, at: int) -> Iterator[None]:
+    """Have the storage die at its change number `at`, one of a delete's names being one change."""
+    left = [at]
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if left[0] == 0:
+                raise DiedError
+            left[0] -= 1
+            return real(*arguments, **options)
+
+        return call
+
+    delete = world.storage.delete
+
+    def delete_one_by_one(names: Any) -> None:
+        for name in names:
+            counted(delete)([name])
+
+    with monkeypatch.context() as patches:
+        patches.setattr(world.storage, "delete", delete_one_by_one)
+        patches.setattr(world.storage, "put", counted(world.storage.put))
+        patches.setattr(world.storage, "put_if_absent", counted(world.storage.put_if_absent))
+        yield
+
+
+def test_a_death_at_any_step_leaves_a_topic_that_is_whole_and_the_next_run_finishes(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = World(str(tmp_path / "past" / "clicks"))
+    before = old_topic(past, 25)
+    deaths = 0
+    for step in range(100):
+        world = World(str(tmp_path / str(step) / "clicks"), past=past)
+        has_died = True
+        with steps(monkeypatch, world, step), suppress(DiedError):
+            run(world)
+            has_died = False
+        after = log_of(world).load()
+        assert after.partitions == before.partitions
+        assert after.version >= before.version
+        there = versions(world)
+        if there[0] > 0:
+            assert there[0] <= after.log_floor, "nothing is deleted before its floor is committed"
+        assert there == list(range(there[0], after.version + 1)), "the oldest go first"
+        _, after = log_of(world).commit(after, "append", nothing)
+        assert list(verify_commits(world.storage, after)) == []
+        run(world)
+        assert versions(world)[0] == log_of(world).load().log_floor == 20
+        deaths += has_died
+        if not has_died:
+            break
+    assert deaths > 20
+
+
+def test_without_a_sound_checkpoint_no_commit_is_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    old_topic(world, 15)
+
+    def damaged(storage: Storage, snapshot: Snapshot, **_: Any) -> str:
+        raise ValueError("too large")
+
+    monkeypatch.setattr(checkpoint, "write", damaged)
+    for file in world.storage.list(paths.COMMITS_DIR):
+        if checkpoint.version_of(file.name) is not None:
+            world.storage.put(file.name, b"damaged")
+    run(world)
+    assert versions(world)[0] == 0
+    assert log_of(world).load().log_floor == 0
+
+
+def test_without_a_checkpoint_for_long_vacuum_writes_one(world: World) -> None:
+    log = world.log
+    snapshot = log.load()
+    for _ in range(30):
+        world.clock.now += HOUR_MS
+        _, snapshot = log.commit(snapshot, "append", nothing)
+    world.clock.now += WEEK_MS
+    log.commit(snapshot, "append", nothing)
+    run(world)
+    assert versions(world)[0] == log_of(world).load().log_floor == 30
+    assert log_of(world).load(version=30).version == 30
+
+
+def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(world: World) -> None:
+    old_topic(world)
+    run(world)
+    _, dropped = log_of(world).commit(log_of(world).load(), "drop", lambda _: [Drop()])
+    world.clock.now += 2 * WEEK_MS
+    run(world)
+    created = log_of(world).create(2, TopicConfig.parse({"file.delete.delay.ms": 1000}))
+    assert created.version > dropped.version
+    assert created.log_floor == 40
+    old_topic(world)
+    run(world)
+    after = log_of(world).load()
+    assert after.log_floor > dropped.version
+    assert versions(world)[0] == after.log_floor
+    assert after.topic_id == created.topic_id
+
+
+def test_after_a_year_there_is_what_a_week_makes(world: World) -> None:
+    if not world.storage.is_local:
+        pytest.skip("one store is enough for 52 weeks")
+    most = 0
+    for _ in range(52):
+        commits(world, 28, 6 * HOUR_MS)
+        run(world)
+        most = max(most, len(world.storage.list(paths.COMMITS_DIR)))
+    assert log_of(world).load().version > 52 * 28
+    # a week's commits, at most KEPT_EVERY more, and the checkpoints of these
+    assert most < 28 + 10 + 20
+    assert requests(world, log_of(world).load)[0] < 15
+
+
+def test_a_longer_retention_that_is_set_while_vacuum_looks_keeps_the_commits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_topic(world)
+    raise_floor = vacuum_module._raise_floor
+
+    def set_before(*arguments: Any) -> Snapshot:
+        log = log_of(world)
+        log.commit(log.load(), "config", lambda _: [SetConfig({"commit.retention.ms": "-1"})])
+        return raise_floor(*arguments)
+
+    monkeypatch.setattr(vacuum_module, "_raise_floor", set_before)
+    assert run(world).log_floor == 0
+    assert versions(world)[0] == 0
+
+
+def test_a_file_of_kafkas_that_old_commits_removed_goes_with_them(world: World) -> None:
+    stem, log = "0" * 20, log_of(world)
+    kafkas = segment(0, 0, stem=stem)
+    snapshot = log.commit(log.load(), "import", lambda _: [Add(kafkas)])[1]
+    log.commit(snapshot, "retention", lambda _: [SetLogStartOffset(0, kafkas.next_offset), Remove(0, stem)])
+    name = paths.segment_file(snapshot.name, 0, stem, ".log")
+    world.storage.put(name, b"a log")
+    old_topic(world)
+    assert run(world).log_floor > 2
+    assert not any(file.name == name for file in world.storage.list(name.rpartition("/")[0]))
+
+
+def test_on_a_network_disk_a_commit_that_was_deleted_with_its_age_is_not_made_again(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_files, "known_local_disk", lambda root: False)
+    storage = Storage(str(tmp_path / "clicks"))
+
+    def a_log() -> CommitLog:
+        return CommitLog(storage, clock=now_ms, random=Random(1), writer="a test")
+
+    a_log().create(1, TopicConfig())
+    stalled, plans = a_log(), list[int]()
+    head, is_newest = stalled.load(), SnapshotLoader.is_newest
+
+    def after_a_week(self: SnapshotLoader, base: Snapshot, version: int) -> bool:
+        if not plans:
+            plans.append(version)
+            after = a_log().load()
+            for _ in range(4):
+                _, after = a_log().commit(after, "append", nothing)
+            raised = [GcFloor(version + 3), LogFloor(version + 3)]
+            checkpoint.write(storage, a_log().commit(after, "gc", lambda _: raised)[1])
+            storage.delete([paths.commit_file(each) for each in range(version + 3)])
+            monkeypatch.setattr(Storage, "now_ms", lambda self, folder: now_ms() + 2 * WEEK_MS)
+        return is_newest(self, base, version)
+
+    monkeypatch.setattr(SnapshotLoader, "is_newest", after_a_week)
+    with pytest.raises(CommitStateUnknownError, match="stood still"):
+        stalled.commit(head, "append", nothing)

@@ -1,0 +1,121 @@
+"""Merges that fail: what is told, what is merged all the same, and that nothing is left of the others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from conftest import Address
+from small_segments import topic_of
+from topics import files
+
+import distlog
+from distlog.core.errors import StorageError
+from distlog.core.reading import pipeline
+from distlog.core.segments import segment_writer
+from distlog.core.storage import object_store as object_writer
+from distlog.core.topics.topic import Topic
+
+
+def spoil(topic: Topic, partition: int, index: int) -> None:
+    """Change a byte of a record in the partition's segment of that number."""
+    log = topic.reader.part(topic.snapshot.partitions[partition].segments[index])
+    data = bytearray(topic.storage.read(log.name))
+    data[log.begin + 70] ^= 1
+    topic.storage.put(log.name, data)
+
+
+def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 4)
+    spoil(topic, 0, 1)
+    before, end = topic.scan(partitions=[1]).to_table(), topic.end_offsets()[0]
+    report = topic.compact()
+    assert not report.ok
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [4, 1]
+    assert topic.scan(partitions=[1]).to_table() == before
+    facts = report.to_dict()
+    assert (facts["ok"], facts["segments_before"], facts["segments_after"]) == (False, 4, 1)
+    (failed,) = facts["failed"]
+    assert (failed["partition"], failed["base_offset"], failed["next_offset"]) == (0, 0, end)
+    assert "fails its checksum" in failed["reason"]
+    assert (facts["backlog"], facts["most_segments"]) == (4, 4)
+    assert "4 segments left to merge" in str(report)
+    text = f"merged 4 segments into 1, .*; cannot merge offsets 0 to {end} of partition 0: .*fails its checksum"
+    assert re.match(text, str(report))
+
+
+def test_a_merge_of_which_every_group_fails_commits_nothing(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 4)
+    spoil(topic, 0, 1)
+    spoil(topic, 1, 3)
+    version = topic.version
+    assert [one.partition for one in topic.compact().failed] == [0, 1]
+    assert topic.refresh().version == version
+
+
+def large_topic(address: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """A topic of three segments that are streamed to where they are merged, of which the last is corrupt."""
+    topic = distlog.create(address.url, config={"retention.ms": -1}, storage_options=address.options)
+    for number in range(3):
+        topic.append([{"value": bytes([number]) * 25_000}])
+    spoil(topic, 0, 2)
+    monkeypatch.setattr(segment_writer, "HELD_BYTES", 1000)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
+    monkeypatch.setattr(object_writer, "PART_BYTES", 10_000)
+    monkeypatch.setattr(object_writer, "SINGLE_PUT_BYTES", 20_000)
+    return topic
+
+
+def test_a_merge_that_fails_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
+    before, opened = files(topic.storage), os.listdir("/proc/self/fd")
+    assert not topic.compact().ok
+    assert files(topic.storage) == before
+    assert len(os.listdir("/proc/self/fd")) == len(opened)
+
+
+def test_what_a_merge_cannot_write_to_the_end_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
+    spoil(topic, 0, 2)  # as it was
+    before = files(topic.storage)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        topic.compact()
+    monkeypatch.undo()
+    assert files(topic.storage) == before
+
+
+@pytest.mark.s3
+def test_a_merge_that_fails_leaves_no_upload(s3_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = large_topic(s3_url, monkeypatch)
+    before, begun = files(topic.storage), []
+    make = object_writer.MultipartUpload.__init__
+    monkeypatch.setattr(object_writer.MultipartUpload, "__init__", lambda *given: begun.append(make(*given)))
+    assert not topic.compact().ok
+    assert begun
+    assert files(topic.storage) == before
+    assert uploads(s3_url) == []
+
+
+def uploads(address: Address) -> list[str]:
+    """The keys of the uploads below an address that were begun and not ended."""
+    bucket, _, folder = address.url.removeprefix("s3://").partition("/")
+    client = boto3.client(
+        "s3",
+        endpoint_url=address.options["endpoint_url"],
+        aws_access_key_id=address.options["key"],
+        aws_secret_access_key=address.options["secret"],
+        region_name="us-east-1",
+    )
+    found = client.list_multipart_uploads(Bucket=bucket, Prefix=folder)
+    return [upload["Key"] for upload in found.get("Uploads", [])]

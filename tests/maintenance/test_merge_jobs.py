@@ -1,0 +1,146 @@
+"""A merge reads neighbouring parts at once, and writes the small segments of many partitions as one bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bundled import bundles, changed, rows, segments
+from conftest import Address
+from histories import segment
+from topics import contents, topic_on
+
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.errors import StorageError
+from distlog.core.maintenance import merge
+from distlog.core.maintenance.group_rewrite import SegmentGroup
+from distlog.core.maintenance.merge import JOB_BYTES, JOB_SEGMENTS, jobs
+from distlog.core.segments.segment_writer import LARGEST_PART
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+PARTITIONS = 20
+
+
+def bundled_topic(storage: Storage, appends: int, size: int = 1, partitions: int = PARTITIONS) -> Topic:
+    topic = topic_on(storage, partitions)
+    for first in range(appends):
+        topic.append(rows(partitions, 1, first, size))
+    return topic
+
+
+def group(partition: int, log_bytes: int, count: int = 2) -> SegmentGroup:
+    """A group of `count` segments."""
+    sizes = [log_bytes // count] * (count - 1)
+    sizes.append(log_bytes - sum(sizes))
+    made = [segment(partition, 10 * number, log_bytes=size) for number, size in enumerate(sizes)]
+    return SegmentGroup(SegmentTable.of(made))
+
+
+def packed(*groups: SegmentGroup) -> list[list[int]]:
+    """The partitions of each job."""
+    return [[one.partition for one in job.groups] for job in jobs(groups)]
+
+
+def test_small_groups_share_a_job_and_a_large_one_has_its_own() -> None:
+    assert packed(group(0, 10), group(1, LARGEST_PART + 1), group(2, LARGEST_PART)) == [[1], [0, 2]]
+
+
+def test_a_job_has_no_more_bytes_than_a_put_takes_and_no_more_segments_than_memory_does() -> None:
+    third = JOB_BYTES // 3
+    assert packed(*(group(number, third) for number in range(7))) == [[0, 1, 2], [3, 4, 5], [6]]
+    many = group(0, JOB_SEGMENTS, JOB_SEGMENTS - 2)
+    assert packed(many, group(1, 10), group(2, 10)) == [[0, 1], [2]]
+
+
+def test_the_groups_of_one_partition_are_in_different_jobs() -> None:
+    """A bundle has one segment of a partition."""
+    assert packed(group(0, 10), group(0, 10), group(1, 10), group(1, 10), group(2, 10)) == [[0, 1, 2], [0, 1]]
+
+
+@pytest.mark.s3
+def test_a_merge_takes_a_get_for_each_bundle_and_a_put_for_all_partitions(s3_url: Address) -> None:
+    topic = bundled_topic(Storage(*s3_url).child("t"), 5)
+    before, gets, puts = contents(topic), topic.storage.counters.gets, topic.storage.counters.puts
+    topic.compact()
+    # two looks for a newer commit
+    assert (topic.storage.counters.gets - gets, topic.storage.counters.puts - puts) == (5 + 2, 1 + 1)
+    assert len({one.stem for one in segments(topic)}) == 1
+    assert len(segments(topic)) == PARTITIONS
+    assert contents(topic) == before
+    assert topic.verify().ok
+
+
+def test_merged_bundles_are_merged_again_until_their_parts_are_large(tmp_path: Path) -> None:
+    topic = bundled_topic(Storage(str(tmp_path / "t")), 0, partitions=3)
+    for round_ in range(4):
+        for first in range(3):
+            topic.append(rows(3, 1, 3 * round_ + first, size=900_000))
+        topic.compact()
+        assert topic.verify().ok
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1, 1]
+    # 12 records of 900 kB are more than a part may have
+    assert {one.is_bundled for one in segments(topic)} == {False}
+    assert {len(found) for found in contents(topic).values()} == {12}
+
+
+def flip(data: bytearray, position: int) -> None:
+    data[position] ^= 1
+
+
+#: A byte of a value, and one of the leader epoch, which only the checksum of the whole log covers.
+@pytest.mark.parametrize("position", [70, 12])
+def test_a_damaged_part_stops_its_own_partition_and_the_others_share_a_bundle(tmp_path: Path, position: int) -> None:
+    topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
+    hurt, before = topic.snapshot.partitions[7].segments[1], contents(topic)
+    changed(topic.storage, topic.reader.name(hurt), lambda data: flip(data, hurt.log_position + position))
+    report = topic.compact()
+    assert [one.partition for one in report.failed] == [7]
+    assert len({one.stem for one in segments(topic) if one.partition != 7}) == 1
+    scanned = topic.scan(partitions=[number for number in range(PARTITIONS) if number != 7])
+    assert scanned.count() == sum(map(len, before.values())) - 3
+
+
+def test_a_merge_that_cannot_write_its_bundle_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
+    before, version = contents(topic), topic.version
+    monkeypatch.setattr(Storage, "put", lambda *given: (_ for _ in ()).throw(StorageError("full")))
+    with pytest.raises(StorageError, match="full"):
+        topic.compact()
+    monkeypatch.undo()
+    assert topic.refresh().version == version
+    assert contents(topic) == before
+    assert len(bundles(topic.storage)) == 3
+
+
+def test_groups_larger_than_a_part_are_streamed_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
+    monkeypatch.setattr(merge, "LARGEST_PART", 10)
+    topic.compact()
+    assert {one.is_bundled for one in segments(topic)} == {False}
+    assert {len(found) for found in contents(topic).values()} == {3}
+
+
+def test_a_merge_that_ends_before_its_commit_leaves_a_bundle_for_vacuum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
+    topic.alter_config({"file.delete.delay.ms": 0})
+    before, kept = contents(topic), set(bundles(topic.storage))
+    with monkeypatch.context() as patches:
+        patches.setattr(CommitLog, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            topic.compact()
+    assert len(set(bundles(topic.storage)) - kept) == 1
+    topic.append(rows(PARTITIONS, 1, 3))
+    topic.vacuum()
+    topic.append(rows(PARTITIONS, 1, 4))
+    topic.vacuum()
+    assert set(bundles(topic.storage)) >= kept
+    assert len(bundles(topic.storage)) == len(kept) + 2
+    assert {len(found) for found in contents(topic).values()} == {5}
+    assert {number: found[:3] for number, found in contents(topic).items()} == before
+    assert topic.verify().ok

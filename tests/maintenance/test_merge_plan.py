@@ -1,0 +1,163 @@
+"""Which segments are merged: what the definition says, found in one pass; and how often a record is copied."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import histories
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.commits import segment_table
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.transaction_table import NO_TRANSACTIONS
+from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.maintenance.merge import plan_merge
+
+SEGMENT_BYTES = 1000
+SEGMENT_MS = 50
+
+
+def segment(number: int, base: int, size: int, time: int = -1, offsets: int = 1, **changes: Any) -> SegmentInfo:
+    """A segment of `offsets` offsets and `size` bytes, with its number as its stem."""
+    times = {"first_timestamp": time, "max_timestamp": time, "offset_of_max_timestamp": base if time >= 0 else -1}
+    stem = f"{number:020d}"
+    facts = {"stem": stem, "log_bytes": size, "record_count": 1, "created_ms": 100, **times, **changes}
+    return histories.segment(0, base, offsets, **facts)
+
+
+def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> Snapshot:
+    """A topic of one partition."""
+    config = TopicConfig.parse({"internal.segment.bytes": SEGMENT_BYTES, "segment.ms": SEGMENT_MS})
+    end = segments[-1].next_offset if segments else log_start_offset
+    state = PartitionState(log_start_offset, end, SegmentTable.of(segments))
+    return Snapshot(
+        version=1,
+        commit_id="",
+        topic_id="",
+        name="t",
+        timestamp_ms=0,
+        config=config,
+        partitions=(state,),
+        transactions=NO_TRANSACTIONS,
+        pins={},
+    )
+
+
+def planned(snapshot: Snapshot) -> list[list[int]]:
+    """The numbers of the segments in each group."""
+    return [[int(segment.stem) for segment in group.segments] for group in plan_merge(snapshot)]
+
+
+def defined(segments: Sequence[SegmentInfo], log_start_offset: int) -> list[list[int]]:
+    """The same, as it is defined: each group is looked at as a whole whenever it grows."""
+    groups: list[list[SegmentInfo]] = [[]]
+    for one in (one for one in segments if one.next_offset > log_start_offset):
+        if one.log_bytes >= SEGMENT_BYTES:
+            groups.append([])
+        elif groups[-1] and not fit([*groups[-1], one]):
+            groups.append([one])
+        else:
+            groups[-1].append(one)
+    return [[int(one.stem) for one in part] for group in groups for part in worth(group)]
+
+
+def worth(group: list[SegmentInfo]) -> list[list[SegmentInfo]]:
+    """The group, or where one of it is more than half of it, what is worth it before and behind that one."""
+    sizes = [one.log_bytes for one in group]
+    if len(sizes) < 2:
+        return []
+    if 2 * max(sizes) <= sum(sizes):
+        return [group]
+    middle = sizes.index(max(sizes))
+    return worth(group[:middle]) + worth(group[middle + 1 :])
+
+
+def fit(group: Sequence[SegmentInfo]) -> bool:
+    """Whether one segment can hold them."""
+    newest = [one.max_timestamp if one.max_timestamp >= 0 else one.created_ms for one in group]
+    begin = group[0].first_timestamp if group[0].first_timestamp >= 0 else newest[0]
+    return (
+        sum(one.log_bytes for one in group) <= SEGMENT_BYTES
+        and group[-1].next_offset - group[0].base_offset <= MAX_INT
+        and max(newest) - begin <= SEGMENT_MS
+    )
+
+
+@st.composite
+def any_segments(draw: st.DrawFn) -> list[SegmentInfo]:
+    """Segments of any sizes and times, some far apart."""
+    made: list[SegmentInfo] = []
+    base = 0
+    for number in range(draw(st.integers(0, 40))):
+        size = draw(st.sampled_from([0, 1, 1, 10, 100, 400, SEGMENT_BYTES - 1, SEGMENT_BYTES, SEGMENT_BYTES + 1]))
+        time = draw(st.sampled_from([-1, 0, 1, 49, 50, 51, 100, 200]))
+        offsets = draw(st.sampled_from([1, 1, 1, 5, MAX_INT - 1, MAX_INT]))
+        made.append(segment(number, base, size, time, offsets))
+        base += offsets + draw(st.sampled_from([0, 0, 3]))
+    return made
+
+
+@given(any_segments(), st.integers(0, 40))
+def test_the_groups_are_those_of_the_definition(segments: list[SegmentInfo], start: int) -> None:
+    assert planned(snapshot_of(segments, start)) == defined(segments, start)
+
+
+def test_each_segment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(TopicConfig, "segment_size", property(lambda config: looks.append(1) or SEGMENT_BYTES))
+    segments = [segment(number, number, 1) for number in range(10_000)]
+    assert [len(group) for group in planned(snapshot_of(segments))] == [SEGMENT_BYTES] * 10
+    assert len(segments) <= len(looks) <= 2 * len(segments), "its size by itself, and that of the group with it"
+
+
+@pytest.mark.parametrize("recent", [0, 30, 100])
+def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
+    monkeypatch: pytest.MonkeyPatch, recent: int
+) -> None:
+    segments = [segment(number, number, 1) for number in range(100)]
+    table = SegmentTable.of(segments[: 100 - recent]).appended(segments[100 - recent :])
+    whole = snapshot_of(segments)
+    snapshot = replace(whole, partitions=(replace(whole.partitions[0], segments=table),))
+    monkeypatch.setattr(segment_table, "to_segments", lambda made: pytest.fail("_to_segments"))
+    monkeypatch.setattr(segment_table, "to_columns", lambda made: pytest.fail("_to_columns"))
+    (group,) = plan_merge(snapshot)
+    assert (len(group.segments), group.log_bytes, group.records) == (100, 100, 100)
+    monkeypatch.undo()
+    assert list(pickle.loads(pickle.dumps(group)).segments) == segments
+    assert group.stems == [one.stem for one in segments]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_record_is_copied_as_often_as_the_logarithm_of_its_segments_growth(seed: int) -> None:
+    """Segments arrive, and after each the planner may merge, as often as it wants."""
+    source = random.Random(seed)
+    live: list[tuple[SegmentInfo, list[int]]] = []
+    copies: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    for number in range(600):
+        size = source.choice([1, 1, 2, 5, 30])
+        live.append((segment(number, number, size), [number]))
+        copies[number], sizes[number] = 0, size
+        for group in planned(snapshot_of([one for one, _ in live])):
+            parts = [(one, members) for one, members in live if int(one.stem) in group]
+            members = [number for _, members in parts for number in members]
+            for member in members:
+                copies[member] += 1
+            first, last = parts[0][0], parts[-1][0]
+            total = sum(one.log_bytes for one, _ in parts)
+            made = segment(int(first.stem), first.base_offset, total, -1, last.next_offset - first.base_offset)
+            place = live.index(parts[0])
+            live[place : place + len(parts)] = [(made, members)]
+    for one, members in live:
+        for member in members:
+            assert copies[member] <= math.log2(one.log_bytes / sizes[member]) + 1
+    assert len(live) < 60

@@ -1,0 +1,125 @@
+"""Merging segments with transactions: what was aborted stays hidden, and what is undecided stays undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from committed_batches import Gateway
+from conftest import Address
+from hypothesis import given
+from hypothesis import strategies as st
+from partition_logs import Process, append, new_topic
+from transacting import Sender, seen
+
+import distlog
+from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def gateway(memory_url: Address) -> Iterator[Gateway]:
+    # markers have times, and the records none
+    distlog.create(f"{memory_url.url}/clicks", 2, config={"segment.ms": 1 << 50, "retention.ms": -1})
+    opened = Gateway(memory_url)
+    yield opened
+    opened.close()
+
+
+def views(topic: Topic) -> tuple[object, ...]:
+    """What readers see: all values and the committed ones, and how far the committed ones go."""
+    snapshot = topic.refresh().snapshot
+    stable = [last_stable_offset(topic.reader, state) for state in snapshot.partitions]
+    return seen(topic, "read_uncommitted"), seen(topic), stable, topic.end_offsets()
+
+
+def segments(topic: Topic) -> list[int]:
+    """How many segments each partition has."""
+    return [len(state.segments) for state in topic.refresh().snapshot.partitions]
+
+
+def test_commits_with_transactions_are_merged_and_read_as_before(gateway: Gateway) -> None:
+    topic = gateway.topic()
+    for producer in range(1, 7):
+        for number in (0, 1):
+            gateway.send(producer, b"%d" % producer, number)
+            gateway.end(producer, number, is_committed=producer % 3 != 0)
+    before = views(topic)
+    assert topic.compact().ok
+    assert segments(topic) == [1, 1]
+    assert views(topic) == views(distlog.open(topic.url)) == before
+    assert seen(topic)[1] == [b"1", b"2", b"4", b"5"]
+    assert topic.verify().ok
+    topic.alter_config({"file.delete.delay.ms": 0})
+    topic.vacuum()
+    assert views(topic) == before
+
+
+def test_a_transaction_that_is_open_in_merged_segments_is_undecided_until_its_end(gateway: Gateway) -> None:
+    topic = gateway.topic()
+    gateway.send(1, b"decided")
+    gateway.end(1, is_committed=True)
+    gateway.send(2, b"open")
+    topic.append([{"value": b"plain"}], partition=0)
+    assert topic.compact().ok
+    assert segments(topic)[0] == 1
+    assert seen(topic)[0] == [b"decided"]
+    gateway.end(2, is_committed=False)
+    assert seen(topic)[0] == [b"decided", b"plain"]
+    for producer in range(3, 8):
+        gateway.send(producer, b"more")
+        gateway.end(producer, is_committed=True)
+    assert topic.compact().ok
+    assert segments(topic)[0] == 1
+    assert seen(topic)[0] == [b"decided", b"plain", *[b"more"] * 5]
+
+
+def test_segments_whose_transactions_cannot_be_read_stay_as_they_are(gateway: Gateway) -> None:
+    topic = gateway.topic()
+    for number in (0, 1):
+        for producer in (1, 2, 3):
+            gateway.send(producer, b"hidden", number)
+            gateway.end(producer, number, is_committed=False)
+    folder = Storage(topic.url).child("clicks-1")
+    name = next(file.name for file in folder.list() if file.name.endswith(".txnindex"))
+    folder.put(name, bytes(34))
+    (failed,) = topic.compact().to_dict()["failed"]
+    assert failed["partition"] == 1
+    assert name in failed["reason"]
+    assert segments(topic) == [1, 6]
+    assert seen(topic, "read_uncommitted") == {0: [b"hidden"] * 3, 1: [b"hidden"] * 3}
+
+
+STEPS = st.lists(st.sampled_from(["send", "other", "plain", "commit", "abort", "roll", "bulk", "merge"]), max_size=30)
+
+
+@given(STEPS)
+def test_readers_see_the_same_after_any_merge(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
+    folder = new_topic(tmp_path_factory.mktemp("merged") / "events", 2, retention_ms=-1)
+    process = Process(folder)
+    senders = [Sender(process, "payments").begin(), Sender(process, "refunds").begin()]
+    for number, step in enumerate([*steps, "merge"]):
+        value, topic = b"%d" % number, process.topic()
+        match step:
+            case "send" | "other":
+                for partition in (0, 1):
+                    senders[step == "other"].send(partition, value)
+            case "plain":
+                append(process[number % 2], value)
+            case "bulk":
+                topic.append([{"value": value}] * 2, partition=number % 2)
+            case "commit" | "abort":
+                sender = senders[number % 2]
+                sender.commit() if step == "commit" else sender.abort()
+                sender.begin()
+            case "roll":
+                process[0].roll()
+                process[1].roll()
+            case "merge":
+                before = views(topic)
+                assert topic.compact().ok
+                assert views(Process(folder).topic()) == before
+                assert topic.refresh().verify().ok
+    for sender in senders:
+        sender.abort()

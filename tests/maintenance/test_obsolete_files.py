@@ -1,0 +1,204 @@
+"""What vacuum deletes beside segments: checkpoints that no load begins with, and what torn puts left on a disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Address
+from histories import former_file
+from store_clock import TimedStorage
+from topics import NOW, Clock, topic_on, values
+
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Pin
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import StorageError
+from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+TORN = f".{'0a' * 16}.tmp"
+DELAY = 2 * LONGEST_PUT_MS
+
+
+def topic_of_versions(storage: Storage, count: int, clock: Clock | None = None) -> Topic:
+    """A topic with a checkpoint of every version, one a second, of which all but the last are too old to be kept."""
+    clock = clock or Clock()
+    timed = TimedStorage(storage, clock)
+    topic = topic_on(timed, 1, {"file.delete.delay.ms": 1000}, clock, checkpoint_commits=1)
+    for number in range(1, count):
+        clock.now_ms += 1000
+        topic.append(values([number]))
+    return topic
+
+
+def checkpoints(topic: Topic) -> list[int]:
+    names = (file.name for file in topic.storage.list("_commits"))
+    return sorted(version for name in names if (version := checkpoint.version_of(name)) is not None)
+
+
+def damage_checkpoint(topic: Topic, version: int) -> None:
+    (name,) = (file.name for file in topic.storage.list("_commits") if checkpoint.version_of(file.name) == version)
+    topic.storage.put(name, b"x" * 100)
+
+
+def gets_to_open(topic: Topic, version: int) -> int:
+    """How many files are read to open a version."""
+    before = topic.storage.counters.gets
+    assert topic.log.load(version=version).version == version
+    return topic.storage.counters.gets - before
+
+
+def test_checkpoints_stay_that_a_load_of_a_kept_version_begins_with(storage_url: Address) -> None:
+    topic = topic_of_versions(Storage(f"{storage_url.url}/log", storage_url.options), 9)
+    assert checkpoints(topic) == [*range(1, 9)]
+    would = topic.vacuum(dry_run=True)
+    assert (would.gc_floor, {checkpoint.version_of(file.name) for file in would.files}) == (7, {*range(1, 6)})
+    topic.vacuum()
+    assert checkpoints(topic) == [6, 7, 8, 9]
+    assert all(topic.log.load(version=version).version == version for version in range(10))
+
+
+def test_there_is_always_one_to_fall_back_on(tmp_path: Path) -> None:
+    clock = Clock()
+    topic = topic_of_versions(Storage(tmp_path / "log"), 30, clock)
+    clock.now_ms += 10_000
+    for _ in range(3):
+        topic.vacuum()
+        clock.now_ms += 10_000
+    before, newest = checkpoints(topic)[-2:]
+    assert checkpoints(topic)[:-2] == [before - 1]
+    damage_checkpoint(topic, newest)
+    assert gets_to_open(topic, newest) < 10
+    assert topic.log.load().version == topic.version
+
+
+def test_checkpoints_in_parquet_of_an_older_library_go_with_the_versions_before_the_floor(tmp_path: Path) -> None:
+    topic = topic_of_versions(Storage(tmp_path / "log"), 9)
+    for version in (2, 6, 7, 9):
+        topic.storage.put(former_file(version), b"PAR1")
+    floor = topic.vacuum().gc_floor
+    assert 2 < floor < 9
+    names = {file.name for file in topic.storage.list("_commits") if file.name.endswith(".parquet")}
+    assert names == {former_file(version) for version in (6, 7, 9) if version >= floor}
+    assert checkpoints(topic) == [6, 7, 8, 9]
+    assert topic.verify().ok
+
+
+def test_a_pinned_version_keeps_the_checkpoints_that_open_it(tmp_path: Path) -> None:
+    clock = Clock()
+    topic = topic_of_versions(Storage(tmp_path / "log"), 10, clock)
+    topic.log.commit(topic.snapshot, "config", lambda _: [Pin("report", 5, MAX_LONG)])
+    clock.now_ms += 10_000
+    topic.refresh().vacuum()
+    assert checkpoints(topic)[:2] == [4, 5]
+    cost = gets_to_open(topic, 5)
+    damage_checkpoint(topic, 5)
+    assert gets_to_open(topic, 5) < 10
+    assert cost < gets_to_open(topic, 3)
+
+
+def test_verify_does_not_mind_a_checkpoint_that_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_of_versions(Storage(tmp_path / "log"), 4)
+    read = checkpoint.read
+
+    def read_late(storage: Storage, name: str) -> object:
+        storage.delete([name])
+        return read(storage, name)
+
+    monkeypatch.setattr(checkpoint, "read", read_late)
+    assert topic.verify().ok
+
+
+def leave(folder: Path, name: str, age_ms: int, now_ms: int) -> Path:
+    """A file that was last written `age_ms` ago."""
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"half a file")
+    os.utime(path, ns=((now_ms - age_ms) * 1_000_000,) * 2)
+    return path
+
+
+def topic_with_delay(folder: Path, delay_ms: int) -> tuple[Topic, Clock]:
+    """A topic with a version that is older than the delay."""
+    clock = Clock()
+    topic = topic_on(TimedStorage(Storage(folder), clock), 1, {"file.delete.delay.ms": delay_ms}, clock)
+    topic.append(values([1]))
+    clock.now_ms += 10 * DELAY
+    return topic, clock
+
+
+@pytest.mark.parametrize("folder", ["_commits", "log-0"])
+def test_what_a_torn_put_left_goes_after_the_delay(tmp_path: Path, folder: str) -> None:
+    topic, clock = topic_with_delay(tmp_path / "log", DELAY)
+    torn = leave(tmp_path / "log" / folder, TORN, DELAY, clock.now_ms)
+    assert topic.vacuum().files == ()
+    clock.now_ms += 1
+    assert [file.name for file in topic.vacuum(dry_run=True).files] == [f"{folder}/{TORN}"]
+    assert torn.exists()
+    assert topic.vacuum().bytes == len(b"half a file")
+    assert not torn.exists()
+    assert topic.verify().ok
+
+
+def test_a_put_that_may_be_under_way_is_left_alone_however_short_the_delay(tmp_path: Path) -> None:
+    topic, clock = topic_with_delay(tmp_path / "log", 0)
+    torn = leave(tmp_path / "log" / "_commits", TORN, LONGEST_PUT_MS, clock.now_ms)
+    topic.vacuum()
+    assert torn.exists()
+    clock.now_ms += 1
+    topic.vacuum()
+    assert not torn.exists()
+
+
+def test_no_other_file_is_taken_for_a_torn_put(tmp_path: Path) -> None:
+    topic, clock = topic_with_delay(tmp_path / "log", 0)
+    names = (f"_commits/{'0a' * 16}.tmp", "log-0/.notes.tmp", f"log-0/{TORN}.txt", f"other-0/{TORN}")
+    left = [leave(tmp_path / "log", name, 10 * DELAY, clock.now_ms) for name in names]
+    topic.vacuum()
+    assert all(path.exists() for path in left)
+
+
+def test_a_put_whose_temporary_file_was_deleted_fails_and_puts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(tmp_path)
+
+    def deleted_before(call: Callable[[str, str], None]) -> Callable[[str, str], None]:
+        def name_it(temporary: str, name: str) -> None:
+            os.unlink(temporary)
+            call(temporary, name)
+
+        return name_it
+
+    monkeypatch.setattr(os, "link", deleted_before(os.link))
+    monkeypatch.setattr(os, "replace", deleted_before(os.replace))
+    with pytest.raises(StorageError):
+        storage.put_if_absent("commit", b"mine")
+    with pytest.raises(StorageError):
+        storage.put("index", b"mine")
+    assert storage.list() == []
+
+
+def test_a_slow_append_loses_time_and_never_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. An append writes its commit's temporary file. 2. A day passes, vacuum. 3. It fails. 4. Again: there."""
+    topic, clock = topic_with_delay(tmp_path / "log", DELAY)
+    topic.vacuum()
+    link = os.link
+
+    def link_late(temporary: str, name: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        os.utime(temporary, ns=(NOW * 1_000_000,) * 2)
+        topic_on(TimedStorage(Storage(tmp_path / "log"), clock), clock=clock).vacuum()
+        link(temporary, name)
+
+    monkeypatch.setattr(os, "link", link_late)
+    with pytest.raises(StorageError):
+        topic.append(values([2]))
+    topic.refresh().append(values([2]))
+    assert topic.scan().to_table()["value"].to_pylist() == [b"v1", b"v2"]

@@ -1,0 +1,213 @@
+"""Index rebuild: what is wrong is named and made again byte for byte, what is right is left alone."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from conftest import Address
+from rebuilding import (
+    SUFFIXES,
+    contents,
+    damage,
+    found,
+    name_of,
+    rebuilt,
+    segments_of,
+    topic_at,
+    written_files,
+)
+
+import distlog
+from distlog import Topic
+from distlog.core.commits.actions import Add, Remove
+from distlog.core.maintenance.rebuild import commit_facts, rebuild_segment, rebuild_segments
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return topic_at(tmp_path)
+
+
+def test_what_is_right_is_left_alone(topic: Topic, tmp_path: Path) -> None:
+    before = written_files(tmp_path)
+    report = rebuilt(topic)
+    assert found(report) == ["fine fine"] * 2
+    assert report.ok
+    assert written_files(tmp_path) == before
+    assert topic.version == 2
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["missing", "truncated", "corrupted", "too long", "stale"])
+def test_each_damage_is_named_and_undone_byte_for_byte(topic: Topic, suffix: str, kind: str) -> None:
+    before = contents(topic)
+    damage(topic, suffix, kind)
+    report = rebuilt(topic)
+    assert report.segments[0].found[suffix] == ("corrupted" if kind == "too long" else kind)
+    assert found(report)[1] == "fine fine"
+    assert contents(topic) == before
+    assert report.ok
+    assert topic.version == 2, "sizes did not change, so there is nothing to commit"
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_changed_byte_is_missed(topic: Topic, suffix: str) -> None:
+    right = contents(topic)
+    name = name_of(topic, suffix)
+    assert len(right[name]) >= 9 * 8
+    for position in range(len(right[name])):
+        data = bytearray(right[name])
+        data[position] ^= 1 << position % 8
+        topic.storage.put(name, data)
+        made = rebuild_segment(topic.reader, segments_of(topic)[0], topic.config)
+        assert made.found[suffix] in ("corrupted", "stale")
+        assert made.files == {suffix: right[name]}
+
+
+def test_an_index_of_another_interval_is_right_unless_forced(topic: Topic) -> None:
+    wide = contents(topic)
+    topic.alter_config({"index.interval.bytes": 0})
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+    assert contents(topic) == wide
+    before = topic.scan().to_table()
+    report = rebuilt(topic, force=True)
+    assert len(report.rebuilt) == 2
+    narrow = contents(topic)
+    assert all(len(narrow[name]) > len(wide[name]) for name in wide)
+    newest = topic.log.history(1)[0]
+    assert newest.operation == "rebuild"
+    assert [type(action) for action in newest.actions] == [Remove, Add, Remove, Add]
+    for segment in segments_of(distlog.open(topic.url)):
+        assert segment.offset_index_bytes == len(narrow[topic.reader.name(segment, ".index")])
+        assert segment.time_index_bytes == len(narrow[topic.reader.name(segment, ".timeindex")])
+    assert distlog.open(topic.url).scan().to_table() == before
+    topic.alter_config({"index.interval.bytes": 300})
+    rebuilt(topic, force=True)
+    assert contents(topic) == wide
+    assert not rebuilt(topic, force=True).rebuilt
+
+
+def test_an_index_that_becomes_empty_is_forgotten(topic: Topic) -> None:
+    topic.alter_config({"index.interval.bytes": 100_000})
+    rebuilt(topic, force=True)
+    assert [segment.offset_index_bytes for segment in segments_of(topic)] == [0, 0]
+    assert [segment.time_index_bytes for segment in segments_of(topic)] == [12, 12]
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+
+
+def test_an_index_that_no_commit_knows_is_made(topic: Topic) -> None:
+    before = segments_of(topic)
+    topic.alter_config({"index.interval.bytes": 100_000})
+    rebuilt(topic, force=True)
+    topic.alter_config({"index.interval.bytes": 300})
+    assert found(rebuilt(topic)) == ["missing fine"] * 2
+    assert [segment.offset_index_bytes for segment in segments_of(topic)] == [
+        segment.offset_index_bytes for segment in before
+    ]
+
+
+def test_a_crash_between_the_files_and_the_commit_is_repaired(topic: Topic) -> None:
+    wide = contents(topic)
+    topic.alter_config({"index.interval.bytes": 0})
+    list(rebuild_segments(topic.handle, topic.snapshot, force=True))
+    topic.alter_config({"index.interval.bytes": 300})
+    assert found(rebuilt(topic)) == ["corrupted corrupted"] * 2
+    assert contents(topic) == wide
+
+
+def test_a_damaged_log_is_reported_and_the_other_segments_go_on(topic: Topic) -> None:
+    before = contents(topic)
+    log = name_of(topic, ".log")
+    data = bytearray(topic.storage.read(log))
+    data[300] ^= 1
+    topic.storage.put(log, data)
+    damage(topic, ".index", "missing")
+    second = name_of(topic, ".timeindex", 1)
+    topic.storage.delete([second])
+    report = rebuilt(topic)
+    assert not report.ok
+    assert "checksum" in (report.segments[0].error or "")
+    assert log in (report.segments[0].error or "")
+    assert found(report) == ["missing fine", "fine missing"]
+    assert topic.storage.read(second) == before[second]
+    assert topic.storage.read(log) == data
+
+
+@pytest.mark.parametrize("position", [7, 15])
+def test_a_log_changed_outside_of_its_checksums_gives_no_index(topic: Topic, position: int) -> None:
+    """The base offset and the leader epoch of a batch."""
+    log = name_of(topic, ".log")
+    data = bytearray(topic.storage.read(log))
+    data[position] ^= 1
+    topic.storage.put(log, data)
+    damage(topic, ".index", "missing")
+    report = rebuilt(topic)
+    assert report.segments[0].error
+    assert not report.segments[0].written
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(topic: Topic, tmp_path: Path) -> None:
+    damage(topic, ".index", "stale")
+    before = written_files(tmp_path)
+    tried = rebuilt(topic, dry_run=True)
+    assert written_files(tmp_path) == before
+    assert tried.segments == rebuilt(topic).segments
+
+
+def test_a_segment_removed_meanwhile_is_left_out_of_the_commit(topic: Topic) -> None:
+    topic.alter_config({"index.interval.bytes": 0})
+    made = list(rebuild_segments(topic.handle, topic.snapshot, force=True))
+    first = segments_of(topic)[0]
+    topic.log.commit(topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
+    topic.advance(commit_facts(topic.handle, topic.snapshot, made))
+    (kept,) = segments_of(topic)
+    assert kept.offset_index_bytes == len(topic.storage.read(topic.reader.name(kept, ".index")))
+
+
+def test_a_segment_vacuumed_meanwhile_is_not_damaged(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. The rebuild takes its snapshot. 2. Retention and vacuum take the first segment. 3. The rebuild reads it."""
+    first, stale, refresh = segments_of(topic)[0], topic.snapshot, topic.log.refresh
+    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, first.stem)])
+    topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", *SUFFIXES)])
+    answers = iter([lambda snapshot: stale, refresh])
+    monkeypatch.setattr(topic.log, "refresh", lambda snapshot: next(answers)(snapshot))
+    report = rebuilt(topic)
+    assert [each.segment.stem for each in report.segments] == [segments_of(topic)[0].stem]
+    assert report.ok
+    assert next(answers, None) is None
+
+
+def test_the_report_as_a_table_and_as_json(topic: Topic) -> None:
+    damage(topic, ".index", "truncated")
+    report = rebuilt(topic)
+    rows = report.to_table().to_pylist()
+    assert [(row["offset_index"], row["files_written"]) for row in rows] == [("truncated", 1), ("fine", 0)]
+    summary = json.loads(json.dumps(report.to_dict()))
+    assert summary["segments_checked"] == 2
+    assert summary["segments_rebuilt"] == 1
+    assert summary["segments"] == rows[:1]
+    assert summary["bytes_written"] == segments_of(topic)[0].offset_index_bytes
+
+
+def test_what_a_task_returns_pickles(topic: Topic) -> None:
+    damage(topic, ".timeindex", "missing")
+    made = rebuild_segment(pickle.loads(pickle.dumps(topic.reader)), segments_of(topic)[0], topic.config)
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+@pytest.mark.s3
+def test_on_an_object_store_readers_use_the_new_index(s3_url: Address) -> None:
+    topic = topic_at(s3_url.url, **s3_url.options)
+    before = contents(topic)
+    for suffix in SUFFIXES:
+        damage(topic, suffix, "stale")
+    assert found(rebuilt(topic)) == ["stale stale", "fine fine"]
+    assert contents(topic) == before
+    topic.alter_config({"index.interval.bytes": 0})
+    assert len(rebuilt(topic, force=True).rebuilt) == 2
+    reopened = distlog.open(topic.url, storage_options=s3_url.options)
+    assert found(rebuilt(reopened)) == ["fine fine"] * 2

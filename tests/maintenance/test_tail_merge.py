@@ -1,0 +1,236 @@
+"""Merging after each append of a stream: few segments live, each record is copied few times, the work is bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import histories
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from searches import examples
+from topics import TINY, contents, topic_on, values
+
+import distlog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import NO_SEGMENTS
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.transaction_table import NO_TRANSACTIONS
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CommitConflictError
+from distlog.core.maintenance import merge
+from distlog.core.maintenance.group_rewrite import SegmentGroup
+from distlog.core.maintenance.merge import GROWTH, LARGEST_BYTES, merge_tails, plan_tail_merge
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append_commit import commit_append
+from distlog.core.topics.topic import Topic
+
+KB, MB = 1000, 1_000_000
+
+
+class Stream:
+    """A partition that gets one segment per micro-batch, without files; `copies` is how often each was copied."""
+
+    def __init__(self, config: TopicConfig | None = None) -> None:
+        self.config = config or TopicConfig()
+        self.table = NO_SEGMENTS
+        self.end = self.appended = self.copied = 0
+        self.most_segments = self.most_at_once = 0
+        self._copies: dict[str, int] = {}
+        self._smallest: dict[str, int] = {}
+
+    def run(self, sizes: Iterable[int]) -> Stream:
+        """A micro-batch of each of `sizes` bytes of log."""
+        for size in sizes:
+            self._append(size)
+            groups = self.plan()
+            self.most_at_once = max(self.most_at_once, sum(group.log_bytes for group in groups))
+            for group in groups:
+                self._merge(group)
+            self.most_segments = max(self.most_segments, len(self.table))
+        return self
+
+    def plan(self) -> list[SegmentGroup]:
+        """What is worth merging now."""
+        state = PartitionState(log_end_offset=self.end, segments=self.table)
+        return plan_tail_merge(snapshot_of(self.config, state), {0: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
+
+    def _append(self, size: int) -> None:
+        made = histories.segment(0, self.end, 10, log_bytes=size)
+        self._copies[made.stem], self._smallest[made.stem] = 0, size
+        self.table, self.end, self.appended = self.table.appended([made]), self.end + 10, self.appended + size
+
+    def _merge(self, group: SegmentGroup) -> None:
+        first, last = group.segments[0], group.segments[-1]
+        made = histories.segment(
+            0, first.base_offset, last.next_offset - first.base_offset, log_bytes=group.log_bytes
+        )
+        copies = 1 + max(self._copies.pop(stem) for stem in group.stems)
+        smallest = min(self._smallest.pop(stem) for stem in group.stems)
+        assert 2 * max(group.segments.log_bytes) <= group.log_bytes <= min(self.config.segment_size, LARGEST_BYTES)
+        assert copies <= math.log2(group.log_bytes / smallest) + 1
+        self._copies[made.stem], self._smallest[made.stem] = copies, smallest
+        self.table = self.table.replaced(group.stems, [made])
+        self.copied += group.log_bytes
+
+    @property
+    def most_copies(self) -> int:
+        """How often the record was copied that was copied most."""
+        return max(self._copies.values())
+
+
+def snapshot_of(config: TopicConfig, *states: PartitionState) -> Snapshot:
+    """A topic of these partitions."""
+    return Snapshot(
+        version=1,
+        commit_id="",
+        topic_id="",
+        name="clicks",
+        timestamp_ms=0,
+        config=config,
+        partitions=states,
+        transactions=NO_TRANSACTIONS,
+        pins={},
+    )
+
+
+def test_thousands_of_micro_batches_leave_few_segments_and_copy_each_byte_few_times() -> None:
+    stream = Stream().run([10 * KB] * 2_500)
+    levels = math.ceil(math.log(2_500, GROWTH))
+    assert stream.most_segments <= (GROWTH - 1) * levels + 1
+    assert stream.copied <= levels * stream.appended
+    assert stream.most_copies <= levels
+    assert stream.most_at_once <= LARGEST_BYTES
+
+
+def test_micro_batches_of_any_sizes_leave_few_segments_beside_the_large_ones() -> None:
+    sizes = [int(10 ** (2 + 5 * ((number * 7919) % 1000) / 1000)) for number in range(3000)]
+    stream = Stream().run(sizes)
+    assert stream.most_segments <= 4 * stream.appended / LARGEST_BYTES + 60
+    assert stream.copied <= 4 * stream.appended
+
+
+def test_large_segments_are_left_alone_and_the_merged_ones_do_not_grow_beyond_their_limit() -> None:
+    large = Stream().run([100 * MB] * 50)
+    assert (large.copied, len(large.table)) == (0, 50)
+    medium = Stream().run([3 * MB] * 400)
+    assert max(medium.table.log_bytes) <= LARGEST_BYTES
+    assert len(medium.table) < 2.5 * medium.appended / LARGEST_BYTES + GROWTH
+    small = TopicConfig.parse({"internal.segment.bytes": MB})
+    limited = Stream(small).run([50 * KB] * 400)
+    assert max(limited.table.log_bytes) <= MB
+
+
+@examples(15)
+@given(st.lists(st.integers(60, 100_000), min_size=30, max_size=120), st.integers(100, 300_000))
+def test_the_merged_segments_always_fit_and_double(sizes: list[int], segment_bytes: int) -> None:
+    Stream(TopicConfig.parse({"internal.segment.bytes": segment_bytes})).run(sizes)
+
+
+def test_the_work_after_one_append_is_bounded_and_the_smallest_groups_come_first() -> None:
+    def partition(number: int, size: int) -> PartitionState:
+        made = [histories.segment(number, 10 * each, 10, log_bytes=size) for each in range(8)]
+        return PartitionState(log_end_offset=80, segments=NO_SEGMENTS.appended(made))
+
+    snapshot = snapshot_of(TopicConfig(), *(partition(number, (15 - number) * MB) for number in range(15)))
+
+    def chosen(most_bytes: int, most_segments: int) -> list[int]:
+        groups = plan_tail_merge(
+            snapshot, dict.fromkeys(range(15), 1), most_bytes=most_bytes, most_segments=most_segments
+        )
+        return [group.partition for group in groups]
+
+    assert chosen(8 * MB, 512) == [14]
+    assert chosen(8 * MB + 1, 512) == [14, 13]
+    assert chosen(LARGEST_BYTES, 17) == [14, 13, 12]
+    assert chosen(1 << 40, 512) == list(range(14, -1, -1))
+    only = plan_tail_merge(snapshot, {7: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
+    assert [group.partition for group in only] == [7]
+
+
+def test_old_small_segments_are_left_to_a_merge_of_all() -> None:
+    made = [histories.segment(0, 10 * each, 10, log_bytes=100) for each in range(1000)]
+    state = PartitionState(log_end_offset=10_000, segments=NO_SEGMENTS.appended(made))
+    for appended in (1, 500):
+        (group,) = plan_tail_merge(snapshot_of(TopicConfig(), state), {0: appended}, most_bytes=1, most_segments=1)
+        assert len(group.segments) == merge.WINDOW + appended
+    assert group.segments[-1].next_offset == 10_000
+    started = replace(state, log_start_offset=9_955)
+    (group,) = plan_tail_merge(snapshot_of(TopicConfig(), started), {0: 1}, most_bytes=1, most_segments=1) or [None]
+    assert group is None or group.segments[0].base_offset >= 9_950
+
+
+def test_a_compacted_topic_is_left_to_compaction() -> None:
+    stream = Stream(TopicConfig.parse({"cleanup.policy": "compact"})).run([100] * 20)
+    assert len(stream.table) == 20
+
+
+def append(topic: Topic, *numbers: int) -> list[SegmentInfo]:
+    """One commit of records with these numbers; returns its segments."""
+    appender = topic.appender()
+    appender.append(values(numbers))
+    segments = appender.close()
+    _, after = commit_append(topic.handle, topic.snapshot, segments, read_version=topic.version)
+    topic.advance(after)
+    return segments
+
+
+def test_a_stream_of_real_segments_reads_the_same_and_is_sound(storage: Storage) -> None:
+    topic = topic_on(storage, 1, {"index.interval.bytes": 50})
+    for number in range(100):
+        appended = append(topic, 2 * number, 2 * number + 1)
+        _, snapshot = merge_tails(topic.handle, topic.snapshot, appended)
+        topic.advance(snapshot)
+    assert contents(topic) == {0: [b"v%d" % number for number in range(200)]}
+    assert topic.segments().num_rows <= 3 * (GROWTH - 1)
+    assert topic.verify().ok
+    assert topic.compact().ok
+    assert topic.segments().num_rows <= 2
+
+
+def test_only_partitions_that_got_rows_are_looked_at(storage: Storage) -> None:
+    topic = topic_on(storage, 2)
+    for _ in range(10):
+        topic.append(values([1]), 0)
+    topic.append(values([1]), 1)
+    (last,) = topic.snapshot.partitions[1].segments
+    assert merge_tails(topic.handle, topic.snapshot, [last]) == (None, topic.snapshot)
+    report, after = merge_tails(topic.handle, topic.snapshot, topic.snapshot.partitions[0].segments[-1:])
+    assert report
+    assert [len(group.segments) for group in report.groups] == [10]
+    assert after.version == topic.version + 1
+
+
+def test_a_merge_that_loses_every_race_is_given_up_soon(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(0, merge.COMMIT_TIMEOUT_S)
+    topic = topic_on(storage, 1, TINY, monotonic=lambda: float(next(now)), sleep=lambda _: None)
+    for _ in range(8):
+        appended = append(topic, 1)
+    other = distlog.open(storage.url)
+    real = merge.merge_groups
+
+    def late(*given: object, **options: object) -> object:
+        other.append([{"value": b"x"}])
+        return real(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(merge, "merge_groups", late)
+    with pytest.raises(CommitConflictError, match="other commits came first"):
+        merge_tails(topic.handle, topic.snapshot, appended)
+    assert other.refresh().scan().count() == 9
+
+
+def test_work_grows_with_what_was_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, int]] = []
+    monkeypatch.setattr(merge, "plan_tail_merge", lambda *_, **most: asked.append(most) or [])
+    snapshot = snapshot_of(TopicConfig(), PartitionState())
+    small = histories.segment(log_bytes=100)
+    merge_tails(None, snapshot, [small])  # type: ignore[arg-type]
+    merge_tails(None, snapshot, [dataclasses.replace(small, log_bytes=MB)] * 1000)  # type: ignore[arg-type]
+    assert asked == [
+        {"most_bytes": LARGEST_BYTES, "most_segments": 512},
+        {"most_bytes": 4000 * MB, "most_segments": 2000},
+    ]

@@ -1,0 +1,106 @@
+"""Vacuum goes by the storage's clock: no other, and no commit in the log, makes it delete early or stops it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from topics import NOW, Clock, contents, values
+from two_clocks import TwoClocks, poison
+from vacuuming import DELAY
+
+from distlog.core import paths
+from distlog.core.commits.actions import Action, Pin, Remove, SetLogStartOffset
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import DAY_MS
+from distlog.core.maintenance.log_floor import CommitsFolder
+from distlog.core.storage.storage import FileInfo, Storage
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> TwoClocks:
+    return TwoClocks(Storage(tmp_path / "log"))
+
+
+def test_a_vacuum_with_a_clock_ahead_waits_for_the_delay(tmp_path: Path) -> None:
+    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=0, file_delete_delay_ms=DELAY)
+    world.good.append(values([1]))
+    held = world.by(world.store)
+    world.store.now_ms += 10
+    world.good.retention()
+    for clock in (world.bad, Clock(0)):
+        world.by(clock).vacuum()
+        assert contents(held) == {0: [b"v1"]}
+    world.store.now_ms += DELAY
+    assert world.by(Clock(0)).vacuum().files != (), "nor does a clock that is behind stop it"
+
+
+def test_commits_ahead_in_the_log_do_not_stop_vacuum(world: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.good.alter_config({"retention.ms": 0, "file.delete.delay.ms": DELAY})
+    poison(world, monkeypatch)
+    world.store.now_ms += 10
+    world.by(world.store).append(values([2]))
+    with_segments = world.by(world.store)
+    removed = with_segments.snapshot
+    with_segments.log.commit(removed, "retention", remove_everything)
+    world.store.now_ms += DELAY
+    report = world.by(world.store).vacuum()
+    assert report.gc_floor == removed.version + 1
+    assert report.files != ()
+
+
+def remove_everything(current: Snapshot) -> list[Action]:
+    state = current.partitions[0]
+    gone = (Remove(0, segment.stem) for segment in state.segments)
+    return [*gone, SetLogStartOffset(0, state.log_end_offset)]
+
+
+def test_a_commit_by_a_clock_that_is_behind_does_not_make_vacuum_delete_too_early(tmp_path: Path) -> None:
+    """A topic that rests; then a compaction whose clock is two days behind, so that its commit looks old."""
+    world = TwoClocks(Storage(tmp_path / "log"), file_delete_delay_ms=DELAY)
+    for number in range(2):
+        world.good.append(values([number]))
+    held = world.by(world.store)
+    world.store.now_ms += 2 * DAY_MS
+    world.by(Clock(NOW)).compact()
+    world.by(world.store).vacuum()
+    assert contents(held) == {0: [b"v0", b"v1"]}
+
+
+def test_a_pin_lasts_until_its_time_whatever_the_clock_of_vacuum(tmp_path: Path) -> None:
+    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=0, file_delete_delay_ms=DELAY)
+    world.good.append(values([1]))
+    held = world.by(world.store)
+    until = NOW + 10 * DELAY
+    held.log.commit(held.snapshot, "config", lambda current: [Pin("report", held.version, until)])
+    world.store.now_ms += 10
+    world.by(world.store).retention()
+    world.store.now_ms += 2 * DELAY
+    world.by(world.bad).vacuum()
+    assert contents(held) == {0: [b"v1"]}
+    world.store.now_ms = until
+    assert world.by(world.store).vacuum().files != ()
+
+
+def commits(*times: int) -> list[FileInfo]:
+    return [FileInfo(paths.commit_file(version), 1, time) for version, time in enumerate(times)]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ((10, 20, 30), 1),
+        ((10, 20, 21), 1),
+        ((21, 30), None),
+        ((), None),
+        ((10, 99, 20, 30), 2),
+        ((10, 99, 30), 0),
+        ((10, 99), 0),
+        ((99, 99), None),
+        ((10, 30, 5), 0),
+        ((10, 30, 99, 5, 40), 0),
+    ],
+)
+def test_the_head_of_a_time_whatever_the_times_of_commits(times: tuple[int, ...], expected: int | None) -> None:
+    """At 20, when it is 50 now: what lies ahead of now says nothing, and later ones of the past hold."""
+    assert CommitsFolder.of(commits(*times)[::-1]).head_at(20, 50) == expected

@@ -1,0 +1,73 @@
+"""Verify tells metadata that does not fit its log, though every checksum of a batch is right."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adopted import forget_facts
+from topics import NOW, values
+
+import distlog
+from distlog import Topic
+from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.segment_info import SegmentInfo
+
+
+def topic_at(folder: Path) -> Topic:
+    config = {"batch.bytes": 100, "index.interval.bytes": 100, "retention.ms": -1}
+    topic = distlog.create(str(folder / "t"), config=config)
+    topic.append(values(range(40)))
+    return topic
+
+
+def segment_of(topic: Topic) -> SegmentInfo:
+    return topic.snapshot.partitions[0].segments[0]
+
+
+def with_facts(topic: Topic, **facts: Any) -> Topic:
+    """The topic whose metadata says `facts` of its segment."""
+    wrong = dataclasses.replace(segment_of(topic), **facts)
+    replaced = [Remove(0, wrong.stem), Add(wrong)]
+    _, snapshot = topic.log.commit(topic.snapshot, "rebuild", lambda _: replaced)
+    topic.advance(snapshot)
+    return topic
+
+
+def anomalies(topic: Topic) -> list[tuple[str, str]]:
+    return [(anomaly.word, anomaly.message) for anomaly in topic.verify().anomalies]
+
+
+@pytest.mark.parametrize("name", ["first_batch_crc", "last_batch_crc", "crc32c"])
+def test_what_tells_a_log_from_another_is_compared(tmp_path: Path, name: str) -> None:
+    topic = topic_at(tmp_path)
+    right = getattr(segment_of(topic), name)
+    with_facts(topic, **{name: right ^ 1})
+    assert anomalies(topic) == [("metadata_mismatch", f"{name} is {right ^ 1} in the metadata, {right} in the log")]
+
+
+@pytest.mark.parametrize("suffix", ["offset_index", "time_index"])
+def test_the_checksum_of_each_index_is_compared(tmp_path: Path, suffix: str) -> None:
+    topic = topic_at(tmp_path)
+    with_facts(topic, **{f"{suffix}_crc32c": 1})
+    ((word, message),) = anomalies(topic)
+    assert word == "corrupt_index"
+    assert "the checksum of the index file differs from its segment's metadata: rebuild the index" in message
+
+
+def test_no_record_is_older_than_the_metadata_says(tmp_path: Path) -> None:
+    topic = with_facts(topic_at(tmp_path), min_timestamp=NOW - 5)
+    assert topic.verify().ok, "a bound need not be met"
+    with_facts(topic, min_timestamp=NOW + 1)
+    ((word, message),) = anomalies(topic)
+    assert (word, message) == (
+        "metadata_mismatch",
+        f"min_timestamp is {NOW + 1} in the metadata, {NOW} in the log",
+    )
+
+
+def test_what_is_not_known_is_not_wrong(tmp_path: Path) -> None:
+    topic = with_facts(forget_facts(topic_at(tmp_path)), min_timestamp=-1)
+    assert topic.verify().ok

@@ -1,0 +1,422 @@
+"""What the processes of a history do: each actor is a function that works on one topic until its time is over."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+import pyarrow as pa
+
+import distlog
+from distlog import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptionError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    SnapshotTooOldError,
+    StorageError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from distlog.core.commits.actions import Pin
+from simulation.gateways import Gateway, Register, registers
+from simulation.oracle import Batch, Oracle, Rows, rows_of
+from simulation.world import BEGIN_MS, Process
+
+#: What an actor may meet without a broken promise.
+PASSING = (StorageError, CommitStateUnknownError, CommitConflictError, TopicNotFoundError)
+
+
+@dataclass
+class Stage:
+    """Where the actors of one history act: until `end_s`, with pauses of `pause_s` on average."""
+
+    oracle: Oracle
+    url: str
+    end_s: float
+    pause_s: float
+    keys: int
+    partitions: int
+    config: dict[str, object] = field(default_factory=dict)
+    #: The jobs of maintenance that there are.
+    jobs: frozenset[str] = frozenset()
+    names: itertools.count = field(default_factory=itertools.count)
+    #: The gateways by their names, and the positions of their groups.
+    gateways: dict[str, Gateway] = field(default_factory=dict)
+    registers: Mapping[str, Register] = field(default_factory=registers)
+    #: Of the group of followers, by topic id and partition: up to where its members got records, and committed
+    #: positions.
+    handed_out: dict[tuple[str, int], int] = field(default_factory=dict)
+    committed: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def offsets_may_go(self) -> bool:
+        """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
+        return bool({"delete-records", "restore"} & self.jobs)
+
+    def goes_on(self) -> bool:
+        """Whether there is time left."""
+        return self.oracle.world.now < self.end_s
+
+    def rest(self, random: Random) -> None:
+        """Let a while pass."""
+        self.oracle.world.pause(random.expovariate(1 / self.pause_s))
+
+    def open(self) -> distlog.Topic:
+        """The topic."""
+        while True:
+            head = self.oracle.head
+            with suppress(PASSING):
+                topic = distlog.open(self.url)
+                self.oracle.observes(topic, head)
+                return topic
+            self.oracle.world.pause(5.0)
+
+    def refreshed(self, topic: distlog.Topic) -> distlog.Topic:
+        """The topic at its newest version; raises as `Topic.refresh`."""
+        head = self.oracle.head
+        topic.refresh()
+        self.oracle.observes(topic, head)
+        return topic
+
+    def records(self, random: Random, sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
+        """A few new records, each with a value that no other has."""
+        number, count = next(self.names), random.choice((1, 1, 2, 5))
+        values = [f"{number}.{each}".encode() for each in range(count)]
+        keys = [b"k%d" % random.randrange(self.keys) if self.keys else None for _ in range(count)]
+        batch = self.oracle.new_batch(values, keys, atomic=atomic, sender=sender)
+        return batch, pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+
+
+Actor = Callable[[Stage, Process, "Memory"], None]
+
+
+@dataclass
+class Memory:
+    """What an actor remembers beyond the death of its process, as a job's checkpoint does."""
+
+    name: str
+    number: int = 0
+    pending: tuple[Batch, pa.Table] | None = None
+    #: Whether another process has taken its place, as it was taken for dead.
+    is_replaced: bool = False
+    #: Of a stream that reads: the ends of its micro-batches, their records by number, and how far it got.
+    log: list[str] = field(default_factory=list)
+    batches: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)
+
+
+def appends(stage: Stage, process: Process, memory: Memory) -> None:
+    """Append batches with an app id; one whose outcome is unknown, or that a death cut off, is sent again."""
+    topic = stage.open()
+    while stage.goes_on():
+        if memory.pending is None:
+            memory.pending = stage.records(process.random, memory.name)
+            memory.number += 1
+        batch, table = memory.pending
+        topic_id = topic.snapshot.topic_id
+        batch.tried.add(topic_id)
+        try:
+            result = topic.append(table, app_id=memory.name, batch_id=memory.number)
+        except PASSING as error:
+            _check_may_fail(stage, memory, error)
+            stage.oracle.world.pause(process.random.uniform(0, 30))
+            topic = stage.open() if isinstance(error, TopicNotFoundError) else topic
+            continue
+        batch.acknowledge(topic_id, result.offsets)
+        memory.pending = None
+        if memory.is_replaced:
+            return
+        if process.random.random() < 0.1:
+            # as a job does that restarts from an older checkpoint
+            again = _or_none(partial(topic.append, table, app_id=memory.name, batch_id=memory.number))
+            if again is not None and not again.replayed:
+                stage.oracle.says(f"batch {memory.number} of {memory.name} was appended again")
+        stage.rest(process.random)
+
+
+def _check_may_fail(stage: Stage, memory: Memory, error: Exception) -> None:
+    """A batch that is sent again is a replay, and no conflict."""
+    is_conflict = isinstance(error, CommitConflictError) and not isinstance(error, distlog.TransactionTooOldError)
+    if is_conflict and not any(text in str(error) for text in ("until the deadline", "was dropped")):
+        stage.oracle.says(f"batch {memory.number} of {memory.name} is refused: {error}")
+
+
+def appends_plainly(stage: Stage, process: Process, memory: Memory) -> None:
+    """Append without an app id, in transactions of several appends now and then."""
+    topic = stage.open()
+    while stage.goes_on():
+        batch, table = stage.records(process.random, memory.name)
+        topic_id = topic.snapshot.topic_id
+        batch.tried.add(topic_id)
+        try:
+            with topic.transaction() as transaction:
+                for row in range(table.num_rows) if process.random.random() < 0.3 else (None,):
+                    transaction.append(table if row is None else table.slice(row, 1))
+            batch.acknowledge(topic_id, transaction.result.offsets)
+        except CommitStateUnknownError:
+            pass
+        except PASSING as error:
+            batch.refused = True
+            topic = stage.open() if isinstance(error, TopicNotFoundError) else topic
+        stage.rest(process.random)
+
+
+def writes(stage: Stage, process: Process, memory: Memory) -> None:
+    """Send records one by one through a writer."""
+    topic = stage.open()
+    while stage.goes_on():
+        sent: list[Batch] = []
+        try:
+            with topic.writer(linger_ms=process.random.choice((5, 100, 1000))) as writer:
+                for _ in range(process.random.randrange(1, 6)):
+                    batch, _ = stage.records(process.random, memory.name, atomic=False)
+                    batch.tried.add(topic.snapshot.topic_id)
+                    sent.append(batch)
+                    for key, value in zip(batch.keys, batch.values, strict=True):
+                        writer.append(value, key=key)
+                    stage.oracle.world.pause(process.random.expovariate(10))
+            for batch in sent:
+                batch.acknowledge(topic.snapshot.topic_id)
+        except PASSING:
+            topic = stage.open()
+        stage.rest(process.random)
+
+
+def produces(stage: Stage, process: Process, memory: Memory) -> None:
+    """Send records through a transactional producer; several processes have the same id, and end each other."""
+    id_ = f"id-{process.random.randrange(2)}"
+    while stage.goes_on():
+        topic = stage.open()
+        try:
+            with topic.producer(id_, linger_ms=50) as producer:
+                generation = stage.oracle.generations.get(f"producer:{id_}", -1)
+                for _ in range(process.random.randrange(1, 5)):
+                    if not _one_transaction(stage, process, producer, memory.name, topic.snapshot.topic_id):
+                        break
+                    if process.random.random() < 0.2:
+                        _nothing(stage, process, producer, id_, generation)
+                    stage.rest(process.random)
+        except (*PASSING, ProducerFencedError):
+            stage.rest(process.random)
+
+
+def _one_transaction(stage: Stage, process: Process, producer: distlog.Producer, sender: str, topic_id: str) -> bool:
+    batches = [stage.records(process.random, sender)[0] for _ in range(process.random.randrange(1, 4))]
+    for batch in batches:
+        batch.tried.add(topic_id)
+    try:
+        producer.begin()
+        for batch in batches:
+            for key, value in zip(batch.keys, batch.values, strict=True):
+                producer.append(value, key=key)
+        if process.random.random() < 0.2:
+            _abort(producer, batches, topic_id)
+            return True
+        try:
+            producer.commit()
+        except CommitStateUnknownError:
+            if process.random.random() < 0.7:
+                _abort(producer, batches, topic_id)
+            return False
+        for batch in batches:
+            batch.acknowledge(topic_id)
+    except (*PASSING, ProducerFencedError, distlog.InvalidRecordError):
+        return False
+    return True
+
+
+def _abort(producer: distlog.Producer, batches: Sequence[Batch], topic_id: str) -> None:
+    """Abort; if it was committed after all, it says so."""
+    try:
+        producer.abort()
+    except CommitConflictError as error:
+        if "the transaction is committed" not in str(error):
+            raise
+        for batch in batches:
+            batch.acknowledge(topic_id)
+    else:
+        for batch in batches:
+            batch.refused = True
+
+
+def _nothing(stage: Stage, process: Process, producer: distlog.Producer, id_: str, generation: int) -> None:
+    """Commit a transaction without records: a producer that was ended learns of it."""
+    producer.begin()
+    stage.rest(process.random)
+    is_ended = stage.oracle.generations.get(f"producer:{id_}", -1) > generation
+    producer.commit()
+    if is_ended:
+        stage.oracle.says(f"a producer with the id {id_} committed nothing, after a newer one had begun")
+
+
+def follows(stage: Stage, process: Process, memory: Memory) -> None:
+    """Follow the topic as a member of a group, and commit now and then."""
+    topic = stage.open()
+    while stage.goes_on():
+        try:
+            with topic.follow(group="readers", start=distlog.EARLIEST, timeout=60.0, lease=10.0) as follower:
+                topic_id = topic.snapshot.topic_id
+                for rows in follower:
+                    _take(stage, rows, topic_id)
+                    if process.random.random() < 0.2:
+                        # as if it took long to process them
+                        stage.oracle.world.pause(process.random.uniform(0, 20))
+                    positions = follower.position
+                    follower.commit()
+                    for partition, offset in positions.items():
+                        place = topic_id, partition
+                        stage.committed[place] = max(stage.committed.get(place, 0), offset)
+                    if not stage.goes_on() or process.random.random() < 0.05:
+                        break
+        except (*PASSING, OffsetOutOfRangeError, SnapshotTooOldError) as error:
+            if isinstance(error, OffsetOutOfRangeError) and not stage.offsets_may_go():
+                stage.oracle.says(f"a follower is outside of a log of which nothing was deleted: {error}")
+            topic = stage.open()
+        stage.rest(process.random)
+
+
+def _take(stage: Stage, rows: pa.RecordBatch, topic_id: str) -> None:
+    """Take records that a member of the group got: none is skipped, and none is behind what was committed."""
+    columns = (rows[name].to_pylist() for name in ("partition", "offset", "value"))
+    for partition, offset, value in zip(*columns, strict=True):
+        place = topic_id, partition
+        stage.oracle.saw(topic_id, partition, offset, value)
+        # vacuum deletes the groups of a dropped topic, which its followers may still read
+        if offset < stage.committed.get(place, 0) and stage.oracle.is_live(topic_id):
+            text = f"a follower got offset {offset} of partition {partition} behind the committed position"
+            stage.oracle.says(f"{text} {stage.committed[place]}")
+        expected = max(stage.handed_out.get(place, 0), stage.oracle.may_begin_at.get(partition, 0))
+        if offset > expected and not stage.oracle.is_compacted and not stage.oracle.has_markers:
+            stage.oracle.says(f"followers skipped offsets {expected} to {offset} of partition {partition}")
+        stage.handed_out[place] = max(stage.handed_out.get(place, 0), offset + 1)
+
+
+def holds_snapshots(stage: Stage, process: Process, memory: Memory) -> None:
+    """Read a snapshot, and again later: it is the same, or too old."""
+    while stage.goes_on():
+        topic = stage.open()
+        try:
+            opened_s, first = stage.oracle.world.now, rows_of(topic)
+            for row in sorted(first):
+                stage.oracle.saw(topic.snapshot.topic_id, *row)
+            stage.oracle.world.pause(process.random.uniform(0, 1.5 * stage.oracle.delay_s))
+            if rows_of(topic) != first:
+                stage.oracle.says(f"version {topic.version} did not read the same again")
+        except SnapshotTooOldError:
+            if stage.oracle.world.now - opened_s < stage.oracle.delay_s - 1:
+                stage.oracle.says(f"version {topic.version} could not be read {stage.oracle.delay_s:.0f} s long")
+        except CorruptionError as error:
+            stage.oracle.says(f"a reader found damage: {error}")
+        except PASSING:
+            pass
+        stage.rest(process.random)
+
+
+def maintains(work: Sequence[str]) -> Actor:
+    """An actor that does some of the jobs of maintenance, one after the other."""
+
+    def maintain(stage: Stage, process: Process, memory: Memory) -> None:
+        topic = stage.open()
+        while stage.goes_on():
+            try:
+                _job(stage, process, stage.refreshed(topic), process.random.choice(work))
+            except (*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
+                topic = stage.open()
+            stage.rest(process.random)
+
+    return maintain
+
+
+def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None:
+    random = process.random
+    match job:
+        case "retention":
+            topic.retention()
+        case "compact":
+            topic.compact()
+        case "vacuum":
+            topic.vacuum()
+        case "restore":
+            oldest = random.choice((0, max(topic.version - 10, 0)))
+            _restore(stage, topic, random.randrange(oldest, topic.version + 1))
+        case "delete-records":
+            ends = topic.end_offsets()
+            partition = random.choice(sorted(ends))
+            before = random.randrange(ends[partition] + 1)
+            known = stage.oracle.may_begin_at
+            known[partition] = max(known.get(partition, 0), before)
+            topic.delete_records({partition: before})
+            if topic.start_offsets()[partition] < before and "restore" not in stage.jobs:
+                stage.oracle.says(f"offsets below {before} of partition {partition} are there after their deletion")
+        case "pin":
+            name, version = f"pin of {process.name}", topic.version
+            until_ms = int(BEGIN_MS + (stage.oracle.world.now + random.uniform(0, 4 * stage.oracle.delay_s)) * 1000)
+            topic.log.commit(topic.snapshot, "pin", lambda _: [Pin(name, version, until_ms)])
+        case "config":
+            topic.alter_config({"segment.bytes": random.choice((1 << 20, 1 << 24, None))})
+        case "partitions":
+            if topic.partitions < stage.partitions + 3:
+                with suppress(distlog.InvalidPartitionsError):  # another process was faster
+                    topic.create_partitions(topic.partitions + 1)
+        case "rebuild":
+            topic.rebuild_indexes(force=True)
+
+
+def _restore(stage: Stage, topic: distlog.Topic, version: int) -> None:
+    """Restore a version: unless something of it is lost, all of its records are there again, each at its offset."""
+    before: Rows = frozenset()
+    with suppress(SnapshotTooOldError):
+        before = rows_of(distlog.open(stage.url, version=version))
+    report = topic.restore(version)
+    is_whole = not any(partition.lost for partition in report.partitions)
+    # another process may have deleted records meanwhile
+    is_alone = topic.version == report.version
+    if is_whole and is_alone and (missing := before - rows_of(topic)):
+        stage.oracle.says(f"version {version} was restored without {sorted(missing)[:3]}")
+
+
+def streams(stage: Stage, process: Process, memory: Memory) -> None:
+    """Write micro-batches as the driver of Spark does; `history.run` has imported pyspark before."""
+    from simulation.spark_driver import drive
+
+    drive(stage, process, memory, PASSING)
+
+
+def reads_stream(stage: Stage, process: Process, memory: Memory) -> None:
+    """Read micro-batches as the driver and the tasks of Spark do."""
+    from simulation.spark_driver import read
+
+    read(stage, process, memory, PASSING)
+
+
+def recreates(stage: Stage, process: Process, memory: Memory) -> None:
+    """Drop the topic now and then, and create it again."""
+    while stage.goes_on():
+        process.world.pause(process.random.uniform(5, 40))
+        with suppress(PASSING):
+            distlog.open(stage.url).drop()
+        process.world.pause(process.random.choice((0.0, 3.0, 60.0)))
+        create(stage, stage.config)
+    create(stage, stage.config)
+
+
+def create(stage: Stage, config: dict[str, object] | None = None) -> None:
+    """Create the topic, unless another process did."""
+    while True:
+        with suppress(PASSING):
+            with suppress(TopicExistsError):
+                distlog.create(stage.url, partitions=stage.partitions, config=config)
+            return
+        stage.oracle.world.pause(5.0)
+
+
+def _or_none(work: Callable[[], distlog.AppendResult]) -> distlog.AppendResult | None:
+    try:
+        return work()
+    except PASSING:
+        return None

@@ -1,0 +1,150 @@
+"""Known bugs on a local disk, planted one at a time: what the simulation must find, or it proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+from distlog.core.errors import StorageError
+from distlog.core.log import active_partition, partition_log, segment_recovery
+from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.flush import PartitionFlush
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.partition_lock import StateRecord
+from distlog.core.log.segment_files import ActiveFile, ActiveIndex, SegmentFiles
+from distlog.core.storage import durable_files, local_files
+from distlog.core.storage.local_files import LocalFiles
+from distlog.core.storage.locks_and_pages import FileLock
+from distlog.core.topics import destinations
+from simulation.local_disk import boot_id
+
+Plant = Callable[[], Any]
+
+
+def _without(owner: Any, name: str, result: Any = None) -> Plant:
+    """A step is left out."""
+    return lambda: mock.patch.object(owner, name, return_value=result)
+
+
+def _both(*plants: Plant) -> Plant:
+    def plant() -> Any:
+        patches = ExitStack()
+        for each in plants:
+            patches.enter_context(each())
+        return patches
+
+    return plant
+
+
+def _commits_are_not_synced() -> Any:
+    """A commit's bytes are not synced before its name is given."""
+
+    def write(path: str, data: Any) -> str:
+        with durable_files._temporary(path, data) as (temporary, _):
+            return temporary
+
+    return mock.patch.object(local_files, "write_temporary", write)
+
+
+def _failed_syncs_are_tried_again() -> Any:
+    """A sync that failed is tried again, and succeeds without what was lost."""
+    real = ActiveFile.sync
+
+    def sync(self: Any) -> None:
+        try:
+            real(self)
+        except StorageError:
+            real(self)
+
+    return mock.patch.object(ActiveFile, "sync", sync)
+
+
+def _other_boots_are_believed() -> Any:
+    """The state in a page counts after a power loss."""
+    real = StateRecord.unpack.__func__  # type: ignore[attr-defined]
+
+    def unpack(kind: Any, data: bytes | None) -> Any:
+        if data is not None and len(data) >= 18:
+            data = data[:2] + boot_id() + data[18:]
+        return real(kind, data)
+
+    return mock.patch.object(StateRecord, "unpack", classmethod(unpack))
+
+
+def _the_last_batch_is_cut() -> Any:
+    """Recovery cuts off the last of the sound batches."""
+    real = segment_recovery._in_order
+
+    def in_order(rows: Any, next_offset: int) -> int:
+        return max(real(rows, next_offset) - 1, 0)
+
+    return mock.patch.object(segment_recovery, "_in_order", in_order)
+
+
+def _flushed_before_the_sync() -> Any:
+    """The flushed offset is told to others before the sync."""
+    real = PartitionFlush._sync
+
+    def sync(self: Any, state: Any, wanted: Any, timeout_s: Any, *, with_indexes: bool) -> None:
+        with self._partition.held(timeout_s):
+            self._partition.flushed(state, self._partition.handle.clock(), with_indexes=False)
+        real(self, state, wanted, timeout_s, with_indexes=with_indexes)
+
+    return mock.patch.object(PartitionFlush, "_sync", sync)
+
+
+def _flushes_wait_for_nothing() -> Any:
+    """A flush takes what is not synced for synced."""
+
+    def sync(self: Any) -> None:
+        self._unflushed.clear()
+
+    return mock.patch.object(destinations.InPlaceDestination, "_sync", sync)
+
+
+def _indexes_are_trimmed_too_far() -> Any:
+    """A seal cuts the last entry off an index."""
+    real = ActiveIndex.trim
+
+    def trim(self: Any, size: int) -> None:
+        real(self, max(size - self._entry.itemsize, 0))
+
+    return mock.patch.object(ActiveIndex, "trim", trim)
+
+
+def _rolls_let_go_of_the_lock() -> Any:
+    """A roll does not hold the partition's lock."""
+    real = active_partition.roll
+
+    def roll(partition: ActivePartition) -> LogSegment:
+        file = partition.lock._file
+        file.release()
+        try:
+            return real(partition)
+        finally:
+            file.acquire(60.0)
+
+    return mock.patch.object(partition_log, "roll", roll)
+
+
+#: Each bug, by what is wrong with it.
+BUGS: Mapping[str, Plant] = {
+    "a folder is not synced after a link": _without(LocalFiles, "sync"),
+    "folders above are not synced": _both(
+        _without(durable_files, "_sync_above"), _without(durable_files, "sync_folder")
+    ),
+    "a commit is not synced before its link": _commits_are_not_synced,
+    "a failed sync is tried again": _failed_syncs_are_tried_again,
+    "a page of another boot is believed": _other_boots_are_believed,
+    "locks keep nobody out": _without(FileLock, "_has_locked", True),
+    "a roll lets go of the lock": _rolls_let_go_of_the_lock,
+    "recovery cuts a sound batch": _the_last_batch_is_cut,
+    "a flush is told before its sync": _flushed_before_the_sync,
+    "a flush waits for nothing": _flushes_wait_for_nothing,
+    "indexes are trimmed too far": _indexes_are_trimmed_too_far,
+    "a seal is not synced": _without(LogSegment, "_sync"),
+    "new segments have no durable names": _without(SegmentFiles, "sync_names"),
+    "a recovery point is not synced": _without(SegmentFiles, "sync_indexes"),
+}

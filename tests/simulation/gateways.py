@@ -1,0 +1,506 @@
+"""Gateways in front of the object store, each a process, and the processes of their clients.
+
+A gateway here is all of it but the sockets: what handles produce requests, the topics, the lease, the coordinators of
+groups and of transactions. A client calls it through a network that loses requests and answers, and delivers late.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.record_encoder import encode
+from distlog.core.consumer_offsets import Position
+from distlog.core.errors import DistlogError, OffsetOutOfRangeError
+from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
+from distlog.core.transaction_state import ProducerId
+from distlog.gateway.apis.records import produce
+from distlog.gateway.broker import Broker
+from distlog.gateway.client_quotas import ClientQuotas
+from distlog.gateway.cluster import GatewayLease
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.coordinator import GroupServices
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.quotas import Quotas
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.partition import FetchedData
+from distlog.gateway.transactions.transaction_coordinator import TransactionServices
+from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+from simulation.oracle import Batch
+from simulation.world import Process, SimQueue
+
+if TYPE_CHECKING:
+    from simulation.actors import Memory, Stage
+
+T = TypeVar("T")
+
+#: How long a client waits for an answer, and how likely each fate of a call is.
+CALL_TIMEOUT_S, FATE = 30.0, 0.02
+LEASE_MS, TRANSACTION_MS = 30_000, 60_000
+COORDINATED = 2
+
+
+class NoAnswerError(Exception):
+    """A gateway did not answer; it may have done what it was asked for."""
+
+
+class Gateway:
+    """The parts of a gateway, in the process that makes it."""
+
+    def __init__(self, stage: Stage, process: Process, port: int) -> None:
+        config = GatewayConfig(linger_ms=100, broker_session_timeout_ms=LEASE_MS)
+        root = stage.url.rpartition("/")[0]
+        metadata = MetadataCache(Storage(root, {}), {}, now_ms, config)
+        fetches = DelayedFetches(_ignored, config.metadata_max_age_ms)
+        lease = GatewayLease(metadata.root, None, LEASE_MS / 1000)
+        lease.be_at("gateway", port, "machine")
+        self.process, self.is_stopping, self.under_way = process, False, 0
+        #: The offsets behind what it acknowledged, by partition.
+        self.acknowledged = Counter[int]()
+        self.store = OffsetsTopic(root, linger_ms=config.linger_ms, storage_options={}, partitions=COORDINATED)
+        groups = GroupServices(self.store, lease, config.groups, retention_ms=config.offsets_retention_ms)
+        self.broker = Broker(
+            config,
+            metadata,
+            fetches,
+            DelayedAppends(_ignored),
+            now_ms,
+            {},
+            FetchMemory(config.fetch_memory_bytes),
+            lease,
+            groups,
+            TransactionServices(metadata, fetches, lease, groups, now_ms),
+            ClientQuotas(metadata, Quotas(time.monotonic), now_ms),
+        )
+
+    def start(self) -> None:
+        """Join the other gateways."""
+        self.broker.groups.start()
+        self.broker.transactions.start()
+
+    def stop(self) -> None:
+        """Leave them, with everything stored, when all requests are handled."""
+        self.is_stopping = True
+        self.broker.metadata.hurry()
+        while self.under_way:
+            self.process.world.pause(1.0)
+        self.broker.transactions.stop()
+        self.broker.groups.stop()
+        self.broker.metadata.close()
+
+    def append(
+        self, topic: str, number: int, batches: Sequence[bytes], transactional_id: str | None
+    ) -> list[tuple[ErrorCode, int]]:
+        """Handle the produce requests of one connection, one after the other, each with one batch."""
+        answers = []
+        for records in batches:
+            request = _Produce(self.process, topic, number, records, transactional_id)
+            produce(request, self.broker)  # type: ignore[arg-type]
+            code, offset = request.answer.get()
+            answers.append((code, offset))
+            if code is ErrorCode.none:
+                self.acknowledged[number] = max(self.acknowledged[number], offset + 1)
+        return answers
+
+    def fetch(self, topic: str, number: int, offset: int) -> tuple[FetchedData, bool]:
+        """Fetch records, and whether what this gateway acknowledged before is among what it shows."""
+        least = self.acknowledged[number]
+        data = self.broker.metadata.fresh_topic(topic).partition(number).fetch(offset, 1 << 16, committed=False)
+        return data, data.visible_end.offset >= least
+
+
+def _ignored(request: object) -> None:
+    """No request waits here."""
+
+
+class _Produce:
+    """A produce request as its handler sees it."""
+
+    delayed: Any = None
+    is_gone = False
+
+    def __init__(
+        self, process: Process, topic: str, number: int, records: bytes, transactional_id: str | None
+    ) -> None:
+        data = SimpleNamespace(name=topic, partition_data=[SimpleNamespace(index=number, records=records)])
+        self.body = SimpleNamespace(transactional_id=transactional_id, acks=-1, timeout=30_000, topic_data=[data])
+        self.answer = SimQueue(process.world)
+
+    def respond(self, fields: Any) -> None:
+        """Take the response."""
+        (part,) = fields["responses"][0]["partition_responses"]
+        self.answer.put((part["error_code"], part.get("base_offset", -1)))
+
+    def counts(self, quota: str, size: int) -> None:
+        """Take what counts for a quota: there is none."""
+
+    def hang_up(self, reason: str) -> None:
+        """Take the end of the connection for an error."""
+        self.answer.put((ErrorCode.unknown_server_error, -1))
+
+
+def call(stage: Stage, client: Process, name: str, work: Callable[[Gateway], T]) -> T:
+    """What a gateway answers to a client; raises what `work` raises, and NoAnswerError."""
+    world, gateway, fate = client.world, stage.gateways.get(name), client.random.random()
+    if gateway is None or not gateway.process.is_alive:
+        world.pause(1.0)
+        raise NoAnswerError(name)
+    answers = SimQueue(world)
+
+    def handle() -> None:
+        try:
+            answers.put((work(gateway), None))
+        except Exception as error:
+            answers.put((None, error))
+        finally:
+            gateway.under_way -= 1
+
+    def arrive() -> None:
+        if gateway.process.is_alive and not gateway.is_stopping:
+            gateway.under_way += 1
+            gateway.process.start(handle, "request")
+
+    if fate > FATE:
+        # a late one arrives when its client has given it up
+        late_s = client.random.uniform(30, 300) if fate < 2 * FATE else client.random.expovariate(1000)
+        world.at(world.now + late_s, arrive)
+    try:
+        result, error = answers.get(timeout=CALL_TIMEOUT_S)
+    except queue.Empty:
+        raise NoAnswerError(name) from None
+    if fate > 1 - FATE:
+        world.pause(CALL_TIMEOUT_S)
+        raise NoAnswerError(name)
+    world.pause(client.random.expovariate(1000))
+    if error is not None:
+        raise error
+    return result
+
+
+def _any_gateway(stage: Stage, client: Process) -> str:
+    return client.random.choice(sorted(stage.gateways) or ["none"])
+
+
+def serves(stage: Stage, process: Process, memory: Memory) -> None:
+    """Be a gateway, until a while after the end."""
+    gateway = Gateway(stage, process, 9092 + int(memory.name.rpartition("-")[2]))
+    stage.gateways[memory.name] = gateway
+    gateway.start()
+    while process.world.now < stage.end_s + 60:
+        process.world.pause(5.0)
+        gateway.store.compact()
+        gateway.broker.transactions.compact()
+    gateway.stop()
+
+
+def finish(stage: Stage, process: Process) -> None:
+    """Let the transactions that are open or decided end, as gateways do that live on."""
+    gateway = Gateway(stage, process, 9000)
+    gateway.start()
+    for _ in range(120):
+        process.world.pause(5.0)
+        transactions = gateway.broker.transactions
+        if gateway.broker.cluster.held_partitions and not transactions.is_loading:
+            states = transactions.coordinator.states()
+            if len(gateway.broker.cluster.held_partitions) == COORDINATED and all(one.is_over for one in states):
+                break
+    else:
+        stage.oracle.says("transactions do not end")
+    gateway.stop()
+
+
+# --- producers
+
+
+@dataclass
+class Sent:
+    """A batch on its way: its records and their bytes."""
+
+    batch: Batch
+    data: bytes
+    count: int
+
+
+@dataclass
+class Numbers:
+    """A producer's id and epoch, and its next sequence number in each partition."""
+
+    id: ProducerId
+    next: Counter[int] = field(default_factory=Counter)
+
+    def sent(self, stage: Stage, process: Process, sender: str, partition: int, *, open_: bool = False) -> Sent:
+        """The next batch for a partition; of a transaction that is `open_`."""
+        batch, table = stage.records(process.random, sender)
+        batch.transactional = open_
+        times = pa.array([now_ms()] * table.num_rows, pa.int64())
+        records = table.append_column("timestamp", times).to_batches()[0].select(["timestamp", "key", "value"])
+        encoded = encode(
+            records,
+            producer_id=self.id.id,
+            producer_epoch=self.id.epoch,
+            base_sequence=self.next[partition],
+            transactional=open_,
+        )
+        self.next[partition] += table.num_rows
+        return Sent(batch, bytes(encoded.data), table.num_rows)
+
+
+def sends(stage: Stage, process: Process, memory: Memory) -> None:
+    """Produce batches through gateways, as an idempotent client: what got no answer is sent again, in order."""
+    numbers = _new_producer(process)
+    while stage.goes_on():
+        partition = process.random.randrange(stage.partitions)
+        window = [
+            numbers.sent(stage, process, memory.name, partition) for _ in range(process.random.choice((1, 1, 2, 3)))
+        ]
+        if not _delivered(stage, process, partition, window, None):
+            numbers = _new_producer(process)
+        stage.rest(process.random)
+
+
+def _new_producer(process: Process) -> Numbers:
+    return Numbers(ProducerId(process.random.getrandbits(62), 0))
+
+
+def _appended(
+    topic: str, partition: int, data: Sequence[bytes], transactional_id: str | None, gateway: Gateway
+) -> list[tuple[ErrorCode, int]]:
+    return gateway.append(topic, partition, data, transactional_id)
+
+
+def _delivered(
+    stage: Stage, process: Process, partition: int, window: list[Sent], transactional_id: str | None
+) -> bool:
+    """Send batches until all are there; False if a gateway refuses one, or time is over."""
+    name, topic = _any_gateway(stage, process), stage.url.rpartition("/")[2]
+    until = process.world.now + 120
+    while window and process.world.now < until:
+        data = [sent.data for sent in window]
+        work = partial(_appended, topic, partition, data, transactional_id)
+        try:
+            answers = call(stage, process, name, work)
+        except NoAnswerError:
+            name = _any_gateway(stage, process)
+            continue
+        for code, offset in answers:
+            if code is not ErrorCode.none:
+                break
+            sent = window.pop(0)
+            if not sent.batch.transactional:
+                sent.batch.acknowledge("", {partition: (offset, offset + sent.count)})
+        if code is ErrorCode.none:
+            continue
+        if not code.retriable:
+            if transactional_id is None and "recreate" not in stage.jobs:
+                stage.oracle.says(f"a producer's next batch is refused: {code.name}")
+            return False
+        process.world.pause(process.random.uniform(0, 2))
+    return not window
+
+
+def consumes(stage: Stage, process: Process, memory: Memory) -> None:
+    """Fetch a partition through gateways, from its beginning on: no record is skipped."""
+    topic, number, position = stage.url.rpartition("/")[2], process.random.randrange(stage.partitions), 0
+    while stage.goes_on():
+        try:
+            data, shows_all = call(
+                stage, process, _any_gateway(stage, process), partial(_fetched, topic, number, position)
+            )
+        except OffsetOutOfRangeError:
+            position = stage.open().start_offsets()[number]
+            continue
+        except (NoAnswerError, DistlogError):
+            stage.rest(process.random)
+            continue
+        if not shows_all:
+            stage.oracle.says(f"a gateway does not show what it acknowledged in partition {number}")
+        if data.batches is None or not len(data.batches):
+            stage.rest(process.random)
+            continue
+        raw, topic_id = bytes(data.batches), stage.open().snapshot.topic_id
+        rows = decode(raw, read_headers(raw), columns=["offset", "value"], start_offset=position).to_pylist()
+        for row in rows:
+            stage.oracle.saw(topic_id, number, row["offset"], row["value"])
+        if rows and rows[0]["offset"] > position and not stage.oracle.is_compacted and not stage.oracle.has_markers:
+            stage.oracle.says(f"a consumer skipped offsets {position} to {rows[0]['offset']} of partition {number}")
+        position = data.batches.next_offset
+
+
+def _fetched(topic: str, number: int, position: int, gateway: Gateway) -> tuple[FetchedData, bool]:
+    return gateway.fetch(topic, number, position)
+
+
+# --- transactions
+
+
+#: The coordinator is another gateway, or is not ready: ask again.
+_ASK_AGAIN = frozenset(
+    {
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.concurrent_transactions,
+    }
+)
+
+
+class _RefusedError(Exception):
+    """A coordinator refuses what a client asks for."""
+
+
+def _coordinated(stage: Stage, process: Process, work: Callable[[Gateway], T], seconds: float = 120.0) -> T:
+    """What the coordinator answers, whichever gateway it is; NoAnswerError after so long."""
+    until = process.world.now + seconds
+    while process.world.now < until:
+        with suppress(NoAnswerError, DistlogError):
+            return _told(stage, process, work)
+        process.world.pause(process.random.uniform(0, 2))
+    raise NoAnswerError
+
+
+def _told(stage: Stage, process: Process, work: Callable[[Gateway], T]) -> T:
+    try:
+        return call(stage, process, _any_gateway(stage, process), work)
+    except (TransactionRefusedError, GroupRefusedError) as refused:
+        error = NoAnswerError if refused.code in _ASK_AGAIN else _RefusedError
+        raise error(refused.code.name) from None
+
+
+def transacts(stage: Stage, process: Process, memory: Memory) -> None:
+    """Produce in transactions through gateways; several processes have the same transactional id."""
+    id_ = f"client-{process.random.randrange(2)}"
+    while stage.goes_on():
+        with suppress(NoAnswerError, _RefusedError):
+            producer = _coordinated(
+                stage,
+                process,
+                lambda gateway: gateway.broker.transactions.coordinator.begin_producer(id_, TRANSACTION_MS),
+            )
+            numbers = Numbers(producer)
+            while stage.goes_on() and _has_ended(stage, process, memory.name, id_, numbers):
+                stage.rest(process.random)
+        stage.rest(process.random)
+
+
+def _has_ended(stage: Stage, process: Process, sender: str, id_: str, numbers: Numbers) -> bool:
+    """Do a transaction to its end; False if the producer cannot go on."""
+    topic, random = stage.url.rpartition("/")[2], process.random
+    places = random.sample(range(stage.partitions), random.randrange(1, stage.partitions + 1))
+    windows = {
+        place: [numbers.sent(stage, process, sender, place, open_=True) for _ in range(random.randrange(1, 3))]
+        for place in places
+    }
+    batches = [sent.batch for window in windows.values() for sent in window]
+    added = {(topic, place) for place in places}
+    coordinated = _coordinator_of(stage, process)
+    coordinated(lambda one: one.add_partitions(id_, numbers.id, added))
+    is_whole = all(_delivered(stage, process, place, window, id_) for place, window in windows.items())
+    is_committed = is_whole and random.random() < 0.8
+    coordinated(lambda one: one.end(id_, numbers.id, is_committed=is_committed))
+    for batch in batches:
+        if is_committed:
+            batch.acknowledge("")
+        else:
+            batch.refused = True
+    return is_whole
+
+
+def _coordinator_of(stage: Stage, process: Process) -> Callable[[Callable[[Any], None]], None]:
+    def asked(work: Callable[[Any], None]) -> None:
+        _coordinated(stage, process, lambda gateway: work(gateway.broker.transactions.coordinator))
+
+    return asked
+
+
+# --- positions of groups
+
+
+@dataclass
+class Operation:
+    """A commit or a fetch of a group's position, from `begun_s` to `ended_s`; `is_known` if it was answered."""
+
+    value: int
+    begun_s: float
+    ended_s: float = float("inf")
+
+    def precedes(self, other: Operation) -> bool:
+        """Whether it had ended before the other began."""
+        return self.ended_s < other.begun_s
+
+
+@dataclass
+class Register:
+    """A group's position in one partition: what clients committed, and what they got."""
+
+    commits: dict[int, Operation] = field(default_factory=lambda: {-1: Operation(-1, -1.0, -1.0)})
+    fetches: list[Operation] = field(default_factory=list)
+
+    def wrong(self, fetch: Operation) -> Iterator[str]:
+        """What is wrong with a fetch, if anything: no commit may be missing that was answered before it began."""
+        commit = self.commits.get(fetch.value)
+        if commit is None:
+            yield f"a group got position {fetch.value}, which nobody committed"
+            return
+        for later in self.commits.values():
+            if commit.precedes(later) and later.precedes(fetch):
+                yield f"a group got position {fetch.value}, although {later.value} was committed after it"
+        for earlier in self.fetches:
+            if earlier.precedes(fetch) and commit.precedes(self.commits[earlier.value]):
+                yield f"a group got position {fetch.value}, after it had got {earlier.value}"
+
+
+def commits_positions(stage: Stage, process: Process, memory: Memory) -> None:
+    """Commit and fetch a group's position through gateways: all clients see one after the other."""
+    place = stage.url.rpartition("/")[2], 0
+    while stage.goes_on():
+        group = f"group-{process.random.randrange(2)}"
+        register = stage.registers[group]
+        if process.random.random() < 0.5:
+            operation = Operation(next(stage.names), process.world.now)
+            register.commits[operation.value] = operation
+            with suppress(NoAnswerError, _RefusedError):
+                _coordinated(stage, process, _commit_of(group, place, operation.value), CALL_TIMEOUT_S)
+                operation.ended_s = process.world.now
+        else:
+            operation = Operation(-1, process.world.now)
+            with suppress(NoAnswerError, _RefusedError):
+                found = _coordinated(
+                    stage, process, lambda gateway, group=group: gateway.broker.groups.offsets.fetch(group, [place])
+                )[place]
+                operation.ended_s = process.world.now
+                operation.value = found.offset if isinstance(found, Position) else -1
+                for wrong in register.wrong(operation):
+                    stage.oracle.says(f"{group}: {wrong}")
+                register.fetches.append(operation)
+        stage.rest(process.random)
+
+
+def _commit_of(group: str, place: tuple[str, int], offset: int) -> Callable[[Gateway], None]:
+    def commit(gateway: Gateway) -> None:
+        codes = SimQueue(gateway.process.world)
+        gateway.broker.groups.offsets.commit(group, {place: Position(offset, commit_ms=now_ms())}, codes.put)
+        code = codes.get()
+        if code is not ErrorCode.none:
+            raise GroupRefusedError(code)
+
+    return commit
+
+
+def registers() -> defaultdict[str, Register]:
+    """The positions of groups by their names."""
+    return defaultdict(Register)

@@ -1,0 +1,257 @@
+"""A history: who acts in it, what goes wrong in it, and when, all of it drawn from one seed."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from random import Random
+from unittest import mock
+
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.config import MAX_LONG
+from distlog.core.groups import group_log
+from distlog.core.maintenance import log_floor
+from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from simulation import actors, gateways
+from simulation.actors import Actor, Memory, Stage
+from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
+from simulation.oracle import Oracle
+from simulation.world import Process, World
+
+URL = "s3://bucket/clicks"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a seed means: the actors by name, the topic, and what the world does to them."""
+
+    seed: int
+    cast: Sequence[tuple[str, Actor]]
+    partitions: int
+    keys: int
+    config: dict[str, object]
+    faults: Faults
+    length_s: float
+    pause_s: float
+    #: Whose rules the store has, and from which size on objects are uploaded in parts.
+    protocol: str = "s3"
+    part_bytes: int = 8 << 20
+    #: The numbers of the actors that act.
+    chosen: Sequence[int] | None = None
+    #: `commit.retention.ms`, in s; 0 for the default, which no history is long enough for.
+    commits_s: float = 0.0
+
+    @property
+    def url(self) -> str:
+        """The topic's address."""
+        return f"{self.protocol}://bucket/clicks"
+
+    def acts(self, number: int) -> bool:
+        """Whether the actor with this number acts."""
+        return self.chosen is None or number in self.chosen
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What is in it: actors, those that there are several of, jobs of maintenance, kinds of faults, the store."""
+        cast = [(name, actor) for number, (name, actor) in enumerate(self.cast) if self.acts(number)]
+        counts = Counter(name for name, _ in cast)
+        return frozenset(
+            {
+                *counts,
+                *(f"several {name}s" for name, count in counts.items() if count > 1),
+                *(job for _, actor in cast for job in _jobs(actor)),
+                *(each.name for each in fields(Faults) if getattr(self.faults, each.name)),
+                self.protocol,
+                *(("parts",) if self.part_bytes < 1024 else ()),
+                *(("long",) if self.length_s > 100 else ()),
+                *(("deletes soon",) if self.config["file.delete.delay.ms"] == 20_000 else ()),
+            }
+        )
+
+
+def plan(seed: int) -> Plan:
+    """Draw a history."""
+    random = Random(f"plan/{seed}")
+    is_compacted = random.random() < 0.3
+    delay_s = random.choice((20, 60, 300))
+    config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}
+    if is_compacted:
+        config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
+    if random.random() < 0.2:
+        config |= {"message.timestamp.type": "LogAppendTime"}
+    writers: list[tuple[str, Actor]] = [
+        ("appender", actors.appends),
+        ("plain", actors.appends_plainly),
+        ("writer", actors.writes),
+        ("producer", actors.produces),
+    ]
+    cast = [random.choice(writers) for _ in range(random.randrange(1, 5))]
+    jobs = ["compact", "vacuum", "vacuum", "config", "rebuild"]
+    jobs += ["delete-records"] if random.random() < 0.3 and not is_compacted else []
+    jobs += ["partitions"] if random.random() < 0.3 and not is_compacted else []
+    jobs += ["restore", "restore", "delete-records"] if random.random() < 0.3 and not is_compacted else []
+    cast += [("maintainer", actors.maintains(jobs)) for _ in range(random.randrange(0, 3))]
+    cast += [("reader", actors.holds_snapshots)] * random.randrange(0, 2)
+    cast += [("follower", actors.follows)] * random.choice((0, 0, 1, 2))
+    kind = random.choice(("plain", "plain", "plain", "recreated", "spark", "gateways", "gateways", "gateways"))
+    if kind == "recreated":
+        cast.append(("recreator", actors.recreates))
+    elif kind == "spark":
+        cast = [one for one in cast if random.random() < 0.5]
+        cast += [("query", actors.streams)] * random.randrange(1, 3)
+        cast += [("stream", actors.reads_stream)] * Random(f"stream/{seed}").randrange(2)
+    elif kind == "gateways":
+        # clients' clocks are wrong
+        config |= {"message.timestamp.after.max.ms": MAX_LONG}
+        clients: list[tuple[str, Actor]] = [
+            ("client", gateways.sends),
+            ("client", gateways.sends),
+            ("transacting", gateways.transacts),
+            ("transacting", gateways.transacts),
+            ("committing", gateways.commits_positions),
+            ("consumer", gateways.consumes),
+        ]
+        cast = [one for one in cast if random.random() < 0.3]
+        cast += [("gateway", gateways.serves)] * random.choice((1, 2, 2))
+        cast += [random.choice(clients) for _ in range(random.randrange(1, 4))]
+    old = Random(f"old commits/{seed}")
+    commits_s = max(60.0, 2.0 * delay_s) if delay_s < 100 and old.random() < 0.5 else 0.0
+    if commits_s:
+        config |= {"commit.retention.ms": int(commits_s * 1000)}
+        cast += [("vacuumer", actors.maintains(["vacuum", "vacuum", "pin"]))]
+    calm = random.random() < 0.2
+    level = 0.0 if calm else random.choice((0.003, 0.01, 0.03))
+    drawn = Plan(
+        seed,
+        cast,
+        partitions=random.choice((1, 1, 2, 4)),
+        keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
+        config=config,
+        faults=Faults(
+            level,
+            level,
+            level / 4,
+            level,
+            level / 4,
+            level,
+            still=random.choice((0.0, 0.003, 0.01)),
+            still_s=random.choice((60.0, 3600.0, 7 * 86400.0)),
+            death=0.0 if calm else random.choice((0.0, 0.002, 0.01)),
+            silence=0.0 if calm else random.choice((0.0, 0.0, 0.02)),
+        ),
+        length_s=random.choice((30.0, 60.0, 200.0)),
+        pause_s=random.choice((2.0, 10.0, 30.0)),
+        protocol=random.choice(("s3", "s3", "gs", "abfs")),
+        part_bytes=random.choice((256, 8 << 20)),
+    )
+    if not commits_s:
+        return drawn
+    # longer than commits are kept, with processes that stand still for longer
+    faults = replace(drawn.faults, still=old.choice((0.003, 0.02)), still_s=old.choice((2.0, 6.0)) * commits_s)
+    return replace(drawn, faults=faults, length_s=6 * commits_s, pause_s=min(drawn.pause_s, 5.0), commits_s=commits_s)
+
+
+def run(world: World, flaws: Flaws, drawn: Plan | None = None) -> None:
+    """Let the history of the world's seed happen; raises BrokenPromiseError if a promise was broken in it.
+
+    It is drawn, unless it is given.
+    """
+    drawn = drawn or plan(world.seed)
+    if {"query", "stream"} & drawn.words:
+        # it takes seconds, and none within a world
+        importlib.import_module("simulation.spark_driver")
+    with world:
+        store = ObjectStore(world, faults=Faults(), flaws=flaws, protocol=drawn.protocol)
+        delay_s = int(str(drawn.config["file.delete.delay.ms"])) / 1000
+        oracle = Oracle(world, store, drawn.url, delay_s)
+        oracle.is_compacted = "cleanup.policy" in drawn.config
+        cast = [actor for number, (_, actor) in enumerate(drawn.cast) if drawn.acts(number)]
+        jobs = frozenset(job for actor in cast for job in _jobs(actor))
+        oracle.has_retention = "delete-records" in jobs
+        oracle.has_markers = any(actor is gateways.transacts for actor in cast)
+        oracle.old.kept_s = drawn.commits_s or oracle.old.kept_s
+        stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
+        with connected(store), frequent_checkpoints(), parts_of(drawn.part_bytes):
+            world.process("creator").start(lambda: actors.create(stage, drawn.config))
+            world.run()
+            stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults
+            _begin(world, stage, drawn)
+            world.run()
+            for process, error in world.errors:
+                oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
+            oracle.check()
+            world.check_over()
+            store.faults, store.silent_until, store.replace = Faults(), 0.0, None
+            auditor = world.process("auditor")
+            auditor.start(partial(_audit, stage, auditor))
+            world.run()
+        for process, error in world.errors:
+            oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
+        oracle.check()
+
+
+def _audit(stage: Stage, auditor: Process) -> None:
+    if stage.oracle.has_markers:
+        gateways.finish(stage, auditor)
+    topic = stage.open()
+    stage.oracle.audit(topic)
+    # the first raises the floor above what dead writers left, and the second deletes it
+    for _ in range(2):
+        auditor.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)
+        topic.vacuum()
+    stage.oracle.check_vacuumed()
+    stage.oracle.audit(stage.open())
+
+
+@contextmanager
+def frequent_checkpoints() -> Iterator[None]:
+    """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short."""
+    defaults = CommitLog.__init__.__kwdefaults__
+    before = defaults["checkpoint_commits"], group_log.KEPT
+    defaults["checkpoint_commits"], group_log.KEPT = 7, 6
+    try:
+        with mock.patch.multiple(log_floor, KEPT_EVERY=7, NAMES_AT_ONCE=3):
+            yield
+    finally:
+        defaults["checkpoint_commits"], group_log.KEPT = before
+
+
+def _jobs(actor: Actor) -> Sequence[str]:
+    if actor is actors.recreates:
+        return ["recreate"]
+    cells = getattr(actor, "__closure__", None) or ()
+    return [job for cell in cells for job in cell.cell_contents]
+
+
+def _begin(world: World, stage: Stage, drawn: Plan) -> None:
+    random, memories = Random(f"fate/{drawn.seed}"), dict[int, tuple[Memory, Actor, int]]()
+
+    def start(memory: Memory, actor: Actor, skew_ms: int) -> None:
+        process = world.process(memory.name, skew_ms=skew_ms, drift=random.choice((0.0, 0.0, 1e-4, -1e-4)))
+        memories[process.pid] = memory, actor, skew_ms
+        process.start(lambda: actor(stage, process, memory))
+
+    def replace_process(process: Process) -> None:
+        """Kill the process, or let it stand still and be taken for dead; another one goes on."""
+        if process.pid not in memories or not process.is_alive:
+            return
+        memory, actor, skew_ms = memories.pop(process.pid)
+        if random.random() < 0.5 or memory.pending is None:
+            process.die()
+            start(memory, actor, skew_ms)
+            return
+        # both have the same batch under way
+        process.stand_still(random.uniform(1, 300))
+        after = replace(memory)
+        memory.is_replaced = True
+        start(after, actor, skew_ms)
+
+    stage.oracle.store.replace = replace_process
+    for number, (name, actor) in enumerate(drawn.cast):
+        skew_ms = random.choice((0, 0, 0, -3_600_000, 3_600_000, -7 * 86_400_000, 86_400_000))
+        if drawn.acts(number):
+            start(Memory(f"{name}-{number}"), actor, skew_ms)

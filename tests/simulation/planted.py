@@ -1,0 +1,589 @@
+"""Known bugs, planted one at a time: what the simulation must find, or it proves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from distlog.core import times
+from distlog.core.commits import checkpoint, commit_log, snapshot_loader
+from distlog.core.commits.actions import SetLogStartOffset
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.producer_table import NO_PRODUCERS
+from distlog.core.commits.snapshot import PartitionDraft, Snapshot
+from distlog.core.commits.snapshot_loader import CommitFiles
+from distlog.core.commits.transaction_table import NO_TRANSACTIONS
+from distlog.core.errors import CommitStateUnknownError, DistlogError, StorageError
+from distlog.core.groups import group_log, membership
+from distlog.core.maintenance import log_floor, restore, vacuum
+from distlog.core.maintenance.removals import StemSet
+from distlog.core.storage import object_store, retry
+from distlog.core.topics import append_commit, committed_batches, producer, topic
+from distlog.gateway import gathered_appends, leadership
+from distlog.gateway.transactions import transaction_coordinator
+from simulation.world import current
+
+Plant = Callable[[], Any]
+
+
+def _settle(change: Callable[..., bytes]) -> Plant:
+    return lambda: mock.patch.object(object_store, "settle", change)
+
+
+def _read_back(read_back: Callable[[], bytes], path: str) -> bytes:
+    for _ in range(20):
+        with suppress(Exception):
+            return read_back()
+    raise StorageError("cannot read it", file=path) from None
+
+
+def _exists_means_lost() -> Any:
+    """A writer that is told that its commit exists takes it for another's, although its own reply was lost."""
+    lost, put = set[bytes](), CommitLog._put
+
+    def settle(create: Any, read_back: Any, path: str, errors: Any, deadline: Any) -> bytes:
+        try:
+            return create()
+        except FileExistsError:
+            found = _read_back(read_back, path)
+            lost.add(found)
+            return found
+        except Exception:
+            return retry.settle(create, read_back, path, errors, deadline)
+
+    def put_and_forget(self: Any, attempt: Any, timeout_s: float, put_time: Any) -> bytes | None:
+        found = put(self, attempt, timeout_s, put_time)
+        return attempt.data if found is None and attempt.data in lost else found
+
+    both = ExitStack()
+    both.enter_context(mock.patch.object(object_store, "settle", settle))
+    both.enter_context(mock.patch.object(CommitLog, "_put", put_and_forget))
+    return both
+
+
+def _unclear_means_failed(
+    create: Callable[[], bytes], read_back: Callable[[], bytes], path: str, errors: Any, deadline: Any
+) -> bytes:
+    """An error of a put is believed: nothing was written."""
+    try:
+        return create()
+    except FileExistsError:
+        return _read_back(read_back, path)
+    except Exception as error:
+        raise StorageError("nothing was written", file=path) from error
+
+
+def _unknown_means_failed(*arguments: Any) -> bytes:
+    """Once the time is up, an unknown outcome is told as a failure."""
+    try:
+        return retry.settle(*arguments)
+    except CommitStateUnknownError as error:
+        raise StorageError("nothing was written") from error
+
+
+def _put_overwrites() -> Any:
+    """The put of a commit has no condition."""
+
+    def create(self: Any, path: str, data: bytes) -> bytes:
+        self._put(path, data)
+        return data
+
+    return mock.patch.object(object_store.ObjectRequests, "_create", create)
+
+
+def _never_a_replay() -> Any:
+    """An application's batch is not looked up."""
+    return mock.patch.object(append_commit, "replayed", return_value=None)
+
+
+def _replays_only_at_first() -> Any:
+    """An application's batch is looked up when it begins, not when it is committed."""
+    real, look_up, inside = append_commit.commit_append, append_commit.replayed, set[object]()
+
+    def commit(*arguments: Any, **named: Any) -> Any:
+        inside.add(current())
+        try:
+            return real(*arguments, **named)
+        finally:
+            inside.discard(current())
+
+    def replayed(*arguments: Any, **named: Any) -> Any:
+        return None if current() in inside else look_up(*arguments, **named)
+
+    return mock.patch.multiple(append_commit, commit_append=commit, replayed=replayed)
+
+
+def _old_files_are_committed() -> Any:
+    """A commit of files that vacuum may have deleted is not refused."""
+    both = ExitStack()
+    both.enter_context(mock.patch.object(commit_log, "check_read_version", return_value=None))
+    both.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
+    return both
+
+
+def _floor_is_not_committed() -> Any:
+    """Vacuum deletes without raising the gc floor first."""
+    return mock.patch.object(vacuum, "_raise_floor", lambda storage, log, head, *_: head)
+
+
+def _delay_of(factor: float) -> Plant:
+    """Vacuum takes a version for older than it is."""
+
+    def plant() -> Any:
+        real = vacuum.head_at
+
+        def head_at(commits: Any, time_ms: int, now_ms: int) -> int | None:
+            return real(commits, now_ms - int((now_ms - time_ms) * factor), now_ms)
+
+        return mock.patch.object(vacuum, "head_at", head_at)
+
+    return plant
+
+
+def _vacuum_by_own_clock() -> Any:
+    """Vacuum asks its process for the time, not the store."""
+    real = vacuum.vacuum
+
+    def run(storage: Any, log: CommitLog, **named: Any) -> Any:
+        own = storage.child("")
+        own._set_folder(storage.url)
+        own.now_ms = lambda folder: times.now_ms()
+        return real(own, log, **named)
+
+    return mock.patch.object(topic, "vacuum", run)
+
+
+def _vacuum_forgets_what_was_removed() -> Any:
+    """Vacuum keeps what is live, and not what was removed since the floor."""
+    real = vacuum.removals
+
+    def forgetful(*arguments: Any, **named: Any) -> Any:
+        found = real(*arguments, **named)
+        found.stems = StemSet()
+        return found
+
+    return mock.patch.object(vacuum, "removals", forgetful)
+
+
+def _vacuum_takes_all_that_is_not_named() -> Any:
+    """Vacuum deletes files that no commit names, whenever their writer began."""
+    return mock.patch.object(vacuum, "is_below", return_value=True)
+
+
+def _late_puts_are_believed() -> Any:
+    """A put that succeeded has committed, however late it came."""
+    return mock.patch.object(CommitLog, "_newer_head", return_value=None)
+
+
+def _late_misses_are_believed() -> Any:
+    """What is not there was never there, however late the answer came."""
+
+    def believed(self: Any, base: Any, head: Any, asked_ms: int) -> Any:
+        head.note_seen(asked_ms)
+        return head
+
+    return mock.patch.object(snapshot_loader.SnapshotLoader, "_believed", believed)
+
+
+def _looks_are_fresh_for_ever() -> Any:
+    """A process believes its last look at the head, however long ago that was."""
+    return mock.patch.object(Snapshot, "is_fresh_at", return_value=True)
+
+
+def _what_is_old_is_the_newest() -> Any:
+    """A process whose look was long ago takes its head for the newest one."""
+    return mock.patch.object(snapshot_loader.SnapshotLoader, "is_newest", return_value=True)
+
+
+def _log_floor_is_not_committed() -> Any:
+    """Vacuum deletes commits without raising the log floor first."""
+    real = vacuum._raise_floor
+
+    def raise_floor(*arguments: Any) -> Any:
+        head = real(*arguments[:-1], 0)
+        return dataclasses.replace(head, log_floor=max(head.log_floor, arguments[-1]))
+
+    return mock.patch.object(vacuum, "_raise_floor", raise_floor)
+
+
+def _no_checkpoint_at_the_floor() -> Any:
+    """Vacuum deletes commits although no checkpoint has what they told."""
+
+    def floor(*_: Any, head_then: int | None, gc_floor: int, **__: Any) -> int:
+        return min(head_then or 0, gc_floor)
+
+    return mock.patch.multiple(
+        vacuum, next_log_floor=floor, ensure_checkpoint=lambda *_: True, pinned_versions=lambda *_: ()
+    )
+
+
+def _newest_commits_go_first() -> Any:
+    """Vacuum deletes the newest of the old commits first."""
+    real = log_floor.delete_below
+
+    def delete(storage: Any, files: Any) -> None:
+        for file in sorted(files, key=lambda each: each.name, reverse=True):
+            real(storage, [file])
+
+    return mock.patch.object(vacuum, "delete_below", delete)
+
+
+def _pins_are_ignored() -> Any:
+    """Vacuum deletes the commits of pinned versions."""
+    both = ExitStack()
+    for module in (vacuum, log_floor):
+        both.enter_context(mock.patch.object(module, "pinned_versions", return_value=()))
+    return both
+
+
+def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
+    """Vacuum takes another time for the present, or another retention, when it looks for old commits."""
+
+    def plant() -> Any:
+        real = vacuum.next_log_floor
+
+        def floor(storage: Any, log: Any, head: Any, folder: Any, **named: Any) -> int:
+            now = now_ms(named["now_ms"])
+            kept_ms = int((head.commits_kept_ms or 10**15) * factor)
+            named["head_then"] = folder.head_at(now - kept_ms, max(now, named["now_ms"]))
+            return real(storage, log, head, folder, **named)
+
+        return mock.patch.object(vacuum, "next_log_floor", floor)
+
+    return plant
+
+
+def _time_stands_still() -> Any:
+    """A commit has the time of its process, whatever the commits before it have."""
+    return mock.patch.object(commit_log, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)
+
+
+def _a_hole_is_passed_over() -> Any:
+    """A reader that does not find a version takes the next one."""
+
+    def commits(found: Any) -> Iterator[Any]:
+        yield from (commit for commit in found if commit is not None)
+
+    return mock.patch.object(snapshot_loader, "_until_missing", commits)
+
+
+def _stale_members_commit() -> Any:
+    """A member of a group commits positions of partitions that another one owns by now."""
+    real = membership.Membership.commit
+
+    def commit(self: Any, positions: Any, *, back: bool = False) -> None:
+        def plan(state: Any) -> Any:
+            return dataclasses.replace(state, positions={**state.positions, **positions})
+
+        if self._state is None:
+            return real(self, positions, back=back)
+        self.log.commit(self._state, plan)
+        return None
+
+    return mock.patch.object(membership.Membership, "commit", commit)
+
+
+def _members_live_for_ever() -> Any:
+    """A member hands out records after its lease is over."""
+    return mock.patch.object(membership.Membership, "is_lapsed", property(lambda self: False))
+
+
+def _others_die_at_once() -> Any:
+    """A member takes others for dead at its first look."""
+
+    def dead(self: Any, state: Any) -> set[str]:
+        return {member.id for member in state.members if member.id != self._id}
+
+    return mock.patch.object(membership.Membership, "_dead", dead)
+
+
+def _lost(name: str, value: Any) -> Plant:
+    """A checkpoint lacks a part of the state."""
+
+    def plant() -> Any:
+        real = checkpoint.encode
+        return mock.patch.object(
+            checkpoint, "encode", lambda snapshot: real(dataclasses.replace(snapshot, **{name: value}))
+        )
+
+    return plant
+
+
+def _a_newer_producer_ends_none() -> Any:
+    """A producer goes on when a newer one with its transactional id has begun."""
+    return mock.patch.object(producer.ProducerIdentity, "check", return_value=None)
+
+
+def _nothing_is_committed_unchecked() -> Any:
+    """A producer that was ended commits a transaction without records."""
+    real = producer.CommittedTransactions.commit
+
+    def commit(self: Any) -> Any:
+        if self._written is None:
+            self._written = self._open_appender().close()
+        if self._written:
+            return real(self)
+        self._appender = None
+        return producer.SendResult(producer.AppendResult(None), [])
+
+    return mock.patch.object(producer.CommittedTransactions, "commit", commit)
+
+
+def _an_abort_believes_in_itself() -> Any:
+    """A transaction whose commit got no answer is told to be aborted, without a look."""
+
+    def abort(self: Any) -> None:
+        self._open_appender().abort()
+        self._appender = None
+
+    return mock.patch.object(producer.CommittedTransactions, "abort", abort)
+
+
+def _a_producer_is_not_checked() -> Any:
+    """Batches of a producer that are in the log already are appended again."""
+    return mock.patch.object(committed_batches.ProducerCheck, "check", return_value=None)
+
+
+def _a_commit_checks_producers_only_at_first() -> Any:
+    """Batches of a producer are checked before the commit, and not behind commits that came first."""
+    return mock.patch.object(committed_batches, "_check_again", return_value=None)
+
+
+def _a_checkpoint_lacks_producers() -> Any:
+    """A checkpoint lacks the producers of its partitions."""
+    real = checkpoint.encode
+
+    def encode(snapshot: Any) -> bytes:
+        bare = tuple(dataclasses.replace(each, producers=NO_PRODUCERS) for each in snapshot.partitions)
+        return real(dataclasses.replace(snapshot, partitions=bare))
+
+    return mock.patch.object(checkpoint, "encode", encode)
+
+
+def _a_restore_leaves_starts() -> Any:
+    """A restore names segments again, and lets the log begin where it began."""
+    real = restore._actions
+
+    def made(one: Any, version: int) -> Iterator[Any]:
+        yield from real(one, version)
+        yield SetLogStartOffset(one.partition, one.start_before)
+
+    return mock.patch.object(restore, "_actions", made)
+
+
+def _a_log_start_goes_back() -> Any:
+    """The last one to set a log start offset wins, also if it is lower."""
+
+    def set_log_start_offset(self: Any, offset: int) -> None:
+        self._log_start_offset = offset
+
+    def delete(handle: Any, snapshot: Any, before: Mapping[int, int]) -> Any:
+        actions = [SetLogStartOffset(number, offset) for number, offset in before.items()]
+        _, after = handle.log.commit(snapshot, "delete-records", lambda current: actions)
+        return dict(before), after
+
+    both = ExitStack()
+    both.enter_context(mock.patch.object(PartitionDraft, "set_log_start_offset", set_log_start_offset))
+    both.enter_context(mock.patch.object(topic, "delete_records", delete))
+    return both
+
+
+def _a_failed_read_is_the_end() -> Any:
+    """A commit that cannot be read is taken for one that is not there yet."""
+    real = CommitFiles.read
+
+    def read(self: Any, version: int, **named: Any) -> Any:
+        try:
+            return real(self, version, **named)
+        except StorageError:
+            return None
+
+    return mock.patch.object(CommitFiles, "read", read)
+
+
+def _a_loser_does_not_plan_again() -> Any:
+    """A writer that lost a race commits what it planned at first."""
+    real = CommitLog.commit
+
+    def commit(self: Any, snapshot: Any, operation: str, plan: Any, **named: Any) -> Any:
+        first: list[Any] = []
+
+        def planned(current: Any) -> Any:
+            first.append(first[0] if first else plan(current))
+            return first[0]
+
+        return real(self, snapshot, operation, planned, **named)
+
+    return mock.patch.object(CommitLog, "commit", commit)
+
+
+def _a_new_topic_takes_old_records() -> Any:
+    """A writer does not notice that the topic was dropped and created again."""
+    return mock.patch.object(commit_log, "is_gone", lambda head, snapshot: head.dropped)
+
+
+def _a_drop_ends_snapshots() -> Any:
+    """Vacuum takes what a drop let go for what was never there."""
+    real = vacuum.removals
+
+    def forgetful(*arguments: Any, **named: Any) -> Any:
+        return dataclasses.replace(real(*arguments, **named), before_drops=[])
+
+    return mock.patch.object(vacuum, "removals", forgetful)
+
+
+def _bundles_are_forgotten() -> Any:
+    """Vacuum looks for segments, and not for the bundles that they are in."""
+    real = StemSet.add
+
+    def add(self: Any, partitions: Any, stems: Any, which: Any) -> None:
+        kept, self._add = self._add, lambda hashes: kept(hashes) if len(hashes) == len(partitions) else None
+        real(self, partitions, stems, which)
+        self._add = kept
+
+    return mock.patch.object(StemSet, "add", add)
+
+
+def _groups_outlive_topics() -> Any:
+    """A group's positions count in a new topic of the same name."""
+    real = group_log.GroupLog.__init__
+
+    def init(self: Any, storage: Any, topic_id: str, group: str, **named: Any) -> None:
+        real(self, storage, str(uuid.UUID(int=0)), group, **named)
+
+    return mock.patch.object(group_log.GroupLog, "__init__", init)
+
+
+def _nobody_begins_to_lead() -> Any:
+    """A gateway leads partitions without a commit, so the one before it goes on."""
+
+    def begin(self: Any, partitions: Any, may_lead: Any = lambda: None) -> None:
+        may_lead()
+        snapshot = self._current.refresh()
+        self._epochs = {**self._epochs, **{each: leadership._epoch(snapshot, each) for each in partitions}}
+
+    return mock.patch.object(leadership.Leadership, "begin", begin)
+
+
+def _ended_transactions_take_records() -> Any:
+    """A gateway appends to transactions that have ended, or are another producer's."""
+    return mock.patch.object(gathered_appends, "refuse_fenced", return_value=None)
+
+
+def _old_producers_are_not_fenced() -> Any:
+    """A coordinator takes what an older producer with the same transactional id asks for."""
+    return mock.patch.object(transaction_coordinator, "check_producer", return_value=None)
+
+
+def _decisions_are_not_stored() -> Any:
+    """A coordinator writes end markers before its decision is stored."""
+
+    def decide(self: Any, transaction: Any, decided: Any) -> None:
+        self._ends.end(decided, 1.0)
+        self._log.write(decided)
+        transaction.state = decided
+        with suppress(DistlogError):
+            self._finish(transaction, decided)
+
+    return mock.patch.object(transaction_coordinator.TransactionCoordinator, "_decide", decide)
+
+
+def _of_spark(name: str, change: Any) -> Plant:
+    """A change of Spark's sink, whose import takes seconds."""
+    return lambda: mock.patch(f"distlog.spark.sink.{name}", change)
+
+
+def _files_of_the_dead_stay() -> Any:
+    """Vacuum deletes what commits removed, and not what writers left that died before their commit."""
+    return mock.patch.object(vacuum, "is_below", return_value=False)
+
+
+def _uploads_of_the_dead_stay() -> Any:
+    """Vacuum does not look for uploads."""
+    return mock.patch.object(vacuum, "dead_uploads", return_value=[])
+
+
+@dataclasses.dataclass(frozen=True)
+class Bug:
+    """A bug, and the words of the plans of histories that are likely to meet it: others are passed over."""
+
+    plant: Plant
+    words: frozenset[str]
+
+
+def _bug(plant: Plant, *words: str) -> Bug:
+    return Bug(plant, frozenset(words))
+
+
+#: Each bug, by what is wrong with it.
+BUGS: Mapping[str, Bug] = {
+    "a put that exists is another's": _bug(_exists_means_lost, "unanswered"),
+    "an unclear put has failed": _bug(_settle(_unclear_means_failed), "plain", "unanswered"),
+    "an unknown outcome is a failure": _bug(_settle(_unknown_means_failed), "plain", "silence"),
+    "a commit's put has no condition": _bug(_put_overwrites),
+    "a batch is never a replay": _bug(_never_a_replay, "appender"),
+    "a replay is known only at the start": _bug(_replays_only_at_first, "appender"),
+    "files below the floor are committed": _bug(_old_files_are_committed, "vacuum", "still", "plain"),
+    "vacuum does not commit its floor": _bug(_floor_is_not_committed, "vacuum", "still", "plain"),
+    "vacuum waits half as long": _bug(_delay_of(0.5), "vacuum", "reader"),
+    "vacuum does not wait": _bug(_delay_of(0.0), "vacuum"),
+    "vacuum goes by its process's clock": _bug(_vacuum_by_own_clock, "vacuum"),
+    "vacuum forgets what was removed": _bug(_vacuum_forgets_what_was_removed, "vacuum"),
+    "vacuum deletes what is not named yet": _bug(_vacuum_takes_all_that_is_not_named, "vacuum"),
+    "a wrong clock is believed": _bug(_time_stands_still),
+    "a missing version is passed over": _bug(_a_hole_is_passed_over, "unanswered"),
+    "stale members commit positions": _bug(_stale_members_commit, "several followers", "still"),
+    "members live for ever": _bug(_members_live_for_ever, "several followers", "still"),
+    "others die at once": _bug(_others_die_at_once, "several followers"),
+    "a checkpoint lacks transactions": _bug(_lost("transactions", NO_TRANSACTIONS)),
+    "a checkpoint lacks the gc floor": _bug(_lost("gc_floor", 0), "vacuum"),
+    "a checkpoint lacks producers": _bug(_a_checkpoint_lacks_producers, "client"),
+    "a loser does not plan again": _bug(_a_loser_does_not_plan_again),
+    "a failed read is the end": _bug(_a_failed_read_is_the_end, "silence"),
+    "a newer producer ends none": _bug(_a_newer_producer_ends_none, "several producers"),
+    "nothing is committed unchecked": _bug(_nothing_is_committed_unchecked, "several producers"),
+    "an abort believes in itself": _bug(_an_abort_believes_in_itself, "producer", "silence"),
+    "a producer's batches are not checked": _bug(_a_producer_is_not_checked, "client", "unanswered"),
+    "producers are checked only at first": _bug(
+        _a_commit_checks_producers_only_at_first, "client", "several gateways"
+    ),
+    "a restore leaves log starts": _bug(_a_restore_leaves_starts, "restore", "delete-records"),
+    "a log start goes back": _bug(_a_log_start_goes_back, "delete-records"),
+    "a new topic takes old records": _bug(_a_new_topic_takes_old_records, "recreate"),
+    "a drop ends snapshots": _bug(_a_drop_ends_snapshots, "recreate", "vacuum", "deletes soon"),
+    "vacuum forgets bundles": _bug(_bundles_are_forgotten),
+    "groups outlive topics": _bug(_groups_outlive_topics, "follower", "recreate"),
+    "nobody begins to lead": _bug(_nobody_begins_to_lead, "committing"),
+    "ended transactions take records": _bug(_ended_transactions_take_records, "several transactings"),
+    "old producers are not fenced": _bug(_old_producers_are_not_fenced, "several transactings"),
+    "Spark's commit is not looked for": _bug(_of_spark("find_write", lambda *_, **__: None), "query"),
+    "a micro-batch has no number": _bug(
+        _of_spark("WriteTransaction", lambda *_, **__: SimpleNamespace(app_id=None, batch_id=None, in_order=False)),
+        "query",
+    ),
+    "files of the dead stay": _bug(_files_of_the_dead_stay, "death"),
+    "uploads of the dead stay": _bug(_uploads_of_the_dead_stay, "death", "parts", "s3"),
+    "decisions are not stored": _bug(_decisions_are_not_stored, "transacting", "several gateways"),
+    "a late put is believed": _bug(_late_puts_are_believed, "vacuumer"),
+    "a late miss is believed": _bug(_late_misses_are_believed, "vacuumer"),
+    "looks are fresh for ever": _bug(_looks_are_fresh_for_ever, "vacuumer"),
+    "an old head is the newest": _bug(_what_is_old_is_the_newest, "vacuumer"),
+    "the log floor is not committed": _bug(_log_floor_is_not_committed, "vacuumer"),
+    "no checkpoint at the log floor": _bug(_no_checkpoint_at_the_floor, "vacuumer"),
+    "the newest commits go first": _bug(_newest_commits_go_first, "vacuumer"),
+    "pins hold no commits": _bug(_pins_are_ignored, "vacuumer"),
+    "commits go by the process's clock": _bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
+    "commits stay half as long": _bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The library with one of BUGS in it."""
+    with BUGS[name].plant():
+        yield

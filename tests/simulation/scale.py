@@ -1,0 +1,279 @@
+"""What size costs, in simulated time: writers, partitions, and months of a topic, as tables for docs/scale.md.
+
+    python -m simulation.scale [--only NAME] [--short] [--write]
+
+Each size runs in a process of its own, by the real library, over a store with S3's latencies and no faults. Times are
+those of the simulation. CPU and memory are those of the machine that runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGE, FIGURES = ROOT / "docs" / "scale.md", ROOT / "docs" / "scale.json"
+#: S3 Standard in us-east-1: a request that writes or lists, and one that reads. Deletes are free.
+WRITE_DOLLARS, READ_DOLLARS = 0.005 / 1000, 0.0004 / 1000
+DOLLARS = {"put": WRITE_DOLLARS, "put if absent": WRITE_DOLLARS, "list": WRITE_DOLLARS, "delete": 0.0}
+#: Bytes of a value, and the seconds of a day.
+VALUE, DAY_S = b"v" * 100, 86_400
+
+
+@dataclass
+class Measured:
+    """One size of a scenario: what its appends took, and what they left."""
+
+    records: int = 0
+    #: Seconds that each append took, and how long all of them went on.
+    took: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    requests: Counter[str] = field(default_factory=Counter)
+    #: Names and bytes in `_commits/` at the end, and bytes written there.
+    names: int = 0
+    kept: int = 0
+    written: int = 0
+    open_requests: int = 0
+    cpu_s: float = 0.0
+    memory: int = 0
+
+    def facts(self) -> dict[str, float]:
+        """Figures for the tables."""
+        took, appends = sorted(self.took), len(self.took)
+        requests = sum(self.requests.values())
+        dollars = sum(count * DOLLARS.get(kind, READ_DOLLARS) for kind, count in self.requests.items())
+        return {
+            "appends a second": appends / self.seconds,
+            "p50 ms": took[appends // 2] * 1000,
+            "p99 ms": took[int(appends * 0.99)] * 1000,
+            "requests an append": requests / appends,
+            "$ a million records": dollars / self.records * 1e6,
+            "metadata bytes an append": self.written / appends,
+            "names in _commits": self.names,
+            "KB in _commits": self.kept / 1000,
+            "requests of an open": self.open_requests,
+            "CPU ms an append": self.cpu_s / appends * 1000,
+            "MB of memory": self.memory / 1e6,
+        }
+
+
+class Stage:
+    """A world with one topic, and what is counted in it."""
+
+    def __init__(self, partitions: int, config: Mapping[str, object] | None = None) -> None:
+        from simulation.object_store import ObjectStore
+        from simulation.world import World
+
+        self.world, self.measured = World(0), Measured()
+        self.world.most_calls, self.world.switching = 1 << 60, 0.0
+        self.store = ObjectStore(self.world, watch=self._watch)
+        self.partitions, self.config = partitions, dict(config or {})
+        self.began_s, self.url = 0.0, "s3://bucket/clicks"
+
+    def _watch(self, kind: str, key: str, data: bytes | None) -> None:
+        if kind == "put" and "/_commits/" in key and data is not None:
+            self.measured.written += len(data)
+
+    def play(self, actors: Sequence[Callable[[], object]]) -> Measured:
+        """Create the topic, let each actor work in a process of its own, and count."""
+        import distlog
+        from simulation.object_store import connected
+
+        with self.world as world, connected(self.store):
+            self._do(lambda: distlog.create(self.url, partitions=self.partitions, config=self.config))
+            before, begun, self.began_s = _memory(), time.process_time(), world.now
+            self.measured.written = 0
+            self.store.requests.clear()
+            for number, actor in enumerate(actors):
+                world.process(f"actor-{number}").start(actor)
+            world.run()
+            measured = self.measured
+            measured.requests, measured.cpu_s = Counter(self.store.requests), time.process_time() - begun
+            stored = sum(len(each.data) for each in self.store.objects.values())
+            measured.memory = max(_memory() - before - stored, 0)
+            commits = [each.data for key, each in self.store.objects.items() if "/_commits/" in key]
+            measured.names, measured.kept = len(commits), sum(map(len, commits))
+            calls = world.calls
+            self._do(lambda: distlog.open(self.url))
+            measured.open_requests = world.calls - calls
+        return measured
+
+    def _do(self, work: Callable[[], object]) -> None:
+        self.world.process("somebody").start(work)
+        self.world.run()
+        if self.world.errors:
+            raise self.world.errors[0][1]
+
+    def appender(self, records: int, end_s: float, every_s: float = 0.0) -> Callable[[], None]:
+        """An actor that appends so many records, over all partitions, one append after the other."""
+
+        def appends() -> None:
+            import numpy as np
+            import pyarrow as pa
+
+            import distlog
+
+            topic, world = distlog.open(self.url), self.world
+            numbers = np.arange(records, dtype=np.int32) % self.partitions
+            table = pa.table({"partition": numbers, "value": pa.array([VALUE] * records)})
+            while (began := world.now) - self.began_s < end_s:
+                topic.append(table)
+                self.measured.took.append(world.now - began)
+                self.measured.records += records
+                self.measured.seconds = world.now - self.began_s
+                world.pause(max(0.0, began + every_s - world.now))
+
+        return appends
+
+    def maintainer(self, end_s: float, every_s: float) -> Callable[[], None]:
+        """An actor that does what `maintain` does."""
+
+        def maintains() -> None:
+            import distlog
+
+            topic = distlog.open(self.url)
+            while self.world.now - self.began_s < end_s:
+                self.world.pause(every_s)
+                topic.refresh()
+                topic.retention()
+                topic.compact()
+                topic.vacuum()
+
+        return maintains
+
+
+def _memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def writers(size: int, short: bool) -> Measured:
+    """So many writers of one topic, each with one append of ten records after the other."""
+    stage, seconds = Stage(10), 5.0 if short else 30.0
+    return stage.play([stage.appender(10, seconds) for _ in range(size)])
+
+
+def partitions(size: int, short: bool) -> Measured:
+    """One writer with ten records for each of so many partitions, every second, and `maintain` every half minute."""
+    stage, seconds = Stage(size), 10.0 if short else 60.0
+    return stage.play([stage.appender(10 * size, seconds, 1.0), stage.maintainer(seconds, 30.0)])
+
+
+#: What a topic of months keeps: a day of records and of files, and a week of commits.
+KEPT = {"retention.ms": DAY_S * 1000, "file.delete.delay.ms": 3_600_000}
+
+
+def micro_batches(size: int, short: bool) -> Measured:
+    """An append every hour for so many days, and `maintain` every day."""
+    stage, seconds = Stage(4, KEPT), size * DAY_S / (100 if short else 1)
+    return stage.play([stage.appender(400, seconds, 3600.0), stage.maintainer(seconds, DAY_S)])
+
+
+def gateway(size: int, short: bool) -> Measured:
+    """Four commits a second for so many minutes, each with records of 38 partitions, and `maintain` every minute."""
+    stage, seconds = Stage(38, KEPT | {"file.delete.delay.ms": 60_000}), size * (1.0 if short else 60.0)
+    return stage.play([stage.appender(380, seconds, 0.25), stage.maintainer(seconds, 60.0)])
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What varies, how it runs, and which figures its table shows."""
+
+    run: Callable[[int, bool], Measured]
+    unit: str
+    sizes: Sequence[int]
+    columns: Sequence[str]
+
+
+_SPEED = ("appends a second", "p50 ms", "p99 ms", "requests an append", "$ a million records")
+_KEEP = ("names in _commits", "KB in _commits", "requests of an open", "requests an append", "$ a million records")
+SCENARIOS: Mapping[str, Scenario] = {
+    "writers": Scenario(writers, "writers", (1, 10, 100), (*_SPEED, "CPU ms an append")),
+    "partitions": Scenario(
+        partitions,
+        "partitions",
+        (10, 100, 1000, 10_000),
+        (*_SPEED, "metadata bytes an append", "CPU ms an append", "MB of memory"),
+    ),
+    "micro-batches": Scenario(micro_batches, "days", (7, 30, 90, 365), (*_KEEP, "CPU ms an append", "MB of memory")),
+    "gateway": Scenario(gateway, "minutes", (5, 20), (*_KEEP, "CPU ms an append", "MB of memory")),
+}
+
+
+def main() -> int:
+    """Run what the arguments ask for, and print its tables."""
+    parser = argparse.ArgumentParser(prog="simulation.scale", description=__doc__)
+    parser.add_argument("--only", choices=SCENARIOS, help="one scenario")
+    parser.add_argument("--short", action="store_true", help="small sizes, and little time of each")
+    parser.add_argument("--write", action="store_true", help="keep the figures in docs/scale.json and its page")
+    parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.size is not None:
+        warnings.simplefilter("ignore")
+        measured = SCENARIOS[arguments.only].run(arguments.size, arguments.short)
+        print(json.dumps(measured.facts()))
+        return 0
+    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    for name in [arguments.only] if arguments.only else SCENARIOS:
+        figures[name] = _sizes(name, short=arguments.short)
+        print(name, table(name, figures[name]), sep="\n\n", end="\n\n", flush=True)
+    if arguments.write:
+        FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+        PAGE.write_text(page(PAGE.read_text(), figures))
+    return 0
+
+
+def _sizes(name: str, *, short: bool) -> dict[str, dict[str, float]]:
+    """The figures of each size, from processes of their own."""
+    sizes = SCENARIOS[name].sizes
+    found = {}
+    for size in sizes[:2] if short else sizes:
+        command = [sys.executable, "-m", "simulation.scale", "--only", name, "--size", str(size)]
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        done = subprocess.run(
+            [*command, *["--short"] * short], stdout=subprocess.PIPE, text=True, env=environment, check=True
+        )
+        found[str(size)] = json.loads(done.stdout)
+    return found
+
+
+def table(name: str, figures: Mapping[str, Mapping[str, float]]) -> str:
+    """The figures of a scenario as Markdown."""
+    scenario = SCENARIOS[name]
+    lines = [[scenario.unit, *scenario.columns], ["---"] * (1 + len(scenario.columns))]
+    lines += [
+        [f"{int(size):,}", *(shown(facts[column]) for column in scenario.columns)] for size, facts in figures.items()
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shown(value: float) -> str:
+    """A figure with three digits that count."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def page(text: str, figures: Mapping[str, Any]) -> str:
+    """The page with the tables of these figures, each behind its marker."""
+    parts = re.split(r"(<!-- table: .+ -->\n)(?:\|.*\n)*", text)
+    for number, part in enumerate(parts):
+        if number % 2:
+            name = part.removeprefix("<!-- table: ").removesuffix(" -->\n")
+            parts[number] += table(name, figures[name]) + "\n"
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

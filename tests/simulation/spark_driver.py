@@ -1,0 +1,183 @@
+"""The driver's parts of Spark's sink and source: it commits and plans micro-batches, and some of these again."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import (
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    SnapshotTooOldError,
+    TopicNotFoundError,
+)
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
+from distlog.spark import sink
+from distlog.spark.batch_source import schema_of
+from distlog.spark.data_source import DistlogStreamReader
+from distlog.spark.sink import DistlogWriter, KnownTopics, MicroBatch, TopicFacts, WriteOptions, WrittenSegments
+from distlog.spark.stream_plan import StreamOptions
+from simulation.oracle import Batch
+from simulation.world import Process, current
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from simulation.actors import Memory, Stage
+
+
+class _OfEachProcess(KnownTopics):
+    """What each process of the world knows of topics."""
+
+    def __init__(self) -> None:
+        self._processes = defaultdict[Process, KnownTopics](KnownTopics)
+
+    @property
+    def _own(self) -> KnownTopics:
+        fiber = current()
+        assert fiber is not None
+        return self._processes[fiber.process]
+
+    def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
+        return self._own.load(storage, recent_ms=recent_ms)
+
+    def load_planned(self, storage: Storage, planned: TopicFacts) -> tuple[TopicHandle, Snapshot]:
+        return self._own.load_planned(storage, planned)
+
+    def keep(self, handle: TopicHandle, snapshot: Snapshot) -> None:
+        self._own.keep(handle, snapshot)
+
+
+def _random(*seed: Any) -> Random:
+    fiber = current()
+    assert fiber is not None
+    return Random(fiber.process.random.random())
+
+
+sink.KNOWN_TOPICS = _OfEachProcess()
+sink.Random = _random  # type: ignore[assignment,misc]
+
+
+def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exception], ...]) -> None:
+    """Write micro-batches; one that a run did not see committed is written again by the next run."""
+    run = 0
+    while stage.goes_on():
+        if memory.pending is None:
+            memory.pending = stage.records(process.random, memory.name)
+            memory.number += 1
+        batch, table = memory.pending
+        run_id = f"run-{process.pid}-{run}"
+        try:
+            result = _written(stage, process, memory, table, run_id)
+        except passing as error:
+            # the query ends, and is begun again
+            run += 1
+            if isinstance(error, TopicNotFoundError):
+                stage.open()
+            process.world.pause(process.random.uniform(0, 30))
+            continue
+        except InvalidRecordError as error:
+            stage.oracle.says(f"micro-batch {memory.number} of {memory.name} is refused: {error}")
+            return
+        batch.acknowledge(result)
+        if memory.is_replaced:
+            return
+        if process.random.random() < 0.1:
+            # Spark has not noted that the batch is done
+            run += 1
+            continue
+        memory.pending = None
+        stage.rest(process.random)
+
+
+def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table, run_id: str) -> str:
+    """Write and commit a micro-batch; the id of the topic that has it."""
+    storage, random = Storage(stage.url, {}), process.random
+    _, snapshot = sink.KNOWN_TOPICS.load(storage, recent_ms=sink.RECENT_MS)
+    facts = TopicFacts.of(snapshot, None, None)
+    batch = memory.pending[0] if memory.pending else Batch([], [])
+    batch.tried.add(facts.topic_id)
+    writer = DistlogWriter(WriteOptions(storage), facts)
+    rows = table.to_batches()[0]
+    micro_batch = MicroBatch(f"query-{memory.name}", memory.number, run_id)
+    cut = random.randrange(rows.num_rows + 1)
+    messages = []
+    for part in (rows.slice(0, cut), rows.slice(cut)):
+        if random.random() < 0.1:
+            # of an attempt that Spark gave up
+            writer.write(iter([part]))
+        message = writer.write(iter([part]))
+        assert isinstance(message, WrittenSegments)
+        messages.append(replace(message, micro_batch=micro_batch))
+    writer.commit(messages)
+    if random.random() < 0.2:
+        writer.commit(messages)
+    return facts.topic_id
+
+
+# --- the source
+
+#: A record of a micro-batch: its partition, offset and value.
+Row = tuple[int, int, bytes]
+
+
+def read(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exception], ...]) -> None:
+    """Read micro-batches from the beginning on: no record is skipped, and a repeated batch has the same records."""
+    most = str(process.random.choice((3, 20)))
+    options = {"path": stage.url, "startingOffsets": "earliest", "maxOffsetsPerTrigger": most}
+
+    def begun() -> DistlogStreamReader:
+        schema = schema_of(["partition", "offset", "value"], False)
+        return DistlogStreamReader(StreamOptions.parse(options), schema, lambda: process.world.now)
+
+    reader, log = begun(), memory.log
+    while stage.goes_on():
+        start = json.loads(log[memory.number - 1]) if memory.number else reader.initialOffset()
+        try:
+            if memory.number == len(log):
+                end = reader.latestOffset(start, reader.getDefaultReadLimit())
+                if end == start:
+                    stage.rest(process.random)
+                    continue
+                log.append(json.dumps(end))
+            rows = list(_rows(reader, start, json.loads(log[-1])))
+        except (*passing, OffsetOutOfRangeError, SnapshotTooOldError):
+            reader = begun()
+            stage.rest(process.random)
+            continue
+        _take(stage, memory, rows)
+        if process.random.random() < 0.2:
+            # the query is begun again, before Spark has noted that the batch is done
+            reader = begun()
+            continue
+        memory.number = len(log)
+        stage.rest(process.random)
+
+
+def _rows(reader: DistlogStreamReader, start: Any, end: Any) -> Iterator[Row]:
+    for partition in reader.partitions(start, end):
+        for rows in reader.read(partition):
+            yield from zip(*(rows[name].to_pylist() for name in ("partition", "offset", "value")), strict=True)
+
+
+def _take(stage: Stage, memory: Memory, rows: list[Row]) -> None:
+    oracle = stage.oracle
+    may_lack = oracle.is_compacted or oracle.has_markers or oracle.has_retention
+    batch = len(memory.log)
+    before = memory.batches.setdefault(batch, rows)
+    if sorted(before) != sorted(rows) and not may_lack:
+        oracle.says(f"micro-batch {batch} has other records when it is read again")
+    topic_id = oracle.bounds[oracle.head].topic_id
+    for number, offset, value in rows:
+        oracle.saw(topic_id, number, offset, value)
+        if before is rows:
+            expected = memory.positions.get(number, 0)
+            if offset < expected or (offset > expected and not may_lack):
+                oracle.says(f"a stream got offset {offset} of partition {number}, not {expected}")
+            memory.positions[number] = offset + 1

@@ -1,0 +1,158 @@
+"""The rules that the simulated stores keep, and by which answers of gateways are judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlog.core.storage.client_errors import ClientErrors
+from distlog.core.storage.object_client import StorageOptions
+from distlog.core.storage.retry import ErrorKind
+from distlog.core.storage.storage import Storage
+from simulation.gateways import Operation, Register
+from simulation.object_store import Client, Faults, ObjectStore, connected, parts_of
+from simulation.world import Process, World
+
+
+def done_in(protocol: str, work: Callable[[Storage, ObjectStore], Any], faults: Faults | None = None) -> Any:
+    """What `work` returns in a process of a world whose store has the rules of the protocol."""
+    results = list[Any]()
+    with World(1) as world:
+        store = ObjectStore(world, faults=faults or Faults(), protocol=protocol)
+        with connected(store), parts_of(100):
+            storage = Storage(f"{protocol}://bucket/folder", {})
+            world.process("client").start(lambda: results.append(work(storage, store)))
+            world.run()
+            world.check_over()
+    assert world.errors == []
+    return results[0]
+
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["s3", "gs", "abfs"])
+
+
+@PROTOCOLS
+def test_one_of_two_puts_of_a_name_wins(protocol: str) -> None:
+    def work(storage: Storage, store: ObjectStore) -> list[bytes]:
+        return [storage.put_if_absent("f/name", data, timeout_s=60.0) for data in (b"first", b"second")]
+
+    assert done_in(protocol, work) == [b"first", b"first"]
+
+
+@PROTOCOLS
+def test_what_is_missing_is_deleted_without_an_error(protocol: str) -> None:
+    def work(storage: Storage, store: ObjectStore) -> int:
+        storage.put("f/a", b"a")
+        storage.delete(["f/a", "f/b"])
+        return len(store.objects)
+
+    assert done_in(protocol, work) == 0
+
+
+@PROTOCOLS
+def test_the_time_of_the_store_is_told(protocol: str) -> None:
+    def work(storage: Storage, store: ObjectStore) -> int:
+        time.sleep(3600)
+        return storage.now_ms("f") - int(time.time() * 1000)
+
+    assert -2000 < done_in(protocol, work) <= 0
+
+
+@PROTOCOLS
+def test_a_large_object_is_sent_in_parts_and_is_there_at_its_end(protocol: str) -> None:
+    def work(storage: Storage, store: ObjectStore) -> tuple[list[str], bytes]:
+        with storage.open_write("f/large") as writer:
+            writer.write(bytes(range(256)) * 2)
+            before = list(store.objects)
+        return before, storage.read("f/large")
+
+    assert done_in(protocol, work) == ([], bytes(range(256)) * 2)
+
+
+def test_an_upload_that_nobody_finished_is_listed_and_aborted() -> None:
+    def work(storage: Storage, store: ObjectStore) -> tuple[list[str], int]:
+        writer = storage.open_write("f/large")
+        writer.write(bytes(500))
+        found = storage.uploads()
+        storage.abort_uploads(found)
+        return [each.name for each in found], len(store.uploads)
+
+    assert done_in("s3", work) == (["f/large"], 0)
+
+
+def test_an_upload_whose_last_answer_was_lost_is_there() -> None:
+    def work(storage: Storage, store: ObjectStore) -> int:
+        writer = storage.open_write("f/large")
+        writer.write(bytes(500))
+        store.faults.twice = 1.0
+        writer.close()
+        return storage.size("f/large")
+
+    assert done_in("s3", work) == 500
+
+
+def test_gcs_takes_one_write_of_an_object_a_second() -> None:
+    def work(storage: Storage, store: ObjectStore) -> float:
+        begun = time.monotonic()
+        for data in (b"1", b"2", b"3"):
+            storage.put("f/hint", data)
+        return time.monotonic() - begun
+
+    assert done_in("gs", work) >= 2.0
+    assert done_in("s3", work) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("protocol", "fault", "kind"),
+    [
+        ("s3", Faults(throttled=1.0), ErrorKind.UNCLEAR),
+        ("gs", Faults(throttled=1.0), ErrorKind.UNCLEAR),
+        ("abfs", Faults(throttled=1.0), ErrorKind.UNCLEAR),
+        ("gs", Faults(failed=1.0), ErrorKind.UNCLEAR),
+        ("abfs", Faults(failed=1.0), ErrorKind.UNCLEAR),
+    ],
+)
+def test_the_library_reads_the_errors_of_each_client(protocol: str, fault: Faults, kind: ErrorKind) -> None:
+    def work(storage: Storage, store: ObjectStore) -> ErrorKind:
+        client = Client(store, a_process(store.world))
+        errors = ClientErrors(StorageOptions(), protocol)
+        with pytest.raises(Exception) as found:  # noqa: PT011
+            client.info(f"{protocol}://bucket/folder/f")
+        assert errors.is_answer(found.value)
+        return errors.kind(found.value)
+
+    assert done_in(protocol, work, fault) is kind
+
+
+def a_process(world: World) -> Process:
+    return world.processes[0]
+
+
+@pytest.mark.parametrize(
+    ("fetched", "begun_s", "wrong"),
+    [
+        (2, 30.0, False),
+        (1, 30.0, True),
+        (1, 15.0, False),
+        (3, 30.0, False),
+        (-1, 30.0, True),
+        (-1, 0.0, False),
+        (9, 30.0, True),
+    ],
+)
+def test_a_fetch_shows_no_position_that_was_replaced_before_it_began(
+    fetched: int, begun_s: float, wrong: bool
+) -> None:
+    commits = [Operation(1, 1.0, 5.0), Operation(2, 10.0, 20.0), Operation(3, 12.0)]
+    register = Register({-1: Operation(-1, -1.0, -1.0), **{each.value: each for each in commits}})
+    assert bool(list(register.wrong(Operation(fetched, begun_s, begun_s + 1)))) is wrong
+
+
+def test_a_fetch_does_not_go_back_behind_another() -> None:
+    commits = [Operation(1, 1.0, 2.0), Operation(2, 3.0)]
+    register = Register({each.value: each for each in commits}, [Operation(2, 4.0, 5.0)])
+    assert list(register.wrong(Operation(1, 4.5, 6.0))) == []
+    assert list(register.wrong(Operation(1, 6.0, 7.0))) == ["a group got position 1, after it had got 2"]

@@ -1,0 +1,40 @@
+"""The command that measures sizes in simulated time runs, and docs/scale.md shows its figures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from docs_pages import ROOT, read
+
+from simulation import scale
+
+
+@pytest.mark.parametrize("name", scale.SCENARIOS)
+def test_each_scenario_counts_what_its_table_shows(name: str) -> None:
+    scenario = scale.SCENARIOS[name]
+    facts = scenario.run(scenario.sizes[0], True).facts()
+    assert facts["appends a second"] > 0
+    assert facts["requests an append"] >= 2
+    assert facts["names in _commits"] > 1
+    assert len(scale.table(name, {"1": facts}).splitlines()) == 3
+
+
+def test_the_page_shows_the_figures_that_were_measured() -> None:
+    figures = json.loads(read("docs/scale.json"))
+    assert list(figures) == list(scale.SCENARIOS)
+    assert {name: [int(size) for size in found] for name, found in figures.items()} == {
+        name: list(scenario.sizes) for name, scenario in scale.SCENARIOS.items()
+    }
+    page = (ROOT / "docs" / "scale.md").read_text()
+    assert scale.page(page, figures) == page
+
+
+def test_a_table_takes_the_place_of_the_one_before() -> None:
+    facts = dict.fromkeys(scale.SCENARIOS["writers"].columns, 1234.5)
+    text = "before\n\n<!-- table: writers -->\n| old |\n| --- |\n\nbehind\n"
+    after = scale.page(text, {"writers": {"1000": facts}})
+    assert "| 1,000 | 1,234 |" in after
+    assert "old" not in after
+    assert after.startswith("before")
+    assert after.endswith("\n\nbehind\n")

@@ -1,0 +1,203 @@
+"""The world of the simulation: virtual time, and what threads wait by."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import uuid
+
+import pytest
+
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.times import now_ms
+from simulation.world import BEGIN_MS, StuckError, World
+
+
+def test_a_week_of_sleep_takes_no_time() -> None:
+    begun, woken = time.perf_counter(), list[float]()
+    with World(1) as world:
+        world.process("sleeper").start(lambda: (time.sleep(7 * 86_400), woken.append(world.now)))
+        world.run()
+    assert woken == [7 * 86_400]
+    assert time.perf_counter() - begun < 60
+
+
+def test_processes_go_on_in_the_order_of_their_times() -> None:
+    order = list[str]()
+    with World(1) as world:
+        for name, seconds in (("late", 3.0), ("early", 1.0), ("middle", 2.0)):
+            world.process(name).start(lambda name=name, seconds=seconds: (time.sleep(seconds), order.append(name)))
+        world.run()
+    assert order == ["early", "middle", "late"]
+
+
+def test_each_process_has_a_clock_of_its_own() -> None:
+    told = dict[str, int]()
+    with World(1) as world:
+        world.process("right").start(lambda: told.update(right=now_ms()))
+        world.process("ahead", skew_ms=3_600_000).start(lambda: told.update(ahead=now_ms()))
+        fast = world.process("fast", drift=0.5)
+        fast.start(lambda: (time.sleep(10), told.update(fast=now_ms())))
+        world.run()
+    assert told == {"right": BEGIN_MS, "ahead": BEGIN_MS + 3_600_000, "fast": BEGIN_MS + 15_000}
+
+
+def test_ids_are_those_of_the_seed_and_of_the_process() -> None:
+    def drawn(seed: int) -> list[str]:
+        found = list[str]()
+        with World(seed) as world:
+            for name in ("a", "b"):
+                world.process(name).start(lambda: found.append(uuid.uuid4().hex))
+            world.run()
+        return found
+
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(1), *drawn(2)}) == 4
+
+
+def test_a_lock_is_held_by_one_fiber_while_time_passes() -> None:
+    inside, most = [0], [0]
+
+    def enter(lock: threading.Lock) -> None:
+        with lock:
+            inside[0] += 1
+            most[0] = max(most)
+            time.sleep(1)
+            most[0] = max(most[0], inside[0])
+            inside[0] -= 1
+
+    def work() -> None:
+        lock = threading.Lock()
+        threads = [threading.Thread(target=enter, args=(lock,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with World(1) as world:
+        world.process("threads").start(work)
+        world.run()
+        world.check_over()
+    assert (most[0], world.now) == (1, 4.0)
+
+
+def test_a_lock_that_is_not_free_in_time_is_not_taken() -> None:
+    taken = list[tuple[bool, float]]()
+
+    def work() -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        thread = threading.Thread(target=lambda: taken.append((lock.acquire(timeout=2.5), world.now)))
+        thread.start()
+        time.sleep(10)
+        lock.release()
+
+    with World(1) as world:
+        world.process("threads").start(work)
+        world.run()
+    assert taken == [(False, 2.5)]
+
+
+def test_a_condition_wakes_the_fibers_that_wait_for_it() -> None:
+    order = list[object]()
+
+    def work() -> None:
+        changed = threading.Condition()
+        with changed:
+            timer = threading.Timer(3.0, lambda: _notify(changed))
+            timer.start()
+            order.append(changed.wait(10.0))
+            order.append(world.now)
+            order.append(changed.wait(1.0))
+
+    with World(1) as world:
+        world.process("waiter").start(work)
+        world.run()
+    assert order == [True, 3.0, False]
+
+
+def _notify(changed: threading.Condition) -> None:
+    with changed:
+        changed.notify_all()
+
+
+def test_a_queue_holds_back_who_puts_and_who_gets() -> None:
+    got = list[tuple[int, float]]()
+
+    def work() -> None:
+        line: queue.Queue[int] = queue.Queue(1)
+        threading.Thread(target=lambda: [line.put(each) for each in range(3)]).start()
+        for _ in range(3):
+            time.sleep(1)
+            got.append((line.get(), world.now))
+
+    with World(1) as world:
+        world.process("queue").start(work)
+        world.run()
+    assert got == [(0, 1.0), (1, 2.0), (2, 3.0)]
+
+
+def test_the_threads_of_the_library_are_fibers_too() -> None:
+    found = list[float]()
+
+    def work() -> None:
+        in_parallel(time.sleep, [1.0] * 8)
+        found.append(world.now)
+
+    with World(1) as world:
+        world.process("parallel").start(work)
+        world.run()
+        world.check_over()
+    assert found == [1.0]
+
+
+def test_a_process_that_died_does_nothing_more() -> None:
+    done = list[str]()
+
+    def work() -> None:
+        try:
+            time.sleep(10)
+            done.append("woke")
+        finally:
+            time.sleep(1)
+            done.append("cleaned up")
+
+    with World(1) as world:
+        process = world.process("dying")
+        process.start(work)
+        world.at(5.0, process.die)
+        world.run()
+        world.check_over()
+    assert done == []
+
+
+def test_a_process_that_stands_still_goes_on_later() -> None:
+    woken = list[float]()
+    with World(1) as world:
+        process = world.process("still")
+        process.start(lambda: (time.sleep(10), woken.append(world.now)))
+        world.at(5.0, lambda: process.stand_still(1000.0))
+        world.run()
+    assert woken == [1005.0]
+
+
+def test_fibers_that_wait_for_ever_are_named() -> None:
+    def work() -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+
+    with World(1) as world:
+        world.process("stuck").start(work)
+        world.run()
+        with pytest.raises(StuckError, match="stuck/main"):
+            world.check_over()
+
+
+def test_outside_of_a_world_all_is_as_on_the_machine() -> None:
+    before = threading.Lock, time.sleep, uuid.uuid4, queue.SimpleQueue
+    with World(1) as world:
+        world.process("nothing").start(lambda: None)
+        world.run()
+    assert before == (threading.Lock, time.sleep, uuid.uuid4, queue.SimpleQueue)

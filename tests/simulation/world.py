@@ -1,0 +1,759 @@
+"""A world of simulated processes in virtual time, of which one runs at a time; everything random from one seed.
+
+A process is made of fibers (greenlets), which stand for its threads. A fiber runs until it comes to a point where
+threads of a machine would wait or could be switched: a request to storage, a sleep, a lock, a queue, the start of a
+thread. There it lets the world go on, which resumes the fiber whose time comes next. So the code of the library runs
+as it is: within a world, the names that it waits by (`threading`, `time`, `queue`) and by which it learns of its
+surroundings (clocks, process ids, random numbers) lead here.
+
+A process may stand still, as one does on a machine that sleeps, and may die at any point: then each of its fibers
+gets ProcessDiedError, and whatever its `finally` blocks try then has no effect any more.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import itertools
+import os
+import queue
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import types
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from distlog.core.indexes import index_cache
+from distlog.core.storage import parallel
+from distlog.core.topics import writer
+
+#: Where files cost no time, if there is such a place.
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+#: When every world begins, in ms since 1970.
+BEGIN_MS = 1_700_000_000_000
+
+
+class ProcessDiedError(BaseException):
+    """Raised in the fibers of a process that died: nothing they do has an effect any more."""
+
+
+class StuckError(AssertionError):
+    """Fibers wait for each other, and nothing can happen any more."""
+
+
+class Process:
+    """A simulated process; `skew_ms` is how far its clock is off, and `drift` how much too fast it goes."""
+
+    def __init__(self, world: World, name: str, number: int, skew_ms: int = 0, drift: float = 0.0) -> None:
+        self.world, self.name, self.pid = world, name, 1000 + number
+        self.skew_ms, self.drift = skew_ms, drift
+        self.random = random.Random(f"{world.seed}/{name}/{number}")
+        self.is_alive = True
+        self.still_until = 0.0
+        self.fibers: list[Fiber] = []
+
+    def start(self, work: Callable[[], object], name: str = "main") -> Fiber:
+        """Begin a fiber that does `work`."""
+        fiber = Fiber(self, work, name)
+        self.fibers.append(fiber)
+        self.world.resume_at(self.world.now, fiber)
+        return fiber
+
+    def stand_still(self, seconds: float) -> None:
+        """Let no fiber of this process go on for so long, as if the machine slept."""
+        self.still_until = max(self.still_until, self.world.now + seconds)
+        self.world.note(f"{self.name} stands still for {seconds:.0f} s")
+
+    def die(self) -> None:
+        """End at once, as by a kill; the fibers end when the world comes to them."""
+        if self.is_alive:
+            self.is_alive = False
+            self.world.note(f"{self.name} dies")
+            for fiber in self.fibers:
+                if not fiber.dead:
+                    self.world.resume_at(self.world.now, fiber)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of its fibers have ended."""
+        return all(fiber.is_over for fiber in self.fibers)
+
+    def now_ns(self) -> int:
+        """The time of day by its own clock."""
+        return int(BEGIN_MS * 10**6 + self.world.now * 1e9 * (1 + self.drift)) + self.skew_ms * 10**6
+
+
+class Fiber(greenlet):
+    """A thread of a simulated process."""
+
+    #: Whether it waits for work that others may bring, as a worker does: so it may wait for ever.
+    waits_for_work = False
+
+    def __init__(self, process: Process, work: Callable[[], object], name: str) -> None:
+        super().__init__(self._do, process.world.hub)
+        self.process, self.world, self._work, self.name = process, process.world, work, name
+        self.is_over, self.over = False, SimEvent(process.world)
+        self.token = 0
+        #: What `threading.current_thread` gives.
+        self.thread: Any = self
+        self.daemon = True
+
+    def _do(self, *_: object) -> None:
+        try:
+            if self.process.is_alive:
+                self._work()
+        except ProcessDiedError:
+            pass
+        except BaseException as error:
+            # what comes of a death on the way out is none of its own
+            if self.process.is_alive:
+                self.world.failed(self.process, error)
+        finally:
+            self.is_over = True
+            self.over.set()
+
+    @property
+    def ident(self) -> int:
+        """What tells it from other threads."""
+        return id(self)
+
+    def is_alive(self) -> bool:
+        """As of a thread."""
+        return not self.is_over
+
+
+#: A fiber in a line, and how often it was resumed when it went there: else it waits for something else by now.
+Waiting = tuple[Fiber, int]
+
+
+class World:
+    """Virtual time, and what happens in it; `now` is in seconds since the world began.
+
+    `with world:` leads the library here; `run` goes on until nothing is left to happen, or until a time.
+    """
+
+    def __init__(self, seed: int, *, traced: bool = False) -> None:
+        self.seed, self.random = seed, random.Random(f"world/{seed}")
+        self.now = 0.0
+        self.hub = getcurrent()
+        self.processes: list[Process] = []
+        self.calls, self.most_calls = 0, 30_000
+        self.story: list[str] | None = [] if traced else None
+        self.errors: list[tuple[Process, BaseException]] = []
+        self._order = itertools.count()
+        self._line: list[tuple[float, int, Fiber | Callable[[], None], int]] = []
+        #: How often a fiber that could go on lets others go first, at a lock or a queue.
+        self.switching = 0.02
+
+    # --- processes and time
+
+    def process(self, name: str, *, skew_ms: int = 0, drift: float = 0.0) -> Process:
+        """A new process."""
+        made = Process(self, name, len(self.processes), skew_ms, drift)
+        self.processes.append(made)
+        return made
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        """Have `call` called at a time, by nobody's process."""
+        heapq.heappush(self._line, (when, next(self._order), call, 0))
+
+    def resume_at(self, when: float, fiber: Fiber) -> None:
+        """Have a fiber go on at a time, unless something else resumes it before."""
+        heapq.heappush(self._line, (when, next(self._order), fiber, fiber.token))
+
+    def run(self, until: float = float("inf")) -> None:
+        """Go on until nothing is left, or until a time."""
+        while self._line and self._line[0][0] <= until:
+            if self.calls > self.most_calls:
+                raise StuckError(f"more than {self.most_calls} requests: this has no end")
+            when, _, next_one, token = heapq.heappop(self._line)
+            if not isinstance(next_one, Fiber):
+                self.now = max(self.now, when)
+                next_one()
+                continue
+            process = next_one.process
+            if next_one.dead or (token != next_one.token and process.is_alive):
+                continue
+            if process.is_alive and process.still_until > when:
+                heapq.heappush(self._line, (process.still_until, next(self._order), next_one, token))
+                continue
+            self.now = max(self.now, when)
+            next_one.token += 1
+            next_one.switch()
+        if until < float("inf"):
+            self.now = max(self.now, until)
+
+    def check_over(self) -> None:
+        """Raise StuckError if a fiber of a living process still waits, though nothing can happen any more."""
+        stuck = [
+            f"{each.name}/{fiber.name}"
+            for each in self.processes
+            if each.is_alive
+            for fiber in each.fibers
+            if fiber.name != "background" and not fiber.is_over and not fiber.dead and not fiber.waits_for_work
+        ]
+        if stuck:
+            raise StuckError(f"these wait for ever: {', '.join(stuck)}")
+
+    def wake(self, waiting: Waiting) -> bool:
+        """Have a fiber go on now, if it still waits as it did when it was put in a line."""
+        fiber, token = waiting
+        still_waits = fiber.token == token and not fiber.dead and fiber.process.is_alive
+        if still_waits:
+            heapq.heappush(self._line, (self.now, next(self._order), fiber, token))
+        return still_waits
+
+    def wake_next(self, line: deque[Waiting]) -> None:
+        """Have the first fiber of a line go on that still waits."""
+        while line and not self.wake(line.popleft()):
+            pass
+
+    def pause(self, seconds: float = 0.0) -> None:
+        """Let the calling fiber go on after so long."""
+        fiber = self._fiber()
+        self.resume_at(self.now + seconds, fiber)
+        self.wait(fiber)
+
+    def wait(self, fiber: Fiber) -> None:
+        """Let the others go on until the calling `fiber` is resumed."""
+        self.hub.switch()
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
+
+    def maybe_switch(self) -> None:
+        """Let others go first, now and then."""
+        if self.switching and self.random.random() < self.switching:
+            self.pause()
+
+    def _fiber(self) -> Fiber:
+        fiber = getcurrent()
+        assert isinstance(fiber, Fiber)
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
+        return fiber
+
+    # --- the story
+
+    def note(self, text: str) -> None:
+        """Add a line to the story."""
+        if self.story is not None:
+            self.story.append(f"{self.now:14.6f} {text}")
+
+    def failed(self, process: Process, error: BaseException) -> None:
+        """An error ended a fiber."""
+        self.note(f"{process.name} ends with {type(error).__name__}")
+        self.errors.append((process, error))
+
+    # --- the library's surroundings
+
+    def __enter__(self) -> World:
+        gc.disable()
+        # what is closed when a process is long dead needs no word
+        self._hook, sys.unraisablehook = sys.unraisablehook, _say_of_the_living
+        self._undo: list[tuple[Any, str, Any]] = []
+        for owner, name, made in _SURROUNDINGS:
+            self._undo.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, made)
+        _places.lead_here()
+        # what a process keeps for itself: its threads, and its copies of index files
+        self._crews = dict[int, parallel.WorkerThreads]()
+        self._folder = tempfile.mkdtemp(prefix="simulation-", dir=MEMORY)
+        for owner, name, made in ((parallel, "_crew", self._crew), (index_cache, "default_folder", self._copies)):
+            self._undo.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, made)
+        return self
+
+    def _crew(self) -> parallel.WorkerThreads:
+        process = self._fiber().process
+        if process.pid not in self._crews:
+            self._crews[process.pid] = parallel.WorkerThreads(4, "background")
+        return self._crews[process.pid]
+
+    def _copies(self) -> str:
+        fiber = current()
+        return os.path.join(self._folder, fiber.process.name if fiber else "nobody")
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes:
+            process.is_alive = False
+            for fiber in process.fibers:
+                if not fiber.dead:
+                    fiber.switch()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        # of processes that died
+        writer._unclosed.forget_parents()
+        for owner, name, real in reversed(self._undo):
+            setattr(owner, name, real)
+        _places.lead_back()
+        sys.unraisablehook = self._hook
+        gc.enable()
+
+
+def _say_of_the_living(failure: Any) -> None:
+    if failure.exc_type is not ProcessDiedError:
+        sys.__unraisablehook__(failure)
+
+
+def current() -> Fiber | None:
+    """The fiber that runs, or None outside of any world."""
+    fiber = getcurrent()
+    return fiber if isinstance(fiber, Fiber) else None
+
+
+# ---
+# What threads wait by. Each is real outside of a world: pytest and others have threads, too.
+
+
+class SimLock:
+    """A lock between fibers."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.waiting = world, deque[Waiting]()
+        self.owner: Fiber | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As `threading.Lock.acquire`."""
+        fiber = self.world._fiber()
+        self.world.maybe_switch()
+        end = self.world.now + timeout if 0 <= timeout < threading.TIMEOUT_MAX / 2 else None
+        while self.owner is not None and not self.owner_is_gone():
+            if not blocking or (end is not None and self.world.now >= end):
+                return False
+            self.waiting.append((fiber, fiber.token))
+            if end is not None:
+                self.world.resume_at(end, fiber)
+            self.world.wait(fiber)
+        self.owner = fiber
+        return True
+
+    def owner_is_gone(self) -> bool:
+        """Whether the owner's process died."""
+        return isinstance(self.owner, Fiber) and not self.owner.process.is_alive
+
+    def release(self) -> None:
+        """As `threading.Lock.release`."""
+        if self.owner is None:
+            raise RuntimeError("release unlocked lock")
+        self.owner = None
+        self.world.wake_next(self.waiting)
+
+    def locked(self) -> bool:
+        """As `threading.Lock.locked`."""
+        return self.owner is not None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class SimRLock(SimLock):
+    """A reentrant lock between fibers."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As `threading.RLock.acquire`."""
+        if self.owner is getcurrent() or super().acquire(blocking, timeout):
+            self.count += 1
+            return True
+        return False
+
+    def release(self) -> None:
+        """As `threading.RLock.release`."""
+        if self.owner is not getcurrent():
+            raise RuntimeError("cannot release un-acquired lock")
+        self.count -= 1
+        if not self.count:
+            super().release()
+
+    def _is_owned(self) -> bool:
+        return self.owner is getcurrent()
+
+    def let_go(self) -> int:
+        """Release it however often it was acquired; returns how often."""
+        count, self.count = self.count, 0
+        super().release()
+        return count
+
+    def take_again(self, count: int) -> None:
+        """Undo `let_go`."""
+        super().acquire()
+        self.count = count
+
+
+@dataclass(eq=False)
+class _Place:
+    """A fiber that waits for a condition."""
+
+    waiting: Waiting
+    is_notified: bool = False
+
+
+class SimCondition:
+    """A condition between fibers."""
+
+    def __init__(self, world: World, lock: SimRLock | None = None) -> None:
+        self.world, self.lock, self.waiting = world, lock or SimRLock(world), deque[_Place]()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
+
+    def __enter__(self) -> bool:
+        return self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        if current() is not None and self.lock.owner is getcurrent():
+            self.lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `threading.Condition.wait`."""
+        fiber = self.world._fiber()
+        place = _Place((fiber, fiber.token))
+        self.waiting.append(place)
+        count = self.lock.let_go() if isinstance(self.lock, SimRLock) else self.lock.release()
+        if timeout is not None and timeout < threading.TIMEOUT_MAX / 2:
+            self.world.resume_at(self.world.now + max(timeout, 0), fiber)
+        self.world.wait(fiber)
+        if not place.is_notified:
+            self.waiting.remove(place)
+        if isinstance(self.lock, SimRLock):
+            self.lock.take_again(count)  # type: ignore[arg-type]
+        else:
+            self.lock.acquire()
+        return place.is_notified
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """As `threading.Condition.wait_for`."""
+        end = None if timeout is None else self.world.now + timeout
+        while not (result := predicate()):
+            left = None if end is None else end - self.world.now
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        """As `threading.Condition.notify`."""
+        while n > 0 and self.waiting:
+            place = self.waiting.popleft()
+            place.is_notified = True
+            self.world.wake(place.waiting)
+            n -= 1
+
+    def notify_all(self) -> None:
+        """As `threading.Condition.notify_all`."""
+        self.notify(len(self.waiting))
+
+
+class SimEvent:
+    """An event between fibers."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.is_set_now, self.waiting = world, False, list[Waiting]()
+
+    def is_set(self) -> bool:
+        """As `threading.Event.is_set`."""
+        return self.is_set_now
+
+    def set(self) -> None:
+        """As `threading.Event.set`."""
+        self.is_set_now = True
+        for waiting in self.waiting:
+            self.world.wake(waiting)
+        self.waiting = []
+
+    def clear(self) -> None:
+        """As `threading.Event.clear`."""
+        self.is_set_now = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `threading.Event.wait`."""
+        if self.is_set_now:
+            return True
+        fiber = self.world._fiber()
+        self.waiting.append((fiber, fiber.token))
+        if timeout is not None and timeout < threading.TIMEOUT_MAX / 2:
+            self.world.resume_at(self.world.now + max(timeout, 0), fiber)
+        self.world.wait(fiber)
+        return self.is_set_now
+
+
+class SimThread:
+    """A thread of the process that starts it."""
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
+        self.target, self.args, self.kwargs, self.daemon = target, args, kwargs or {}, daemon
+        self.name, self.fiber = name or "thread", None
+        fiber = current()
+        assert fiber is not None
+        self.process = fiber.process
+
+    def start(self) -> None:
+        """As `threading.Thread.start`."""
+        self.process.world._fiber()
+        self.fiber = self.process.start(self.run, self.name)
+        self.fiber.thread = self
+        self.process.world.maybe_switch()
+
+    def run(self) -> None:
+        """What the thread does."""
+        if self.target is not None:
+            self.target(*self.args, **self.kwargs)
+
+    def join(self, timeout: float | None = None) -> None:
+        """As `threading.Thread.join`."""
+        if self.fiber is not None:
+            self.fiber.over.wait(timeout)
+
+    def is_alive(self) -> bool:
+        """As `threading.Thread.is_alive`."""
+        return self.fiber is not None and not self.fiber.is_over
+
+    @property
+    def ident(self) -> int | None:
+        """As of a thread."""
+        return None if self.fiber is None else self.fiber.ident
+
+
+class SimTimer(SimThread):
+    """A timer of the process that starts it."""
+
+    def __init__(
+        self, interval: float, function: Callable[..., object], args: Any = None, kwargs: Any = None
+    ) -> None:
+        super().__init__(target=function, args=tuple(args or ()), kwargs=kwargs, name="timer")
+        self.interval, self.finished = interval, SimEvent(self.process.world)
+
+    def run(self) -> None:
+        """Wait, and then do it."""
+        self.fiber.waits_for_work = True
+        if not self.finished.wait(self.interval):
+            super().run()
+
+    def cancel(self) -> None:
+        """As `threading.Timer.cancel`."""
+        self.finished.set()
+
+
+class SimQueue:
+    """A queue between fibers, of any of the kinds that the library uses."""
+
+    def __init__(self, world: World, maxsize: int = 0) -> None:
+        self.world, self.maxsize, self.items = world, maxsize, deque[Any]()
+        self.getters, self.putters = deque[Waiting](), deque[Waiting]()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """As `queue.Queue.put`."""
+        end = None if timeout is None else self.world.now + timeout
+        while self.maxsize and len(self.items) >= self.maxsize:
+            if not block or (end is not None and self.world.now >= end):
+                raise queue.Full
+            self._wait(self.putters, end)
+        self.items.append(item)
+        self.world.wake_next(self.getters)
+        self.world.maybe_switch()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """As `queue.Queue.get`."""
+        end = None if timeout is None else self.world.now + timeout
+        while not self.items:
+            if not block or (end is not None and self.world.now >= end):
+                raise queue.Empty
+            fiber = current()
+            if fiber is not None:
+                fiber.waits_for_work = True
+            self._wait(self.getters, end)
+        if (fiber := current()) is not None:
+            fiber.waits_for_work = False
+        item = self.items.popleft()
+        self.world.wake_next(self.putters)
+        return item
+
+    def _wait(self, line: deque[Waiting], end: float | None) -> None:
+        fiber = self.world._fiber()
+        line.append((fiber, fiber.token))
+        if end is not None:
+            self.world.resume_at(end, fiber)
+        self.world.wait(fiber)
+
+    def get_nowait(self) -> Any:
+        """As `queue.Queue.get_nowait`."""
+        return self.get(block=False)
+
+    def put_nowait(self, item: Any) -> None:
+        """As `queue.Queue.put_nowait`."""
+        self.put(item, block=False)
+
+    def empty(self) -> bool:
+        """As `queue.Queue.empty`."""
+        return not self.items
+
+    def qsize(self) -> int:
+        """As `queue.Queue.qsize`."""
+        return len(self.items)
+
+
+# ---
+# Where the library's names lead within a world.
+
+
+def _choose(real: Any, simulated: Callable[..., Any]) -> Any:
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        fiber = getcurrent()
+        return simulated(fiber, *args, **kwargs) if isinstance(fiber, Fiber) else real(*args, **kwargs)
+
+    choose.__name__ = getattr(real, "__name__", "choose")
+    return choose
+
+
+def _kind(real: type, simulated: type) -> type:
+    """A class whose objects are simulated within a world, and real outside; subclasses of it are real."""
+
+    class Chosen(real):  # type: ignore[misc]
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is Chosen:
+                if current() is not None:
+                    return simulated(*args, **kwargs)
+                return real(*args, **kwargs)
+            return super().__new__(cls)
+
+    Chosen.__name__ = Chosen.__qualname__ = real.__name__
+    return Chosen
+
+
+def _sleep(fiber: Fiber, seconds: float) -> None:
+    fiber.world.pause(max(seconds, 0.0))
+
+
+def _draw(fiber: Fiber) -> float:
+    return fiber.process.random.random()
+
+
+def _uuid4(fiber: Fiber) -> uuid.UUID:
+    return uuid.UUID(int=fiber.process.random.getrandbits(128), version=4)
+
+
+_SURROUNDINGS: list[tuple[Any, str, Any]] = [
+    (threading, "Lock", _choose(threading.Lock, lambda fiber: SimLock(fiber.world))),
+    (threading, "RLock", _choose(threading.RLock, lambda fiber: SimRLock(fiber.world))),
+    (
+        threading,
+        "Condition",
+        _choose(threading.Condition, lambda fiber, lock=None: SimCondition(fiber.world, lock)),
+    ),
+    (threading, "Event", _choose(threading.Event, lambda fiber: SimEvent(fiber.world))),
+    (threading, "Thread", _kind(threading.Thread, SimThread)),
+    (threading, "Timer", _kind(threading.Timer, SimTimer)),
+    (threading, "current_thread", _choose(threading.current_thread, lambda fiber: fiber.thread)),
+    (threading, "get_ident", _choose(threading.get_ident, lambda fiber: id(fiber))),
+    (time, "sleep", _choose(time.sleep, _sleep)),
+    (time, "monotonic", _choose(time.monotonic, lambda fiber: fiber.world.now)),
+    (time, "monotonic_ns", _choose(time.monotonic_ns, lambda fiber: int(fiber.world.now * 1e9))),
+    (time, "perf_counter", _choose(time.perf_counter, lambda fiber: fiber.world.now)),
+    (time, "clock_gettime", _choose(time.clock_gettime, lambda fiber, _: fiber.world.now)),
+    (time, "time", _choose(time.time, lambda fiber: fiber.process.now_ns() / 1e9)),
+    (time, "time_ns", _choose(time.time_ns, lambda fiber: fiber.process.now_ns())),
+    (parallel, "cores", _choose(parallel.cores, lambda fiber: 2)),
+    (os, "getpid", _choose(os.getpid, lambda fiber: fiber.process.pid)),
+    (os, "urandom", _choose(os.urandom, lambda fiber, size: fiber.process.random.randbytes(size))),
+    (uuid, "uuid4", _choose(uuid.uuid4, _uuid4)),
+    (queue, "Queue", _choose(queue.Queue, lambda fiber, maxsize=0: SimQueue(fiber.world, maxsize))),
+    (queue, "SimpleQueue", _choose(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
+    (random, "random", _choose(random.random, lambda fiber: _draw(fiber))),
+    (
+        random,
+        "SystemRandom",
+        _choose(random.SystemRandom, lambda fiber: random.Random(fiber.process.random.random())),
+    ),
+]
+#: The same, for those who have imported the names themselves, or have them as default arguments.
+_REBOUND: dict[Any, Any] = {getattr(owner, name): made for owner, name, made in _SURROUNDINGS}
+
+
+class Places:
+    """Where the library's modules hold names of their surroundings: as globals, default arguments, or in cells.
+
+    `rebound` has, for each real name, the one that leads to the world.
+    """
+
+    def __init__(self, rebound: Mapping[Any, Any]) -> None:
+        self._rebound = rebound
+        self._looked_at = set[str]()
+        self._setters: list[tuple[Callable[[Any], None], Any]] = []
+
+    def lead_here(self) -> None:
+        """Have all of them lead to the world."""
+        for name, module in list(sys.modules.items()):
+            if (name == "distlog" or name.startswith("distlog.")) and name not in self._looked_at:
+                self._looked_at.add(name)
+                self._look_at(module)
+        for put, real in self._setters:
+            put(self._rebound[real])
+
+    def lead_back(self) -> None:
+        """Have all of them lead to the machine."""
+        for put, real in self._setters:
+            put(real)
+
+    def _look_at(self, module: types.ModuleType) -> None:
+        for name, value in list(vars(module).items()):
+            if self._is_rebound(value):
+                self._setters.append((partial(setattr, module, name), value))
+            elif isinstance(value, types.FunctionType):
+                self._look_at_function(value)
+            elif isinstance(value, type) and value.__module__ == module.__name__:
+                for each in list(vars(value).values()):
+                    function = getattr(each, "__func__", each)
+                    if isinstance(function, types.FunctionType):
+                        self._look_at_function(function)
+
+    def _look_at_function(self, function: types.FunctionType) -> None:
+        for at, value in enumerate(function.__defaults__ or ()):
+            if self._is_rebound(value):
+                self._setters.append((partial(_set_default, function, at), value))
+        for name, value in (function.__kwdefaults__ or {}).items():
+            if self._is_rebound(value):
+                self._setters.append((partial(function.__kwdefaults__.__setitem__, name), value))
+        # where a dataclass keeps the makers of its defaults
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):
+                if self._is_rebound(cell.cell_contents):
+                    self._setters.append((partial(setattr, cell, "cell_contents"), cell.cell_contents))
+
+    def _is_rebound(self, value: Any) -> bool:
+        try:
+            return value in self._rebound
+        except TypeError:
+            return False
+
+
+def _set_default(function: types.FunctionType, at: int, value: Any) -> None:
+    defaults = list(function.__defaults__ or ())
+    defaults[at] = value
+    function.__defaults__ = tuple(defaults)
+
+
+_places = Places(_REBOUND)

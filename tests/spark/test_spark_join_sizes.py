@@ -1,0 +1,161 @@
+"""Spark knows how large a read is: joins broadcast a small topic and never a large one, as planned and as run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import distlog
+from distlog.spark import read
+
+pytestmark = pytest.mark.spark
+
+LARGE, SMALL, THRESHOLD = 5000, 50, 100_000
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "EiB": 1 << 60}
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> tuple[distlog.Topic, distlog.Topic]:
+    """One topic above the threshold in several tasks, and one below; the keys of the small one are in both."""
+    made, root = [], tmp_path_factory.mktemp("joins")
+    for name, count in (("large", LARGE), ("small", SMALL)):
+        topic = distlog.create(str(root / name), partitions=2)
+        topic.append([{"key": b"%d" % i, "value": b"%0100d" % i, "partition": i % 2} for i in range(count)])
+        made.append(topic)
+    return made[0], made[1]
+
+
+@pytest.fixture(params=["aqe", "planned once", "cbo"])
+def planner(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[SparkSession]:
+    settings = {
+        "spark.sql.autoBroadcastJoinThreshold": str(THRESHOLD),
+        "spark.sql.adaptive.enabled": str(request.param != "planned once").lower(),
+        "spark.sql.cbo.enabled": str(request.param == "cbo").lower(),
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
+
+
+def plan(frame: DataFrame, capsys: pytest.CaptureFixture[str], mode: str = "simple") -> str:
+    frame.explain(mode)
+    return capsys.readouterr().out
+
+
+def size_of(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> float:
+    """The bytes of the plan's first line, as Spark estimates them."""
+    number, unit = re.findall(r"sizeInBytes=([\d.]+) (\w+)", plan(frame, capsys, "cost"))[0]
+    return float(number) * UNITS[unit]
+
+
+def test_the_estimate_is_the_size_of_the_rows(
+    planner: SparkSession,
+    topics: tuple[distlog.Topic, distlog.Topic],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    large, small = topics
+    for topic, count in ((large, LARGE), (small, SMALL)):
+        for columns, width in ((["key", "value"], 110), (["offset", "partition"], 24), (None, 180)):
+            for tasks in (1, 5):
+                found = size_of(read(planner, topic, columns, min_partitions=tasks), capsys)
+                assert count * width / 2 < found < count * width * 2, (columns, tasks)
+    # a limit and offsets make it smaller
+    assert size_of(read(planner, large, ["value"], limit=LARGE // 100), capsys) < 2 * LARGE
+    assert size_of(read(planner, large, ["value"], end={0: 5}, partitions=[0]), capsys) < 5000
+    assert size_of(read(planner, large, ["value"], end={0: 0}, partitions=[0]), capsys) < 100
+
+
+def test_joins_broadcast_a_small_topic_and_never_a_large_one(
+    planner: SparkSession,
+    topics: tuple[distlog.Topic, distlog.Topic],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, topic in zip(("large", "small"), topics, strict=True):
+        read(planner, topic, ["key", "value"], min_partitions=4).createOrReplaceTempView(name)
+    for query, expected, broadcast in (
+        ("SELECT * FROM large a JOIN large b ON a.key = b.key", LARGE, False),
+        ("SELECT * FROM large a LEFT JOIN large b ON a.key = b.key", LARGE, False),
+        ("SELECT * FROM large WHERE key IN (SELECT key FROM large)", LARGE, False),
+        ("SELECT * FROM large EXCEPT SELECT * FROM large", 0, False),
+        ("SELECT * FROM large a JOIN (SELECT * FROM small UNION ALL SELECT * FROM large) b ON a.key = b.key",
+         LARGE + SMALL, False),
+        ("SELECT * FROM large a JOIN small b ON a.key = b.key", SMALL, True),
+        ("SELECT * FROM small a JOIN large b ON a.key = b.key", SMALL, True),
+        ("SELECT * FROM large WHERE key IN (SELECT key FROM small)", SMALL, True),
+        ("SELECT * FROM large EXCEPT SELECT * FROM small", LARGE - SMALL, True),
+    ):  # fmt: skip
+        frame = planner.sql(query)
+        assert ("BroadcastHashJoin" in plan(frame, capsys)) == broadcast, query
+        assert len(frame.collect()) == expected, query
+        run = plan(frame, capsys)
+        assert ("BroadcastHashJoin" in run) == broadcast, query
+        assert "isFinalPlan=false" not in run
+
+
+@pytest.mark.parametrize("planner", ["aqe", "planned once"], indirect=True)
+def test_of_the_format_nothing_large_is_broadcast_and_what_turns_out_to_be_small_is(
+    planner: SparkSession,
+    topics: tuple[distlog.Topic, distlog.Topic],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Spark asks no data source in Python for a size, and takes it for larger than all else."""
+    for name, topic in zip(("large", "small"), topics, strict=True):
+        loaded = planner.read.format("distlog").load(topic.url).select("key", "value")
+        assert size_of(loaded, capsys) > THRESHOLD
+        loaded.createOrReplaceTempView(name)
+    is_adaptive = planner.conf.get("spark.sql.adaptive.enabled") == "true"
+    for query, expected, broadcast in (
+        ("SELECT * FROM large a JOIN large b ON a.key = b.key", LARGE, False),
+        ("SELECT * FROM large WHERE key IN (SELECT key FROM large)", LARGE, False),
+        ("SELECT * FROM large EXCEPT SELECT * FROM large", 0, False),
+        ("SELECT * FROM large a JOIN (SELECT * FROM small UNION ALL SELECT * FROM large) b ON a.key = b.key",
+         LARGE + SMALL, False),
+        ("SELECT * FROM large a JOIN small b ON a.key = b.key", SMALL, True),
+        ("SELECT * FROM large WHERE key IN (SELECT key FROM small)", SMALL, True),
+    ):  # fmt: skip
+        frame = planner.sql(query)
+        assert "BroadcastHashJoin" not in plan(frame, capsys), query
+        assert len(frame.collect()) == expected, query
+        run = plan(frame, capsys).partition("== Initial Plan ==")[0]
+        assert ("BroadcastHashJoin" in run) == (broadcast and is_adaptive), query
+
+
+CONNECT = """
+import sys
+from pyspark.sql import SparkSession
+from distlog.spark import read, register_tables
+
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+spark.conf.set("spark.sql.autoBroadcastJoinThreshold", sys.argv[1])
+for name, url in zip(("large", "small"), sys.argv[2:]):
+    read(spark, url, ["key", "value"], min_partitions=2).createOrReplaceTempView(name)
+for other in ("large", "small"):
+    joined = spark.sql(f"SELECT a.key FROM large a JOIN {other} b ON a.key = b.key")
+    joined.explain()
+    print(joined.count())
+for name in register_tables(spark, sys.argv[2].rpartition("/")[0]):
+    print(name, spark.sql(f"SELECT count(*) FROM {name}").first()[0])
+spark.stop()
+"""
+
+
+def test_sizes_are_known_and_topics_are_views_on_spark_connect_too(
+    topics: tuple[distlog.Topic, distlog.Topic],
+) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    program = [sys.executable, "-c", CONNECT, str(THRESHOLD), *(topic.url for topic in topics)]
+    run = subprocess.run(program, capture_output=True, text=True, check=False, timeout=1000)
+    assert run.returncode == 0, run.stderr
+    joins, *views = run.stdout.rsplit("\n", 3)[:-1]
+    assert views == [f"`large` {LARGE}", f"`small` {SMALL}"]
+    large, small = joins.split(f"{LARGE}\n")
+    assert ("SortMergeJoin" in large, "BroadcastHashJoin" in large) == (True, False)
+    assert ("BroadcastHashJoin" in small, small.splitlines()[-1]) == (True, str(SMALL))

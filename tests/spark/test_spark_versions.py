@@ -1,0 +1,147 @@
+"""What an older PySpark lacks is told, and its streams are right without it; `make test-versions` tries real ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from streams import SCHEMA, Read, Stream, add_partition, append, delete_before, span, two_partitions
+
+import distlog
+from distlog import Topic
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.spark.data_source import DistlogDataSource, WholeStreamReader
+from distlog.spark.stream_plan import StreamOptions
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return two_partitions(tmp_path)
+
+
+class OldStream(Stream):
+    """A query of a Spark before 4.2, which asks for the end of a batch, and then for the start of the first one."""
+
+    def restart(self, **options: Any) -> None:
+        self.options |= {name: str(value) for name, value in options.items()}
+        self.reader = WholeStreamReader(StreamOptions.parse(self.options), SCHEMA, self.clock)
+
+    def plan(self, *, everything: bool = False) -> bool:
+        end = json.dumps(self.reader.latestOffset())  # type: ignore[call-arg]
+        if self.log and end == self.log[-1]:
+            return False
+        if not self.log:
+            self.reader.initialOffset()
+        self.log.append(end)
+        return True
+
+
+def run(stream: Stream) -> Read:
+    return stream.run() or {}
+
+
+def test_a_stream_that_is_told_no_start_reads_each_record_once(topic: Topic) -> None:
+    stream = OldStream(topic.url, startingOffsets="earliest")
+    assert run(stream) == {0: span(0, 5), 1: span(0, 5)}
+    assert stream.run() is None
+    append(topic, 0, 2)
+    assert run(stream) == {0: [5, 6]}
+    append(topic, 1, 1)
+    stream.restart()
+    assert run(stream) == {1: [5]}
+    assert stream.run() is None
+
+
+def test_its_first_batch_is_replayed_from_the_same_start(topic: Topic) -> None:
+    stream = OldStream(topic.url)
+    assert stream.plan()
+    append(topic, 0, 2)
+    stream.restart()
+    assert run(stream) == {}
+    assert run(stream) == {0: [5, 6]}
+    given = OldStream(topic.url, startingOffsets='{"clicks": {"0": 3, "1": 5}}')
+    assert given.plan()
+    append(topic, 0, 1)
+    given.restart(startingOffsets="latest")
+    assert run(given) == {0: [3, 4, 5, 6]}
+    assert run(given) == {0: [7]}
+
+
+def test_partitions_that_come_while_it_runs_or_rests_are_read_from_their_first_record(topic: Topic) -> None:
+    stream = OldStream(topic.url)
+    run(stream)
+    add_partition(topic)
+    append(topic, 2, 2)
+    assert run(stream) == {2: [0, 1]}
+    add_partition(topic)
+    append(topic, 3, 1)
+    stream.restart()
+    assert run(stream) == {3: [0]}
+    add_partition(topic)
+    append(topic, 4, 2)
+    delete_before(topic, 4, 1)
+    with pytest.raises(OffsetOutOfRangeError, match="partition=4 offset=0"):
+        stream.run()
+
+
+def test_a_newer_spark_goes_on_with_its_checkpoint(topic: Topic) -> None:
+    old = OldStream(topic.url, startingOffsets="earliest")
+    run(old)
+    append(topic, 0, 1)
+    assert old.plan()
+    new = Stream(topic.url)
+    new.log, new.committed = list(old.log), 1
+    assert run(new) == {0: [5]}
+    append(topic, 1, 1)
+    assert run(new) == {1: [5]}
+
+
+def test_its_start_and_its_topic_are_checked(topic: Topic) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match="offset=9"):
+        OldStream(topic.url, startingOffsets='{"clicks": {"0": 9, "1": 0}}').run()
+    with pytest.raises(InvalidConfigError, match="for every partition"):
+        OldStream(topic.url, startingOffsets='{"clicks": {"0": 9}}').run()
+    stream = OldStream(topic.url)
+    run(stream)
+    topic.drop()
+    with pytest.raises(TopicNotFoundError):
+        stream.run()
+    append(distlog.create(topic.url, 2), 0, 3)
+    with pytest.raises(TopicNotFoundError, match="created again"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert run(stream) == {0: [0, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("part", "use", "told"),
+    [
+        ("HAS_ADMISSION", lambda source: source.streamReader(SCHEMA), "a limit of micro-batches needs PySpark 4.2"),
+        ("HAS_STREAM_SINK", lambda source: source.streamWriter(SCHEMA, False), "foreachBatch"),
+        ("HAS_FILTERS", lambda source: source.reader(SCHEMA), "the option pushFilters needs PySpark 4.1"),
+    ],
+)
+def test_what_a_version_lacks_is_an_error_that_names_the_versions(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, part: str, use: Any, told: str
+) -> None:
+    monkeypatch.setattr(f"distlog.spark.data_source.{part}", False)
+    options = {"path": topic.url, "pushFilters": "true"} if part == "HAS_FILTERS" else {"path": topic.url}
+    if part == "HAS_ADMISSION":
+        assert isinstance(DistlogDataSource(options).streamReader(SCHEMA), WholeStreamReader)
+        options["maxBytesPerTrigger"] = "9"
+    with pytest.raises(InvalidConfigError, match=told) as raised:
+        use(DistlogDataSource(options))
+    assert f"and this is {pyspark.__version__}" in str(raised.value)
+
+
+def test_a_pyspark_without_sources_in_python_is_refused_by_its_version(tmp_path: Path) -> None:
+    program = "import pyspark; pyspark.__version__ = '3.5.7'; import distlog.spark"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1].startswith(
+        "ImportError: distlog.spark needs PySpark 4.0 or newer, and this is 3.5.7"
+    )

@@ -1,0 +1,131 @@
+"""Google's and Azure's storage, by servers that speak as they do: what holds there as on S3, and errors at once."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_dirs import copy_of, golden_of, read
+from store_servers import Store, free_port, running
+
+import distlog
+from distlog.core.errors import StorageDeniedError, StorageError
+from distlog.core.storage import retry as storage_retry
+from distlog.core.storage.storage import FileInfo, Storage
+
+pytestmark = pytest.mark.stores
+
+
+@pytest.fixture(scope="module", params=["gs", "az"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with running(request.param, tmp_path_factory.mktemp("store")) as found:
+        yield found
+
+
+@pytest.fixture
+def storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """An empty folder; what is tried again would end in an error that says so."""
+    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 2.0)
+    return Storage(store.url(uuid.uuid4().hex), store.options())
+
+
+def test_ranges_at_and_behind_the_end_and_empty_objects_are_read(storage: Storage) -> None:
+    storage.put_many({"a": b"0123456789", "empty": b""})
+    wanted = [(0, None), (3, 5), (5, 99), (10, 20), (50, 60), (50, None)]
+    assert [storage.read("a", *each) for each in wanted] == [b"0123456789", b"34", b"56789", b"", b"", b""]
+    assert [storage.read("empty", *each) for each in [(0, None), (0, 10), (5, 10)]] == [b"", b"", b""]
+    assert (storage.size("a"), storage.size("empty")) == (10, 0)
+    with pytest.raises(StorageError, match="shorter"):
+        storage.read_ranges([("a", 8, 12)])
+
+
+def test_what_is_missing_is_missing_at_once(storage: Storage) -> None:
+    with pytest.raises(FileNotFoundError):
+        storage.read("missing", 0, 10)
+    assert storage.list("missing") == []
+    storage.delete(["missing"])
+
+
+def test_one_writer_wins_and_the_others_get_its_bytes(storage: Storage) -> None:
+    assert storage.put_if_absent("_commits/0", b"first") == b"first"
+    assert storage.put_if_absent("_commits/0", b"second") == b"first"
+    assert storage.list("_commits") == [FileInfo("_commits/0", 5)]
+    assert storage.now_ms("_commits") > 1_600_000_000_000
+
+
+def test_a_topic_lives_there(storage: Storage) -> None:
+    options = dict(storage.options)
+    topic = distlog.create(f"{storage.url}/clicks", partitions=2, storage_options=options)
+    topic.append([{"key": f"k{number}", "value": f"v{number}"} for number in range(100)])
+    found = distlog.open(topic.url, storage_options=options)
+    assert found.scan().count() == 100
+    assert found.verify().ok
+    assert [each.name for each in distlog.topics(storage.url, storage_options=options)] == ["clicks"]
+
+
+def test_what_a_broker_left_there_is_adopted_with_its_empty_indexes(storage: Storage, tmp_path: Path) -> None:
+    log_dir = copy_of("first", tmp_path)
+    # as a broker leaves an index that got no entry
+    max((log_dir / "txn-0").glob("*.index")).write_bytes(b"")
+    storage.put_many({f"txn-0/{each.name}": each.read_bytes() for each in (log_dir / "txn-0").iterdir()})
+    storage.put_many({each.name: each.read_bytes() for each in log_dir.iterdir() if each.is_file()})
+    assert 0 in [file.size for file in storage.list("txn-0") if file.name.endswith("index")]
+    report = distlog.adopt(storage.url, str(tmp_path / "topics"), topics=["txn"], storage_options=storage.options)
+    assert (report.ok, report.notes) == (True, distlog.adopt(log_dir, str(tmp_path / "b"), topics=["txn"]).notes)
+    assert read(report.topics["txn"]) == golden_of("first")["txn-0"].records()
+
+
+def test_a_large_object_is_written_in_parts(storage: Storage) -> None:
+    data = os.urandom(1 << 20) * 17
+    with storage.open_write("big") as writer:
+        writer.write(data)
+    assert storage.read("big") == data
+
+
+@pytest.mark.parametrize("call", ["put", "put_if_absent", "probe"])
+def test_a_bucket_that_is_missing_is_told_at_once(store: Store, call: str) -> None:
+    storage = Storage(store.url("x", bucket="no-such-bucket"), store.options())
+    calls: dict[str, Any] = {
+        "put": lambda: storage.put("a", b"1"),
+        "put_if_absent": lambda: storage.put_if_absent("a", b"1"),
+        "probe": lambda: storage.probe_put_if_absent("_commits"),
+    }
+    with pytest.raises(StorageError, match="there is no such bucket or container"):
+        calls[call]()
+
+
+def test_a_wrong_key_is_told_at_once_and_not_shown(store: Store) -> None:
+    if store.protocol == "gs":
+        pytest.skip("fake-gcs-server lets everybody in")
+    wrong = base64.b64encode(b"x" * 64).decode()
+    storage = Storage(store.url("x"), store.options(key=wrong))
+    for call in (lambda: storage.read("a"), storage.list, lambda: storage.put_if_absent("a", b"1")):
+        with pytest.raises(StorageDeniedError, match=r"HTTP 403.*check the credentials") as raised:
+            call()
+        assert wrong not in str(raised.value)
+
+
+def test_a_server_that_is_down_is_told_with_its_address(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an end of the client's own tries this would take half a minute."""
+    monkeypatch.setattr(storage_retry, "FIRST_TIMEOUT_S", 0.0)
+    port = free_port()
+    storage = Storage(store.url("x"), store.options(port=port))
+    begun_s = time.monotonic()
+    with pytest.raises(StorageError, match=rf"127\.0\.0\.1:{port} cannot be reached, it refuses connections"):
+        storage.read("a")
+    # gcsfs would ask for the kind of the bucket by gRPC, for a minute
+    assert time.monotonic() - begun_s < 15
+
+
+def test_an_option_that_is_a_slip_is_told_with_what_was_meant(store: Store) -> None:
+    slip, meant = (
+        ("endpoint", "endpoint_url") if store.protocol == "gs" else ("conection_string", "connection_string")
+    )
+    with pytest.raises(StorageError, match=f"no storage option '{slip}': did you mean {meant}\\?"):
+        Storage(store.url("x"), {**store.options(), slip: "x"}).read("a")

@@ -1,0 +1,296 @@
+"""Programs as processes of their own, forked from one that has imported distlog: 50 ms of CPU each, not a second.
+
+The process ends as any Python does: an exception is printed, threads are waited for, what is registered for its exit
+runs, and what the program held is let go; only the modules are not taken apart, which takes half a second. A test of
+a start (options of the interpreter, imports, the installed command) needs `subprocess`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+
+class Program:
+    """A process that runs a text, `python -c text`, or a module, `python -m module`."""
+
+    def __init__(
+        self,
+        text: str,
+        *arguments: object,
+        module: bool = False,
+        stdin: IO[Any] | int | None = None,
+        stdout: IO[Any] | int | None = None,
+        stderr: IO[Any] | int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        imports: Sequence[str] = (),
+    ) -> None:
+        """Start it; `subprocess.PIPE` for an input or output gives a stream of text, as there.
+
+        What it `imports` besides distlog, later programs have too.
+        """
+        self.args = [text, *map(str, arguments)]
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
+        self.returncode: int | None = None
+        theirs, given = list[int](), list[int]()
+        for number, (name, file) in enumerate((("stdin", stdin), ("stdout", stdout), ("stderr", stderr))):
+            if file == subprocess.PIPE:
+                reader, writer = os.pipe()
+                ours, other = (writer, reader) if name == "stdin" else (reader, writer)
+                setattr(self, name, os.fdopen(ours, "w" if name == "stdin" else "r", encoding="utf-8"))
+                theirs.append(other)
+                given.append(other)
+            elif file == subprocess.DEVNULL:
+                theirs.append(os.open(os.devnull, os.O_RDWR))
+                given.append(theirs[-1])
+            else:
+                given.append(number if file is None else file if isinstance(file, int) else file.fileno())
+        self._status, status = socket.socketpair()
+        theirs.append(status.detach())
+        request = {
+            "text": text,
+            "arguments": self.args[1:],
+            "is_module": module,
+            "environment": dict(os.environ if env is None else env),
+            "folder": str(cwd or Path.cwd()),
+            "imports": list(imports),
+        }
+        socket.send_fds(_server(), [json.dumps(request).encode()], [*given, theirs[-1]])
+        for descriptor in theirs:
+            os.close(descriptor)
+        self.pid = int(self._told())
+
+    def _told(self) -> bytes:
+        found = self._status.recv(16, socket.MSG_WAITALL)
+        assert len(found) == 16, "the process that forks programs has ended"
+        return found
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, or the negative number of the signal that ended it."""
+        if self.returncode is None:
+            self._status.settimeout(timeout)
+            try:
+                self.returncode = int(self._told())
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+            self._status.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it to end, unless it has."""
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Give it the end of its input, and return the rest of its outputs when it has ended."""
+        if self.stdin is not None and not self.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.write(input or "")
+                self.stdin.close()
+        said = dict.fromkeys(("stdout", "stderr"), "")
+
+        def read(name: str, file: IO[str]) -> None:
+            with file:
+                said[name] = file.read()
+
+        outputs = [(name, file) for name in said if (file := getattr(self, name)) is not None and not file.closed]
+        readers = [threading.Thread(target=read, args=each, daemon=True) for each in outputs]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return said["stdout"], said["stderr"]
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file is not None:
+                file.close()
+        self.wait()
+
+
+def command(*arguments: object, **options: Any) -> Program:
+    """The command `distlog`, as `python -m distlog.cli`."""
+    return Program("distlog.cli", *arguments, module=True, imports=["distlog.cli.app"], **options)
+
+
+def run(
+    text: str, *arguments: object, input: str = "", timeout: float = 300, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, as `subprocess.run` with its output and errors as text."""
+    file = functools.partial(tempfile.TemporaryFile, "w+")
+    with file() as source, file() as out, file() as err:
+        source.write(input)
+        source.seek(0)
+        program = Program(text, *arguments, stdin=source, stdout=out, stderr=err, **options)
+        try:
+            status = program.wait(timeout)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            err.seek(0)
+            raise AssertionError(f"it did not end in {timeout} s: {err.read()}") from None
+        out.seek(0)
+        err.seek(0)
+        done = subprocess.CompletedProcess(program.args, status, out.read(), err.read())
+    if check:
+        assert status == 0, done.stderr
+    return done
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """The socket of the process that forks, which ends with this one."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with its:
+        subprocess.Popen(
+            [sys.executable, __file__, str(its.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[its.fileno()],
+        )
+    return ours
+
+
+def import_what_programs_use() -> None:
+    """With the kernels of an append and a read, and without a thread: none outlives a fork."""
+    import fsspec.implementations.memory
+
+    import distlog
+
+    topic = distlog.create("memory://warm/topic", 1)
+    topic.append([{"key": b"k", "value": b"v"}])
+    assert len(list(topic.records(0))) == 1
+    fsspec.implementations.memory.MemoryFileSystem.store.clear()
+    fsspec.implementations.memory.MemoryFileSystem.pseudo_dirs[:] = [""]
+    gc.collect()
+    gc.freeze()
+
+
+def _next_request(control: socket.socket) -> dict[str, Any]:
+    """Fork for each request; in the new process, what it is to run."""
+    watchers = set[int]()
+    while True:
+        message, files, _, _ = socket.recv_fds(control, 1 << 20, 4)
+        if not message:
+            os._exit(0)
+        request: dict[str, Any] = json.loads(message)
+        for name in request["imports"]:
+            importlib.import_module(name)
+        # a process between the two waits for the program, so that the one that forks need not
+        if watcher := os.fork():
+            watchers.add(watcher)
+            for file in files:
+                os.close(file)
+            watchers = {each for each in watchers if not os.waitpid(each, os.WNOHANG)[0]}
+            continue
+        if program := os.fork():
+            for file in (*files[:3], control.fileno()):
+                os.close(file)
+            os.write(files[3], b"%16d" % program)
+            os.write(files[3], b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+            os._exit(0)
+        control.close()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, file in enumerate(files[:3]):
+            os.dup2(file, number)
+        for file in files:
+            os.close(file)
+        return request
+
+
+def _main() -> dict[str, Any]:
+    """Serve requests, until this process is a new one that is to run a program."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    # Ctrl-C of a terminal is for the tests, which end this process too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_what_programs_use()
+    request = _next_request(control)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.argv = ["-c", *request["arguments"]]
+    sys.path[0] = ""
+    # the old ones remember what kind of files those were
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    return request
+
+
+class _End:
+    """The last thing that is done at exit, since it is the first that is registered."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.module = types.ModuleType("__main__")
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self.module.__dict__.clear()
+        gc.collect()
+        for file in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                file.flush()
+        os._exit(self.status)
+
+    def run(self, text: str, *, is_module: bool) -> None:
+        """Run the program; how it ended is the status."""
+        try:
+            if is_module:
+                runpy.run_module(text, run_name="__main__", alter_sys=True)
+            else:
+                sys.modules["__main__"] = self.module
+                exec(compile(text, "<string>", "exec"), self.module.__dict__)
+        except SystemExit as exit:
+            if isinstance(exit.code, str):
+                print(exit.code, file=sys.stderr)
+            self.status = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            self.status = 1
+
+
+if __name__ == "__main__":
+    _end = _End()
+    _request = _main()
+    _end.run(_request["text"], is_module=_request["is_module"])

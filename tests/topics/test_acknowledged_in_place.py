@@ -1,0 +1,197 @@
+"""What a writer on a local disk acknowledges: it is on the device, and each partition succeeds or fails by itself."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from gated_writer import NEVER_MS
+from topics import contents
+from waiting import until
+from writers_in_place import Syncs, append_both
+from writers_in_place import clock as clock
+from writers_in_place import syncs as syncs
+from writers_in_place import topic as topic
+
+from distlog.core.errors import StorageError
+from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.segment_files import ActiveFile
+from distlog.core.topics.destinations import Delivery
+from distlog.core.topics.topic import Topic
+
+
+def test_what_is_acknowledged_is_on_the_device_with_one_sync_for_a_partition(topic: Topic, syncs: Syncs) -> None:
+    counts: list[int] = []
+    append_both(topic, [], range(3))
+    syncs.count = 0
+    with topic.writer(linger_ms=NEVER_MS, on_delivery=lambda delivery: counts.append(syncs.count)) as writer:
+        for partition in (0, 1, 0, 1):
+            writer.append(b"", partition=partition)
+    assert counts == [2, 2]
+
+
+def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: Syncs) -> None:
+    told: list[Delivery] = []
+    append_both(topic, told, range(2))
+    syncs.failing = 1
+    with pytest.raises(StorageError, match=r"cannot sync.* records_in_doubt=3 of_partitions={1: 3}"):
+        append_both(topic, told, range(2, 5))
+    assert told[:3] == [Delivery(0, 0, 2, 2, None), Delivery(1, 0, 2, 2, None), Delivery(0, 2, 5, 3, None)]
+    (failed,) = told[3:]
+    assert (failed.partition, failed.record_count, isinstance(failed.error, StorageError)) == (1, 3, True)
+    syncs.failing = -1
+    assert contents(topic.refresh()) == {0: [b"0", b"1", b"2", b"3", b"4"], 1: [b"0", b"1"]}
+    append_both(topic, told, range(5, 6))
+    assert contents(topic.refresh())[1] == [b"0", b"1", b"5"]
+
+
+def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover, told = ActivePartition.recover, list[Delivery]()
+
+    def failing(active: ActivePartition) -> Any:
+        if active.partition == 0:
+            raise StorageError("cannot write: No space left on device")
+        return recover(active)
+
+    monkeypatch.setattr(ActivePartition, "recover", failing)
+    with pytest.raises(StorageError, match=r"No space left .*records_not_committed=4 of_partitions={0: 4}"):
+        append_both(topic, told, range(4))
+    assert [(delivery.partition, delivery.first_offset, delivery.record_count) for delivery in told] == [
+        (1, 0, 4),
+        (0, None, 4),
+    ]
+    assert contents(topic) == {0: [], 1: [b"0", b"1", b"2", b"3"]}
+
+
+def test_records_behind_a_partition_that_failed_are_not_appended(topic: Topic, syncs: Syncs) -> None:
+    append_both(topic, [], range(1))
+    told: list[Delivery] = []
+    syncs.failing = 1
+    writer = topic.writer(linger_ms=NEVER_MS, on_delivery=told.append)
+    writer.append(b"a", partition=0)
+    writer.append(b"b", partition=1)
+    with pytest.raises(StorageError, match="cannot sync"):
+        writer.flush()
+    for call in (lambda: writer.append(b"c", partition=0), writer.flush, writer.close):
+        with pytest.raises(StorageError, match="records_in_doubt=1"):
+            call()
+    writer.close()
+    assert contents(topic.refresh())[0] == [b"0", b"a"]
+
+
+def test_an_interrupt_leaves_what_was_appended_in_doubt_and_the_rest_out(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ActiveFile.write
+
+    def interrupted(file: ActiveFile, *arguments: Any) -> None:
+        folder, name = os.path.split(file.path)
+        if folder.endswith("-1") and name.endswith(".log"):
+            raise KeyboardInterrupt
+        write(file, *arguments)
+
+    monkeypatch.setattr(ActiveFile, "write", interrupted)
+    told: list[Delivery] = []
+    with pytest.raises(KeyboardInterrupt):
+        append_both(topic, told, range(2))
+    assert {delivery.partition for delivery in told} == {0, 1}
+    assert all(isinstance(delivery.error, KeyboardInterrupt) for delivery in told)
+    monkeypatch.undo()
+    # the lock is free, though the error is still referred to
+    append_both(topic, told, range(2, 3))
+    assert contents(topic.refresh()) == {0: [b"0", b"1", b"2"], 1: [b"2"]}
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "5"})
+    told: list[Delivery] = []
+    append_both(topic, told, range(3))
+    synced = syncs.count
+    assert synced == 2
+    told.clear()
+    with topic.writer(linger_ms=0, on_delivery=told.append) as writer:
+        for number in range(4):
+            writer.append(b"%d" % number, partition=0)
+        until(lambda: sum(delivery.record_count for delivery in told) == 4)
+        assert syncs.count == synced
+        (writer.close if close else writer.flush)()
+        assert syncs.count == synced + 1
+        if not close:
+            for number in range(5):
+                writer.append(b"%d" % number, partition=0)
+            until(lambda: sum(delivery.record_count for delivery in told) == 9)
+            assert syncs.count == synced + 2
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError("too many open files"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
+def test_a_flush_that_did_not_sync_is_made_good_by_the_next(
+    error: BaseException, topic: Topic, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.alter_config({"flush.messages": "1000"})
+    told: list[Delivery] = []
+    writer = topic.writer(linger_ms=0, on_delivery=told.append)
+    for partition in (0, 1):
+        writer.append(b"a", partition=partition)
+    until(lambda: len(told) == 2)
+    logs = [PartitionLog(topic.handle, partition, topic.current) for partition in (0, 1)]
+
+    def failing(log: PartitionLog, *arguments: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "flush", failing)
+        monkeypatch = patched
+        with pytest.raises(type(error)):
+            writer.flush()
+    assert (1, 0) in [log.end() for log in logs]
+    writer.close()
+    assert [log.end() for log in logs] == [(1, 1), (1, 1)]
+    for log in logs:
+        log.close()
+
+
+def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000"})
+    for failing in (0, 1):
+        syncs.failing = failing
+        writer = topic.writer(linger_ms=NEVER_MS)
+        for partition in (0, 1):
+            writer.append(b"%d" % failing, partition=partition)
+        with pytest.raises(StorageError, match="cannot sync"):
+            writer.flush()
+        # the loss was told, and all else is on the device
+        writer.close()
+    assert contents(topic.refresh()) == {0: [b"1"], 1: [b"0"]}
+
+
+def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
+    # the real clock: the sync must come while nobody does anything
+    with topic.writer(linger_ms=0) as writer:
+        writer.append(b"a", partition=0)
+        log = PartitionLog(topic.handle, 0, topic.current)
+        until(lambda: log.end() == (1, 1))
+        assert syncs.count == 1
+        log.close()
+
+
+def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
+    writer = topic.writer(linger_ms=0)
+    syncs.failing = 0
+    writer.append(b"lost", partition=0)
+    until(lambda: syncs.count > 0 and writer._destination.is_flushed)
+    with pytest.raises(StorageError, match="cannot sync"):
+        writer.flush()
+    syncs.failing = -1
+    writer.append(b"kept", partition=0)
+    writer.close()
+    assert contents(topic.refresh())[0] == [b"kept"]

@@ -1,0 +1,290 @@
+"""Appends: files first, then one commit that gives the offsets; races, replays, and what a commit may refuse."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from topics import NOW, TINY, Clock, contents, files, named_files, stored, topic_on, values
+from uncommitted import committed, written
+from uncommitted import local as local
+from uncommitted import storage as storage
+
+from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.commits.actions import GcFloor
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import (
+    CommitConflictError,
+    InvalidRecordError,
+    StorageError,
+    TransactionTooOldError,
+)
+from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.parallel import WorkerThreads
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append_commit import AppendResult
+
+# --- offsets
+
+
+def test_an_append_is_invisible_until_it_is_committed(storage: Storage) -> None:
+    topic = topic_on(storage, 2, TINY)
+    segments = written(topic, *values(range(50)), partition=1)
+    assert len(segments) > 1
+    assert topic.refresh().version == 0
+    assert committed(topic, segments) == AppendResult(1, {1: (0, 50)})
+    assert contents(topic_on(storage)) == {0: [], 1: [b"v%d" % number for number in range(50)]}
+    assert files(storage) == named_files(topic)
+
+
+def test_the_offsets_of_a_result_are_those_that_readers_see(local: Storage) -> None:
+    topic = topic_on(local, 3, TINY)
+    for _ in range(3):
+        result = topic.append([{"key": b"k%d" % number, "value": b"%d" % number} for number in range(100)])
+        for partition, (first, end) in result.offsets.items():
+            assert topic.scan([partition], first, end).count() == end - first
+        assert result.record_count == 100
+    assert topic.end_offsets() == {partition: end for partition, (_, end) in result.offsets.items()}
+
+
+def test_a_commit_that_lost_a_race_moves_its_offsets_and_writes_no_file_again(storage: Storage) -> None:
+    first, second = topic_on(storage, 2, TINY), topic_on(storage)
+    mine, theirs = (
+        written(first, *values(range(40)), partition=0),
+        written(second, *values(range(40, 90)), partition=0),
+    )
+    names = files(storage)
+    assert committed(second, theirs).offsets == {0: (0, 50)}
+    assert committed(first, mine) == AppendResult(2, {0: (50, 90)})
+    assert files(storage) == names
+    assert contents(first) == {0: [b"v%d" % number for number in (*range(40, 90), *range(40))], 1: []}
+    assert first.offsets_for_times(NOW + 5)[0] == (0, NOW + 40)
+    assert first.scan([0], start=50).to_table()["timestamp"][5].value == NOW + 5
+
+
+def test_segments_are_committed_by_partition_then_in_order(local: Storage) -> None:
+    topic = topic_on(local, 3, TINY)
+    appender = topic.appender()
+    for partition in (2, 0, 1):
+        appender.append(values(range(90)), partition)
+    segments = appender.close()
+    assert [segment.partition for segment in segments] == sorted(segment.partition for segment in segments)
+    assert len(segments) > 3
+
+
+def test_appends_to_other_partitions_do_not_move(local: Storage) -> None:
+    first, second = topic_on(local, 2), topic_on(local)
+    mine = written(first, *values(range(3)), partition=0)
+    assert second.append(values(range(5)), 1).offsets == {1: (0, 5)}
+    assert committed(first, mine).offsets == {0: (0, 3)}
+
+
+# --- commits that are refused
+
+
+def test_files_begun_below_the_gc_floor_are_refused(storage: Storage) -> None:
+    topic, vacuum = topic_on(storage, 1), topic_on(storage)
+    segments = written(topic, *values([1]))
+    vacuum.append(values([0]))
+    vacuum.log.commit(vacuum.snapshot, "gc", lambda snapshot: [GcFloor(1)])
+    with pytest.raises(TransactionTooOldError, match="write them again"):
+        committed(topic, segments)
+    assert contents(topic.refresh()) == {0: [b"v0"]}
+    assert committed(topic, written(topic, *values([1]))).offsets == {0: (1, 2)}
+
+
+def test_files_begun_at_the_gc_floor_are_taken(local: Storage) -> None:
+    topic, vacuum = topic_on(local, 1), topic_on(local)
+    segments = written(topic, *values([1]))
+    vacuum.log.commit(vacuum.snapshot, "gc", lambda snapshot: [GcFloor(0)])
+    assert committed(topic, segments).offsets == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_was_dropped_meanwhile_gets_nothing(again: bool, storage: Storage) -> None:
+    topic, other = topic_on(storage, 1), topic_on(storage)
+    segments = written(topic, *values([1]))
+    other.drop()
+    if again:
+        other = topic_on(storage, 1)
+    with pytest.raises(CommitConflictError, match="the topic was dropped"):
+        committed(topic, segments)
+    if again:
+        assert contents(other.refresh()) == {0: []}
+
+
+# --- records that are refused
+
+
+@pytest.mark.parametrize(
+    ("data", "partition", "message"),
+    [
+        ([*values(range(70_000)), {"value": 3}], None, "row=70000"),
+        (pa.table({"value": [b"x" * 900] * 10_000, "timestamp": [NOW] * 9_999 + [-2]}), None, "row=9999 "),
+        (pa.table({"value": [b"x" * 900] * 10_000, "partition": [0] * 9_999 + [2]}), None, "row=9999"),
+        ([{"value": b"", "partition": 0}, {"value": b"", "partition": 2}], None, "partitions 0 to 1.*row=1"),
+        (values([1]), 2, "partitions 0 to 1"),
+        (values([1]), -1, "partitions 0 to 1"),
+        (values([1]), "1", "a partition must be an integer"),
+        ([{"value": b"", "timestamp": -2}], None, "row=0"),
+        ([{"value": b""}, {"value": b"x" * 2000}], 1, "above max.message.bytes .*partition=1 row_of_partition=1"),
+        (pa.table({"value": [b"v"], "vlaue": [b"v"]}), None, "unknown column vlaue"),
+        (
+            pa.table({"value": [b""] * 2, "headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS_TYPE)}),
+            0,
+            "the key of a header is null .*row_of_partition=1",
+        ),
+    ],
+)
+def test_a_record_that_does_not_fit_leaves_the_topic_as_it_was(
+    data: Any, partition: Any, message: str, local: Storage
+) -> None:
+    topic = topic_on(local, 2, {"max.message.bytes": "1000"})
+    with pytest.raises(InvalidRecordError, match=message):
+        topic.append(data, partition)
+    assert topic.refresh().version == 0
+    assert contents(topic) == {0: [], 1: []}
+
+
+def test_an_input_that_breaks_off_leaves_the_topic_as_it_was_and_no_file_open(local: Storage) -> None:
+    topic = topic_on(local, 2)
+
+    def broken() -> Iterator[dict[str, Any]]:
+        for number in range(40):
+            yield {"value": b"x" * 100_000, "partition": number % 2}
+        raise KeyError("the source broke")
+
+    open_files = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(KeyError):
+        topic.append(broken())
+    assert topic.refresh().version == 0
+    assert {name for name in Path("/proc/self/fd").iterdir() if name.exists()} <= open_files
+    assert files(local) == set()
+
+
+def test_when_a_file_cannot_be_finished_the_others_are_let_go(
+    local: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.core.segments.segment_writer.LARGEST_PART", 0)
+    topic = topic_on(local, 4)
+    appender = topic.appender()
+    for partition in range(4):
+        appender.append([{"value": b"x" * 100_000}] * 20, partition)
+    before = Storage.put_many
+
+    def full(self: Storage, names: dict[str, Any]) -> None:
+        if any("topic-2/" in name for name in names):
+            raise StorageError("cannot put: No space left on device")
+        before(self, names)
+
+    monkeypatch.setattr(Storage, "put_many", full)
+    with pytest.raises(StorageError, match="No space left"):
+        appender.close()
+    monkeypatch.undo()
+    assert topic.append(values([1]), 0).version == 1
+    assert not [name for name in Path("/proc/self/fd").iterdir() if _target(name).startswith(local.url)]
+
+
+def _target(descriptor: Path) -> str:
+    return str(descriptor.readlink()) if descriptor.is_symlink() else ""
+
+
+# --- what is stored
+
+
+def test_batches_are_compressed_as_the_topic_says(local: Storage) -> None:
+    topic = topic_on(local, 1)
+    rows = [{"value": b"abc" * 100, "timestamp": NOW}] * 200
+    for number, codec in enumerate(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")):
+        topic.alter_config({"compression.type": codec})
+        topic.append(rows)
+        segment = topic.snapshot.partitions[0].segments[number]
+        assert segment.compression == ("none" if number < 2 else codec)
+        assert (segment.log_bytes < 10_000) == (number >= 2)
+    assert topic.scan(columns=["value"]).to_table()["value"].unique().to_pylist() == [b"abc" * 100]
+
+
+def test_log_append_time_is_that_of_the_commit(local: Storage) -> None:
+    clock = Clock()
+    topic = topic_on(local, 1, {"message.timestamp.type": "LogAppendTime"}, clock)
+    topic.append(values(range(3)))
+    clock.now_ms = NOW + 500
+    topic.append(values(range(3)))
+    rows = stored(topic.scan().to_table())
+    # each commit is later than the one before, that which created the topic among them
+    assert [(row["timestamp"], row["timestamp_type"]) for row in rows] == [(NOW + 1, 1)] * 3 + [(NOW + 500, 1)] * 3
+    assert topic.offsets_for_times(NOW + 2) == {0: (3, NOW + 500)}
+
+
+def test_a_file_name_tells_at_which_version_its_append_began(local: Storage) -> None:
+    topic = topic_on(local, 1)
+    for number in range(3):
+        topic.append(values([number]))
+    stems = [segment.stem for segment in topic.snapshot.partitions[0].segments]
+    assert [int(stem[1:21]) for stem in stems] == [0, 1, 2]
+
+
+def test_small_appends_without_a_key_begin_at_any_partition(local: Storage) -> None:
+    topic = topic_on(local, 3)
+    for number in range(40):
+        topic.append(values([number]))
+    assert all(topic.end_offsets().values())
+
+
+def test_records_without_a_key_fill_every_partition_in_the_long_run(local: Storage) -> None:
+    topic = topic_on(local, 4)
+    topic.append([{"value": b"x" * 1000}] * 2000)
+    counts = [len(found) for found in contents(topic).values()]
+    assert min(counts) > 300
+
+
+def test_a_close_that_is_interrupted_twice_leaves_alone_what_a_thread_still_writes(
+    local: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. One writer hangs in its thread. 2. An interrupt ends the wait for it. 3. So does another. 4. It goes on."""
+    writers: list[SegmentWriter] = []
+    take = SegmentWriter.append
+    monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (writers.append(self), take(self, *rows))[1])
+    monkeypatch.setattr("distlog.core.topics.appender.cores", lambda: 3)
+    appender = topic_on(local, partitions=2).appender()
+    for partition in (0, 1):
+        appender.append([{"value": b"v"}], partition)
+    hangs, goes_on = threading.Event(), threading.Event()
+    events: list[str] = []
+    real_close, real_abort = SegmentWriter.close, SegmentWriter.abort
+
+    def close(writer: SegmentWriter) -> list[SegmentInfo]:
+        if writer is writers[0]:
+            hangs.wait()
+            raise KeyboardInterrupt  # where the main thread waits for results
+        hangs.set()
+        goes_on.wait()
+        events.append("wrote")
+        return real_close(writer)
+
+    def abort(writer: SegmentWriter) -> None:
+        if writer is writers[1]:
+            events.append("gave up")
+        real_abort(writer)
+
+    crews: list[Interrupted] = []
+
+    class Interrupted(WorkerThreads):
+        def end(self, *, joined: bool) -> None:
+            crews.append(self)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SegmentWriter, "close", close)
+    monkeypatch.setattr(SegmentWriter, "abort", abort)
+    monkeypatch.setattr("distlog.core.topics.appender.WorkerThreads", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        appender.close()
+    appender.abort()
+    assert events == []
+    goes_on.set()
+    WorkerThreads.end(crews[0], joined=True)
+    assert events == ["wrote", "gave up"]

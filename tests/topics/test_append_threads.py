@@ -1,0 +1,189 @@
+"""An append is shared by threads: partitions side by side, each in its order; one error, and nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from topics import NOW, contents, files, named_files, topic_on
+
+from distlog.core.batches.record_encoder import RecordInput
+from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.storage import Storage
+from distlog.core.topics import appendable
+from distlog.core.topics import appender as appender_module
+from distlog.core.topics.append_commit import commit_append
+from distlog.core.topics.appender import Appender, PartitionQueue
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path / "topic"))
+
+
+@pytest.fixture(autouse=True)
+def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appender_module, "_SHARED_BYTES", 1)
+    monkeypatch.setattr(appendable, "SLICE_BYTES", 50_000)
+
+
+def table(large: Collection[int] = ()) -> pa.Table:
+    """Rows of which row n goes to partition n % 3; those that are `large` fit no batch."""
+    values = [b"%08d" % n + bytes(2_000_000 * (n in large)) for n in range(ROWS)]
+    return pa.table({"partition": pa.array(np.arange(ROWS) % 3, pa.int32()), "value": values})
+
+
+def appender(storage: Storage, workers: int, **options: Any) -> Appender:
+    topic = topic_on(storage, 3)
+    return Appender(
+        storage,
+        topic.name,
+        topic.config,
+        3,
+        read_version=0,
+        first_partition=0,
+        clock=lambda: NOW,
+        random=Random(0),
+        workers=workers,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
+    workers: int, storage: Storage
+) -> None:
+    writer = appender(storage, workers)
+    assert writer.append(table()) == ROWS
+    topic = topic_on(storage)
+    _, snapshot = commit_append(topic.handle, topic.snapshot, writer.close(), read_version=0)
+    topic.advance(snapshot)
+    assert contents(topic) == {at: [b"%08d" % n for n in range(at, ROWS, 3)] for at in range(3)}
+    assert files(storage) == named_files(topic)
+
+
+def test_partitions_are_written_side_by_side(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, take = threading.Barrier(3, timeout=60), SegmentWriter.append
+    met = set[SegmentWriter]()
+
+    def meet(writer: SegmentWriter, *rows: Any) -> None:
+        if writer not in met:
+            met.add(writer)
+            together.wait()
+        take(writer, *rows)
+
+    monkeypatch.setattr(SegmentWriter, "append", meet)
+    writer = appender(storage, 3)
+    assert writer.append(table()) == ROWS
+    assert len(met) == 3
+    writer.abort()
+
+
+def test_one_worker_is_the_caller(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, take = set[threading.Thread](), SegmentWriter.append
+    monkeypatch.setattr(
+        SegmentWriter, "append", lambda self, *rows: (used.add(threading.current_thread()), take(self, *rows))[1]
+    )
+    writer = appender(storage, 1)
+    writer.append(table())
+    assert used == {threading.current_thread()}
+    writer.abort()
+
+
+def test_a_little_is_written_without_threads(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appender_module, "_SHARED_BYTES", 1 << 20)
+    writer = appender(storage, 4)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was started"))
+    assert writer.append(table().slice(0, 100)) == 100
+    writer.abort()
+
+
+def test_slices_are_made_as_they_are_written(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        for batch in table().to_batches(max_chunksize=1000):
+            taken += 1
+            yield batch
+
+    may_write, take = threading.Event(), SegmentWriter.append
+    monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (may_write.wait(60), take(self, *rows))[1])
+    writer = appender(storage, 2)
+    reader = pa.RecordBatchReader.from_batches(table().schema, batches())
+    work = threading.Thread(target=writer.append, args=(reader,))
+    work.start()
+    work.join(0.2)
+    # as many tasks as may be begun, of three partitions each
+    assert taken <= 3
+    may_write.set()
+    work.join()
+    assert taken == ROWS / 1000
+    writer.abort()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_of_the_rows_that_fit_nowhere_the_first_is_told_and_nothing_is_left_behind(
+    workers: int, storage: Storage
+) -> None:
+    writer = appender(storage, workers)
+    before = files(storage)
+    with pytest.raises(InvalidRecordError, match=r"max.message.bytes.*partition=1 row_of_partition=3333 "):
+        writer.append(table(large=[10_000, 10_001, 19_998]))
+    writer.abort()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("distlog-ahead")]
+    assert files(storage) == before
+
+
+def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
+    events: list[str] = []
+    begun, may_write = threading.Event(), threading.Event()
+
+    class Writer:
+        def append(self, source: Any, rows: Any) -> None:
+            begun.set()
+            may_write.wait(60)
+            events.append("wrote")
+
+        def abort(self) -> None:
+            events.append("gave up")
+
+    queue = PartitionQueue(Writer())  # type: ignore[arg-type]
+    source = RecordInput.from_arrow(pa.record_batch({"timestamp": [1], "key": [b""], "value": [b""]}))
+    first, second = queue.put(source, np.arange(1)), queue.put(source, np.arange(1))
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert begun.wait(60)
+    queue.abort()
+    assert events == []
+    may_write.set()
+    thread.join()
+    assert events == ["wrote", "gave up"]
+    with pytest.raises(StorageError, match="aborted"):
+        second()
+    assert events.count("wrote") == 1
+
+
+def test_a_failed_queue_tells_its_error_again_and_again_in_the_same_memory() -> None:
+    class Writer:
+        def append(self, source: Any, rows: Any) -> None:
+            raise StorageError("full")
+
+    queue = PartitionQueue(Writer())  # type: ignore[arg-type]
+    source = RecordInput.from_arrow(pa.record_batch({"timestamp": [1], "key": [b""], "value": [b""]}))
+    lengths = []
+    for _ in range(5):
+        with pytest.raises(StorageError, match="full") as raised:
+            queue.put(source, np.arange(1))()
+        lengths.append(len(raised.traceback))
+    # the first is told by the call that tried to write, the others before they try
+    assert lengths[1:] == lengths[1:2] * 4

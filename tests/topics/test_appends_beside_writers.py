@@ -1,0 +1,229 @@
+"""Bulk appends, transactions, settings and drops, beside processes that append in place."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from partition_logs import Process, append, new_topic, sealed
+
+from distlog.core.commits.actions import Active, Add, Seal
+from distlog.core.errors import (
+    InvalidConfigError,
+    InvalidRecordError,
+    StorageError,
+    TopicNotFoundError,
+    TransactionTooOldError,
+)
+from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.topics import open_topic
+from distlog.core.topics.append_commit import commit_append
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events", partitions=3)
+
+
+def rows(*values: bytes, partition: int = 0) -> list[dict[str, object]]:
+    return [{"value": value, "partition": partition} for value in values]
+
+
+def test_a_bulk_append_goes_behind_what_was_appended_in_place_and_writers_go_on_behind_it(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+    append(other[0], b"b")
+    result = process.topic().append(rows(b"c", b"d"))
+    assert result.offsets == {0: (2, 4)}
+    assert append(other[0], b"e") == (4, 5)
+    assert append(process[0], b"f") == (5, 6)
+    assert process.seen()[0] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert process.anomalies() == ()
+
+
+def test_an_append_to_many_partitions_and_the_seals_that_it_needs_are_one_commit(folder: Path) -> None:
+    process = Process(folder)
+    for partition in range(3):
+        append(process[partition], b"a")
+    topic = process.topic()
+    topic.append([*rows(b"b", partition=2), *rows(b"b")])
+    commit = topic.log.history(1)[0]
+    assert (commit.operation, commit.version) == ("append", 4)
+    kinds = [(type(action).__name__, getattr(action, "partition", None)) for action in commit.actions]
+    assert kinds == [("Seal", 0), ("Add", None), ("Seal", 2), ("Add", None), ("Add", None), ("Add", None)]
+    assert [bool(state.active) for state in topic.snapshot.partitions] == [False, True, False]
+
+
+def test_a_transaction_goes_behind_what_was_appended_in_place_while_it_was_open(folder: Path) -> None:
+    process = Process(folder)
+    with process.topic().transaction() as transaction:
+        transaction.append(rows(b"b"))
+        append(process[0], b"a")
+        transaction.append(rows(b"c", partition=1))
+    assert transaction.result.offsets == {0: (1, 2), 1: (0, 1)}
+    assert process.seen() == {0: [b"a", b"b"], 1: [b"c"], 2: []}
+
+
+def test_a_replayed_append_seals_nothing_needs_no_lock_and_returns_the_first_offsets(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, topic = Process(folder), Process(folder).topic()
+    first = topic.append(rows(b"a"), app_id="app", batch_id=7)
+    append(process[0], b"b")
+    topic = process.topic()
+    appender = topic.appender()
+    appender.append(rows(b"a"))
+    segments = appender.close()
+    monkeypatch.setattr("distlog.core.topics.append_commit.sealed_commit", partial(sealed_commit, timeout_s=0))
+    with process.holding(0):
+        again, after = commit_append(
+            topic.handle, topic.snapshot, segments, read_version=topic.version, app_id="app", batch_id=7
+        )
+    assert (again.replayed, again.version, again.offsets) == (True, first.version, first.offsets)
+    assert after.version == topic.version == process.head().version
+    assert after.partitions[0].active
+
+
+def test_an_append_of_nothing_seals_nothing(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    process.topic().append([])
+    assert process.head().partitions[0].active
+
+
+def test_an_append_whose_files_are_too_old_leaves_the_active_segment_as_it_is(folder: Path) -> None:
+    process = Process(folder)
+    slow = process.topic()
+    appender = slow.appender()
+    appender.append(rows(b"late"))
+    segments = appender.close()
+    append(process[0], b"a")
+    process.topic().alter_config({"file.delete.delay.ms": 0})
+    append(process[0], b"b")
+    process.topic().vacuum()
+    with pytest.raises(TransactionTooOldError):
+        commit_append(slow.handle, slow.snapshot, segments, read_version=slow.version)
+    assert append(process[0], b"c") == (2, 3)
+    assert sealed(process.head()) == [(0, 1)]
+
+
+def test_without_an_active_segment_an_append_makes_no_more_requests_than_its_commit_needs(folder: Path) -> None:
+    process = Process(folder)
+    append(process[1], b"a")
+    topic = process.topic()
+    appender = topic.appender()
+    appender.append(rows(b"a"))
+    segments, counters = appender.close(), topic.storage.counters
+    before = counters.gets, counters.puts, counters.lists
+    commit_append(topic.handle, topic.snapshot, segments, read_version=topic.version)
+    assert (counters.gets - before[0], counters.puts - before[1], counters.lists - before[2]) == (0, 1, 0)
+
+
+def test_a_bulk_append_does_not_wait_for_ever_for_a_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+    topic = process.topic()
+    monkeypatch.setattr("distlog.core.topics.append_commit.sealed_commit", partial(sealed_commit, timeout_s=0))
+    with other.holding(0), pytest.raises(StorageError, match="has held the lock"):
+        topic.append(rows(b"b"))
+    assert append(process[0], b"c") == (1, 2)
+
+
+def test_writers_of_a_dropped_topic_get_an_error_and_lose_nothing_that_was_appended_before(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+    append(other[0], b"b")
+    reader = process.topic()
+    process.topic().drop()
+    for each in (process, other):
+        for partition in (0, 1):
+            with pytest.raises(TopicNotFoundError, match="dropped"):
+                append(each[partition], b"c")
+    assert reader.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"a", b"b"]
+    kinds = [type(action).__name__ for action in process.handle.log.history(1)[0].actions]
+    assert kinds == ["Seal", "Add", "Drop"]
+
+
+def test_a_drop_that_comes_while_the_first_segment_is_opened_is_told_as_such(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(folder), Process(folder)
+    real = process.handle.storage.put_if_absent
+
+    def put(name: str, data: bytes, **options: float) -> bytes:
+        monkeypatch.undo()
+        other.topic().drop()
+        return real(name, data, **options)
+
+    monkeypatch.setattr(process.handle.storage, "put_if_absent", put)
+    with pytest.raises(TopicNotFoundError, match="dropped"):
+        append(process[0], b"a")
+
+
+def test_writers_of_a_topic_that_was_dropped_and_created_again_are_refused(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"old")
+    append(other[0], b"old")
+    process.topic().drop()
+    created = open_topic.create(str(folder), 3)
+    new = Process(folder)
+    assert append(new[0], b"new") == (0, 1)
+    for each in (process, other):
+        changes = partial(append, each[0], b"c"), partial(append, each[1], b"c"), each[0].flush, each[0].roll
+        for change in changes:
+            with pytest.raises(TopicNotFoundError, match="open it again"):
+                change()
+    assert append(new[0], b"newer") == (1, 2)
+    assert new.seen() == {0: [b"new", b"newer"], 1: [], 2: []}
+    assert new.head().topic_id == created.snapshot.topic_id
+    assert new.anomalies() == ()
+
+
+def test_the_next_append_of_every_process_uses_settings_that_were_changed(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+    append(other[0], b"b")
+    config = process.topic().alter_config({"max.message.bytes": 100, "message.timestamp.type": "LogAppendTime"})
+    for each in (other, process):
+        append(each[0], b"c")
+        assert each.snapshots.snapshot.config == config
+        with pytest.raises(InvalidRecordError, match=r"max\.message\.bytes"):
+            append(each[0], b"c" * 100)
+    assert process.seen()[0] == [b"a", b"b", b"c", b"c"]
+
+
+def test_a_smaller_segment_size_rolls_the_next_append(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    append(other[0], b"a")
+    append(process[0], b"a")
+    process.topic().alter_config({"internal.segment.bytes": 200})
+    for _ in range(4):
+        append(other[0], b"b" * 20)
+    assert sealed(process.head()) == [(0, 2), (2, 4)]
+    assert process.anomalies() == ()
+
+
+def test_another_index_interval_holds_from_the_next_append_on(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    for _ in range(5):
+        append(other[0], b"a")
+    process.topic().alter_config({"index.interval.bytes": 1 << 20})
+    for _ in range(5):
+        append(other[0], b"b")
+    other[0].roll()
+    before, after = process.head().partitions[0].segments
+    assert (before.offset_index_bytes, after.offset_index_bytes) == (4 * 8, 0)
+    assert process.anomalies() == ()
+
+
+def test_settings_that_are_refused_leave_the_active_segments_as_they_are(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    with pytest.raises(InvalidConfigError):
+        process.topic().alter_config({"segment.bytes": -5})
+    assert append(process[0], b"b") == (1, 2)
+    assert [type(action) for action in process.handle.log.history(1)[0].actions] == [Active]
+    assert not any(
+        isinstance(action, Seal | Add) for commit in process.handle.log.history() for action in commit.actions
+    )

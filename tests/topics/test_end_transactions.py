@@ -1,0 +1,184 @@
+"""Open transactions of Kafka's: `distlog transactions` lists them, and ends those that nobody else will end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from left_transactions import TIME_MS, in_transaction, left_log_dir, plain, state, states_log
+from partition_logs import Process, new_topic
+from transacting import OlderSender, seen
+from typer.testing import CliRunner
+
+import distlog
+from distlog import Topic
+from distlog.cli.app import app
+from distlog.core.errors import InvalidConfigError
+from distlog.core.reading.fetch import MAX_TIMEOUT_MS, has_late_transaction, open_transactions
+from distlog.core.times import now_ms
+from distlog.core.transaction_state import TransactionState, TransactionStatus
+
+CLICKS = ("clicks", 0)
+LOG = plain(0, b"a") + in_transaction(1, b"b") + in_transaction(2, b"c", producer=8) + plain(3, b"d")
+
+
+def values(topic: Topic) -> list[bytes]:
+    found: list[bytes] = (
+        topic.refresh().scan(isolation="read_committed", columns=["value"]).to_table()["value"].to_pylist()
+    )
+    return found
+
+
+Adopted = Callable[..., Topic]
+
+
+@pytest.fixture(params=["local", "memory"])
+def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Adopted:
+    """Adopts LOG, and these states beside it."""
+    root = str(tmp_path / "root") if request.param == "local" else f"memory://{tmp_path.name}/root"
+
+    def adopt(*states: TransactionState, log: bytes = LOG) -> Topic:
+        log_dir = left_log_dir(tmp_path, {"clicks-0": log}, {0: states_log(states)} if states else {})
+        return distlog.adopt(log_dir, root).topics["clicks"]
+
+    return adopt
+
+
+def test_open_transactions_are_listed_with_their_producers_and_begins(adopted: Adopted) -> None:
+    topic = adopted()
+    rows = topic.open_transactions().to_table().to_pylist()
+    names = ("partition", "start_offset", "producer_id", "producer_epoch", "last_timestamp", "state", "hanging")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (0, 1, 7, 3, TIME_MS, None, True),
+        (0, 2, 8, 3, TIME_MS, None, True),
+    ]
+    assert "2 open transactions, of which 2 hang" in str(topic.open_transactions())
+
+
+def test_aborts_show_committed_readers_all_that_comes_behind(adopted: Adopted) -> None:
+    topic = adopted()
+    assert values(topic) == [b"a"]
+    topic.abort_transaction(0, 1)
+    assert values(topic) == [b"a"]
+    topic.abort_transaction(0, 2)
+    assert values(topic) == [b"a", b"d"]
+    assert topic.open_transactions().transactions == ()
+    assert topic.append([{"value": b"e"}]).offsets == {0: (6, 7)}
+    assert values(distlog.open(topic.url)) == [b"a", b"d", b"e"]
+    assert topic.verify().ok
+
+
+def test_an_offset_where_none_begins_is_an_error_that_names_those_that_do(adopted: Adopted) -> None:
+    topic = adopted()
+    with pytest.raises(InvalidConfigError, match="the open ones begin at: 1, 2"):
+        topic.abort_transaction(0, 3)
+    topic.abort_transaction(0, 1)
+    with pytest.raises(InvalidConfigError, match="the open ones begin at: 2"):
+        topic.abort_transaction(0, 1)
+
+
+def test_a_transaction_that_its_coordinator_will_end_is_not_aborted(adopted: Adopted) -> None:
+    young = now_ms()
+    topic = adopted(state("billing", TransactionStatus.ONGOING, CLICKS, time_ms=young))
+    listed = {each.transaction.start_offset: each for each in topic.open_transactions().transactions}
+    assert (listed[1].transactional_id, listed[1].state, listed[1].is_hanging) == ("billing", "Ongoing", False)
+    with pytest.raises(InvalidConfigError, match=r"which will end it.*billing"):
+        topic.abort_transaction(0, 1)
+    assert [each.transaction.start_offset for each in topic.open_transactions().hanging.transactions] == [2]
+
+
+def test_a_transaction_whose_coordinator_is_dead_or_has_gone_on_hangs(adopted: Adopted) -> None:
+    topic = adopted(
+        state("old", TransactionStatus.ONGOING, CLICKS), state("over", TransactionStatus.COMPLETE_ABORT, producer=8)
+    )
+    listed = topic.open_transactions().hanging.transactions
+    assert [(each.transactional_id, each.state) for each in listed] == [("old", "Ongoing"), ("over", "CompleteAbort")]
+    for each in listed:
+        topic.abort_transaction(0, each.transaction.start_offset)
+    assert values(topic) == [b"a", b"d"]
+
+
+def test_one_is_late_when_it_is_open_for_more_than_the_longest_timeout_and_five_minutes(adopted: Adopted) -> None:
+    """testHasLateTransaction, testHasLateTransactionInitializedAfterReload: the state is that of an adopted log."""
+    topic = adopted()
+    first = open_transactions(topic.reader, 0, topic.snapshot.partitions[0])[0]
+    limit = TIME_MS + MAX_TIMEOUT_MS + 300_000
+    assert [first.is_late(now) for now in (TIME_MS, limit, limit + 1)] == [False, False, True]
+    assert not first._replace(last_timestamp=-1).is_late(limit + 1)
+
+
+def test_a_metric_names_a_partition_with_a_late_transaction(adopted: Adopted) -> None:
+    topic = adopted()
+    limit = TIME_MS + MAX_TIMEOUT_MS + 300_000
+
+    def is_late(now_ms: int) -> bool:
+        state = topic.refresh().live_snapshot.partitions[0]
+        return has_late_transaction(topic.reader, state, 0, now_ms)
+
+    assert [is_late(now) for now in (TIME_MS, limit, limit + 1)] == [False, False, True]
+    # what comes behind it hides nothing, in place and in a commit
+    with topic.writer() as writer:
+        writer.append(b"x")
+    topic.append([{"value": b"y"}])
+    assert is_late(limit + 1)
+    topic.abort_transaction(0, 1)
+    assert is_late(limit + 1)
+    topic.abort_transaction(0, 2)
+    assert not is_late(limit + 1)
+
+
+def test_others_that_append_beside_an_abort_lose_nothing(adopted: Adopted, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distlog.core.topics import end_transactions
+
+    topic, other = adopted(), []
+    encode = end_transactions.marker
+
+    def marker_late(*given: object, **named: object) -> object:
+        if not other:
+            other.append(distlog.open(topic.url).append([{"value": b"x"}]))
+        return encode(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(end_transactions, "marker", marker_late)
+    topic.abort_transaction(0, 1)
+    topic.abort_transaction(0, 2)
+    assert values(topic) == [b"a", b"d", b"x"]
+
+
+def test_the_command_lists_and_aborts(adopted: Adopted, tmp_path: Path) -> None:
+    topic = adopted()
+    if not topic.storage.is_local:
+        pytest.skip("memory is this process's own")
+    run = CliRunner()
+    listed = run.invoke(app, ["transactions", topic.url, "--hanging", "--json"])
+    assert [row["start_offset"] for row in json.loads(listed.stdout)["transactions"]] == [1, 2]
+    told = run.invoke(app, ["transactions", topic.url, "--abort", "0:1", "--abort", "0:2"])
+    assert (told.exit_code, told.stdout.split("\n")[:2]) == (0, ["aborted 7 at 0:1", "aborted 8 at 0:2"])
+    producers = run.invoke(app, ["transactions", topic.url, "--producers", "--json"])
+    rows = json.loads(producers.stdout)["producers"]
+    assert [(row["producer_id"], row["transaction_first_offset"]) for row in rows] == [(7, -1), (8, -1)]
+    assert values(topic) == [b"a", b"d"]
+    assert run.invoke(app, ["transactions", topic.url, "--abort", "5"]).exit_code == 2
+
+
+def test_what_an_older_version_left_is_listed_and_ends_when_a_producer_with_its_id_begins(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events", 2))
+    OlderSender(process).begin().send(0, b"undecided")
+    OlderSender(process, "refunds").begin().send(1, b"decided").commit()
+    topic = distlog.open(str(tmp_path / "events"))
+    assert "producer-transactions" in topic.snapshot.requires.reader
+    assert seen(topic) == {0: [], 1: []}
+    listed = topic.open_transactions().hanging.transactions
+    assert [(each.transactional_id, each.state) for each in listed] == [
+        ("payments", "ongoing"),
+        ("refunds", "prepare_commit"),
+    ]
+    with pytest.raises(InvalidConfigError, match="producer"):
+        topic.abort_transaction(1, 0)
+    for name in ("payments", "refunds"):
+        topic.producer(name).close()
+    assert seen(topic) == {0: [], 1: [b"decided"]}
+    assert seen(topic, "read_uncommitted") == {0: [b"undecided"], 1: [b"decided"]}
+    assert topic.open_transactions().transactions == ()
+    assert topic.verify().anomalies == ()

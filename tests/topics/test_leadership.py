@@ -1,0 +1,135 @@
+"""Leaders of partitions: who led one before can append nothing any more, however late its appends come."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from conftest import Address
+from topics import contents
+
+import distlog
+from distlog.core import paths
+from distlog.core.errors import LeaderFencedError, StorageError
+from distlog.core.log import sealed_commit
+from distlog.core.storage.locks_and_pages import FileLock
+from distlog.core.topics.writer import Writer
+from distlog.gateway import leadership as leadership_module
+from distlog.gateway.leadership import Leadership, LeaderTopic
+
+
+@pytest.fixture
+def topic(storage_url: Address) -> distlog.Topic:
+    return distlog.create(storage_url.url, partitions=2, storage_options=storage_url.options)
+
+
+class Leader:
+    """A process that leads partitions of a topic."""
+
+    def __init__(self, topic: distlog.Topic, *partitions: int) -> None:
+        self.topic: distlog.Topic = pickle.loads(pickle.dumps(topic))
+        self.leadership = Leadership(self.topic.handle, self.topic.current)
+        self.leadership.begin(partitions)
+        self.begin_writing()
+
+    def begin_writing(self) -> None:
+        topic = self.topic
+        led = LeaderTopic(topic.handle, topic.current, topic.live.look_again, self.leadership)
+        self.writer = Writer(led, linger_ms=0)
+
+    def append(self, value: bytes, partition: int = 0) -> None:
+        self.writer.append(value, partition=partition)
+        self.writer.flush()
+
+
+def test_a_leader_appends_to_its_partitions_and_to_no_others(topic: distlog.Topic) -> None:
+    leader = Leader(topic, 1)
+    leader.append(b"mine", 1)
+    with pytest.raises(LeaderFencedError, match="partition=0"):
+        leader.append(b"not mine", 0)
+    assert contents(topic.refresh()) == {0: [], 1: [b"mine"]}
+
+
+def test_who_led_a_partition_before_appends_nothing_more_and_keeps_its_others(topic: distlog.Topic) -> None:
+    before = Leader(topic, 0, 1)
+    before.append(b"first")
+    after = Leader(topic, 0)
+    with pytest.raises(LeaderFencedError, match="newest=1"):
+        before.append(b"too late")
+    assert before.leadership.lost() == {0}
+    before.leadership.end([0])
+    before.begin_writing()
+    before.append(b"still mine", 1)
+    after.append(b"second")
+    assert contents(topic.refresh()) == {0: [b"first", b"second"], 1: [b"still mine"]}
+
+
+def test_an_append_that_was_on_its_way_is_refused_when_another_leads(
+    memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = distlog.create(memory_url.url, storage_options=memory_url.options)
+    before, commit = Leader(topic, 0), leadership_module.commit_append
+
+    def late(*arguments: object, **named: object) -> object:
+        monkeypatch.setattr(leadership_module, "commit_append", commit)
+        Leader(topic, 0).append(b"first")
+        return commit(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(leadership_module, "commit_append", late)
+    with pytest.raises(LeaderFencedError):
+        before.append(b"too late")
+    assert contents(topic.refresh()) == {0: [b"first"]}
+
+
+def test_who_begins_to_lead_in_place_waits_for_the_appends_that_are_under_way(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "events"))
+    Leader(topic, 0).append(b"first")
+    path = os.path.join(topic.storage.local_path(paths.partition_dir("events", 0)), paths.LOCK_FILE)
+    leading = threading.Thread(target=Leader, args=(topic, 0))
+    with closing(FileLock(path)) as lock, lock.held():
+        leading.start()
+        leading.join(0.3)
+        assert leading.is_alive()
+    leading.join(120)
+    assert not leading.is_alive()
+
+
+def test_nobody_leads_beside_a_process_that_holds_the_lock_and_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = distlog.create(str(tmp_path / "events"))
+    Leader(topic, 0).append(b"first")
+    path = os.path.join(topic.storage.local_path(paths.partition_dir("events", 0)), paths.LOCK_FILE)
+    monkeypatch.setattr(sealed_commit.wait_for_appends, "__defaults__", (None, 0.05))
+    leadership = Leadership(topic.handle, topic.current)
+    with closing(FileLock(path)) as lock, lock.held(), pytest.raises(StorageError):
+        leadership.begin([0])
+    assert not leadership.partitions
+    leadership.begin([0])
+    assert leadership.partitions == {0}
+
+
+def test_who_may_not_lead_any_more_begins_no_epoch(topic: distlog.Topic) -> None:
+    leader, version = Leader(topic, 0), topic.refresh().version
+
+    def lapsed() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        Leadership(topic.handle, topic.current).begin([0], lapsed)
+    leader.append(b"still mine")
+    assert contents(topic.refresh())[0] == [b"still mine"]
+    assert version <= topic.version
+
+
+def test_programs_and_maintenance_append_beside_a_leader(topic: distlog.Topic) -> None:
+    leader = Leader(topic, 0)
+    leader.append(b"led")
+    topic.refresh().append([{"value": b"free", "partition": 0}])
+    topic.compact()
+    leader.append(b"led again")
+    assert contents(topic.refresh())[0] == [b"led", b"free", b"led again"]

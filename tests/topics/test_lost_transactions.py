@@ -1,0 +1,31 @@
+"""Transactions of producers that have lost something: they are not committed, and the producer goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_producer import again
+from test_transactional_producer import local as local
+from transacting import seen
+
+import distlog
+from distlog.core.errors import CommitConflictError
+
+
+def test_a_transaction_that_vacuum_did_not_wait_for_can_be_aborted(tmp_path: Path) -> None:
+    """On object storage: its files are too old to be committed, and there is nothing to take back."""
+    topic = distlog.create(f"memory://{tmp_path}/events", config={"file.delete.delay.ms": 0})
+    producer = topic.producer("payments")
+    producer.begin()
+    producer.append(b"0")
+    producer.flush()
+    again(topic).append([{"value": b"other"}])
+    again(topic).vacuum()
+    with pytest.raises(CommitConflictError, match="too old"):
+        producer.commit()
+    producer.abort()
+    with producer.begin():
+        producer.append(b"1")
+    producer.close()
+    assert seen(again(topic)) == {0: [b"other", b"1"]}

@@ -1,0 +1,419 @@
+"""Producers: what they send is there once and in order, whatever fails, and a newer one ends those before it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Address
+from faulty_storage import FaultyStorage
+from topics import contents, topic_on
+
+import distlog
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import (
+    InvalidConfigError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    ReadOnlyTopicError,
+)
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.storage.storage import Storage
+from distlog.core.topics import committed_batches
+from distlog.core.topics.append_commit import Transaction
+from distlog.core.topics.producer import Producer, begin_producer
+
+
+@pytest.fixture
+def topic(storage_url: Address) -> distlog.Topic:
+    return distlog.create(storage_url.url, partitions=2, storage_options=storage_url.options)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> distlog.Topic:
+    return distlog.create(str(tmp_path / "events"), config={"batch.bytes": 100})
+
+
+def again(topic: distlog.Topic) -> distlog.Topic:
+    """The topic as another process has it."""
+    copy: distlog.Topic = pickle.loads(pickle.dumps(topic))
+    return copy.refresh()
+
+
+def batches(topic: distlog.Topic, partition: int = 0, offset: int = 0) -> Any:
+    """The headers of the partition's batches, from `offset` on, as a fetch returns them."""
+    data = bytes(topic.refresh().read(partition, offset, 1 << 20))
+    return read_headers(data)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, suffix: str, *, spared: int, times: int, code: int) -> None:
+    """Have calls of `os` for files of that name's end fail, after some that are spared."""
+    real, left = getattr(os, name), [spared, times]
+
+    def call(file: int, *arguments: Any) -> Any:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(suffix):
+            if left[0] > 0:
+                left[0] -= 1
+            elif left[1] > 0:
+                left[1] -= 1
+                raise OSError(code, os.strerror(code))
+        return real(file, *arguments)
+
+    monkeypatch.setattr(os, name, call)
+
+
+def test_what_a_producer_takes_is_there_in_order(topic: distlog.Topic) -> None:
+    with topic.producer() as producer:
+        for number in range(20):
+            producer.append(b"%d" % number, partition=number % 2)
+            if number % 5 == 0:
+                producer.flush()
+    found = contents(again(topic))
+    assert found == {first: [b"%d" % number for number in range(first, 20, 2)] for first in range(2)}
+
+
+def test_the_numbers_of_its_records_go_on_in_each_partition(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "events"), partitions=2, config={"batch.bytes": 100})
+    with topic.producer() as producer:
+        for _ in range(3):
+            for number in range(30):
+                producer.append(b"value", partition=number % 3 // 2)
+            producer.flush()
+    for partition, count in ((0, 60), (1, 30)):
+        found = batches(topic, partition)
+        ends = found["base_sequence"] + found["record_count"]
+        assert found["base_sequence"].tolist() == [0, *ends[:-1].tolist()]
+        assert ends[-1] == count
+        assert len(set(found["producer_id"].tolist())) == 1
+        assert found["producer_id"][0] >= 0
+        assert set(found["producer_epoch"].tolist()) == {0}
+
+
+@pytest.mark.parametrize("spared", range(5))
+@pytest.mark.parametrize(
+    ("name", "suffix", "code"),
+    [
+        ("fsync", ".log", errno.EIO),
+        ("pwrite", ".log", errno.ENOSPC),
+        ("pwrite", ".index", errno.EIO),
+        ("fsync", ".timeindex", errno.EIO),
+    ],
+)
+def test_what_a_disk_fails_to_take_is_appended_again_and_once(
+    name: str, suffix: str, code: int, spared: int, local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, name, suffix, spared=spared, times=2, code=code)
+    numbers = range(60)
+    with local.producer() as producer:
+        for number in numbers:
+            producer.append(b"%d" % number)
+            if number % 20 == 19:
+                producer.flush()
+    assert contents(again(local))[0] == [b"%d" % number for number in numbers]
+    assert again(local).verify().anomalies == ()
+
+
+def test_a_writer_does_not_do_that(local: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, "fsync", ".log", spared=0, times=1, code=errno.EIO)
+    writer = local.writer()
+    writer.append(b"a")
+    with pytest.raises(distlog.StorageError):
+        writer.flush()
+
+
+def test_after_acknowledged_records_are_lost_nothing_follows_them(
+    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.alter_config({"flush.messages": MAX_LONG})
+    told: list[distlog.Delivery] = []
+    producer = local.producer(on_delivery=told.append)
+    producer.append(b"0")
+    producer.flush()
+    failing(monkeypatch, "fsync", ".log", spared=0, times=1, code=errno.EIO)
+    producer.append(b"1")
+    with pytest.raises(LostRecordsError):
+        producer.flush()
+    assert [delivery.first_offset for delivery in told] == [0, 1]
+    producer.append(b"2")
+    with pytest.raises(OutOfOrderSequenceError):
+        producer.flush()
+    assert contents(again(local))[0] == [b"0"]
+
+
+def test_a_commit_whose_reply_was_lost_is_not_made_twice(tmp_path: Path) -> None:
+    for fail_at in range(40):
+        plain = Storage(f"memory://{tmp_path}/{fail_at}/events")
+        topic_on(plain, 1)
+        faulty = FaultyStorage(plain)
+        topic = topic_on(faulty)  # type: ignore[arg-type]
+        producer = topic.producer()
+        producer.append(b"0")
+        producer.flush()
+        faulty._fail_at = len(faulty.operations) + fail_at
+        for number in (1, 2):
+            producer.append(b"%d" % number)
+            producer.flush()
+        producer.close()
+        assert contents(topic_on(plain))[0] == [b"0", b"1", b"2"]
+        if len(faulty.operations) <= faulty._fail_at:
+            break
+    assert fail_at > 3
+
+
+@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
+def on_objects(request: pytest.FixtureRequest) -> distlog.Topic:
+    """A topic on an object store."""
+    address: Address = request.getfixturevalue(f"{request.param}_url")
+    return distlog.create(f"{address.url}/events", partitions=2, storage_options=address.options)
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("transactional_id", [None, "payments"])
+def test_what_a_producer_on_an_object_store_wrote_when_it_was_killed_is_there_once_or_not_at_all(
+    on_objects: distlog.Topic, monkeypatch: pytest.MonkeyPatch, transactional_id: str | None, is_committed: bool
+) -> None:
+    real = committed_batches.commit_append
+
+    def killing(*given: Any, **named: Any) -> Any:
+        if is_committed:
+            real(*given, **named)
+        raise Killed
+
+    first = on_objects.producer(transactional_id)
+    first.append(b"0", partition=0)
+    first.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(committed_batches, "commit_append", killing)
+        first.append(b"1", partition=0)
+        first.append(b"1", partition=1)
+        with pytest.raises(Killed):
+            first.flush()
+    second = again(on_objects).producer(transactional_id)
+    for partition in range(2):
+        second.append(b"2", partition=partition)
+    second.flush()
+    between = [b"1"] if is_committed else []
+    assert contents(again(on_objects)) == {0: [b"0", *between, b"2"], 1: [*between, b"2"]}
+    known = [again(on_objects).current.snapshot.partitions[number].producers for number in range(2)]
+    # with an id, the second one has the next epoch of the same producer
+    assert [len(each) for each in known] == ([1, 1] if transactional_id else [2, 1 + is_committed])
+
+
+def test_a_reply_that_is_lost_between_the_looks_of_a_producer_doubles_nothing(
+    on_objects: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, told, calls = committed_batches.commit_append, list[distlog.Delivery](), list[int]()
+
+    def losing(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        result = real(*given, **named)
+        if len(calls) == 2:
+            # others append behind what nobody heard of
+            again(on_objects).append([{"value": b"bulk"}], partition=0)
+            raise distlog.CommitStateUnknownError("the reply was lost")
+        return result
+
+    monkeypatch.setattr(committed_batches, "commit_append", losing)
+    monkeypatch.setattr("distlog.core.storage.retry.Deadline.pause", lambda self: True)
+    with on_objects.producer(on_delivery=told.append) as producer:
+        for value in (b"0", b"1", b"2"):
+            producer.append(value, partition=0)
+            producer.flush()
+    assert contents(again(on_objects))[0] == [b"0", b"1", b"bulk", b"2"]
+    assert [delivery.first_offset for delivery in told] == [0, 1, 3]
+    assert len(calls) == 3
+
+
+def test_on_an_object_store_the_numbers_of_its_records_go_on_in_each_partition(on_objects: distlog.Topic) -> None:
+    with on_objects.producer("payments") as producer:
+        for round_ in range(3):
+            for number in range(6):
+                producer.append(b"%d" % round_, partition=number % 3 // 2)
+            producer.flush()
+    for partition, count in ((0, 4), (1, 2)):
+        found = [batches(on_objects, partition, offset)["base_sequence"][0] for offset in (0, count, 2 * count)]
+        assert found == [0, count, 2 * count]
+        (state,) = (state for _, state in on_objects.current.refresh().partitions[partition].producers.items())
+        assert [each.last_sequence for each in state.batches] == [count - 1, 2 * count - 1, 3 * count - 1]
+        assert state.epoch == 0
+
+
+def test_what_a_producer_of_an_older_version_committed_stays_and_the_next_one_goes_on(
+    on_objects: distlog.Topic,
+) -> None:
+    handle, current = on_objects.handle, on_objects.current
+    identity = begin_producer(handle, current, "payments")
+    for number in (1, 2):
+        # as they were committed before: batches of an application
+        with Transaction(
+            handle, current, identity.app_id, identity.first_number + number, in_order=True
+        ) as transaction:
+            transaction.append([{"value": b"%d" % number, "partition": 0}])
+    with again(on_objects).producer("payments") as producer:
+        producer.append(b"3", partition=0)
+    assert contents(again(on_objects))[0] == [b"1", b"2", b"3"]
+    with pytest.raises(ProducerFencedError):
+        identity.check(current.refresh())
+
+
+def test_a_newer_producer_with_the_same_id_ends_those_before_it(topic: distlog.Topic) -> None:
+    first = topic.producer("payments")
+    first.append(b"0", partition=0)
+    first.flush()
+    # another id, and none, are nobody's business
+    others = [topic.producer("refunds"), topic.producer()]
+    second = again(topic).producer("payments")
+    first.append(b"1", partition=0)
+    with pytest.raises(ProducerFencedError, match="payments"):
+        first.flush()
+    for number, producer in enumerate([second, *others, second], 2):
+        producer.append(b"%d" % number, partition=0)
+        producer.flush()
+    assert contents(again(topic))[0] == [b"0", b"2", b"3", b"4", b"5"]
+
+
+def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_there(
+    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = again(local).producer("payments")
+    first.append(b"0")
+    first.flush()
+    real, writing, go_on, seen = os.pwrite, threading.Event(), threading.Event(), list[Any]()
+
+    def pwrite(file: int, *arguments: Any) -> int:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
+            writing.set()
+            assert go_on.wait(60)
+        return real(file, *arguments)
+
+    def begin() -> None:
+        second = local.producer("payments")
+        seen.append(contents(again(local))[0])
+        second.close()
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    first.append(b"1")
+    flushing = threading.Thread(target=first.flush)
+    flushing.start()
+    assert writing.wait(60)
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    while local.current.refresh().transactions.newest("producer:payments") == 0:
+        pass
+    # the newer one's commit is there: now the older one goes on
+    beginning.join(0.1)
+    go_on.set()
+    beginning.join()
+    flushing.join()
+    assert seen == [[b"0", b"1"]]
+    first.append(b"2")
+    with pytest.raises(ProducerFencedError):
+        first.flush()
+
+
+def test_a_producer_that_comes_again_has_the_same_id_and_the_next_epoch(local: distlog.Topic) -> None:
+    for _ in range(3):
+        with again(local).producer("payments") as producer:
+            producer.append(b"value")
+    found = batches(local)
+    assert len(set(found["producer_id"].tolist())) == 1
+    assert found["producer_epoch"].tolist() == [0, 1, 2]
+    assert found["base_sequence"].tolist() == [0, 0, 0]
+
+
+def test_when_the_epochs_are_used_up_another_id_comes(local: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distlog.core.topics.producer._EPOCHS", 2)
+    for _ in range(4):
+        with again(local).producer("payments") as producer:
+            producer.append(b"value")
+    found = batches(local)
+    assert found["producer_epoch"].tolist() == [0, 1, 0, 1]
+    assert len(set(found["producer_id"].tolist())) == 2
+
+
+def test_a_topic_that_is_made_again_has_producers_of_its_own(tmp_path: Path) -> None:
+    url, ids = str(tmp_path / "events"), set()
+    for _ in range(2):
+        topic = distlog.create(url)
+        with topic.producer("payments") as producer:
+            producer.append(b"value")
+        ids |= set(batches(topic)["producer_id"].tolist())
+        topic.drop()
+    assert len(ids) == 2
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """The exit status of a forked child that does the work."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except distlog.InvalidRecordError:
+            os._exit(3)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("transactional_id", [None, "payments"])
+def test_a_forked_child_is_another_producer_or_none(local: distlog.Topic, transactional_id: str | None) -> None:
+    producer = local.producer(transactional_id)
+    producer.append(b"parent")
+    producer.flush()
+    if transactional_id is None:
+        assert in_child(lambda: (producer.append(b"child"), producer.flush())) == 0
+    else:
+        assert in_child(lambda: (producer.append(b"child"), producer.flush())) == 3
+    producer.append(b"parent")
+    producer.close()
+    found = batches(local)
+    expected = [0, 0, 1] if transactional_id is None else [0, 1]
+    assert found["base_sequence"].tolist() == expected
+    assert len(np.unique(found["producer_id"])) == (2 if transactional_id is None else 1)
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 250, 5])
+def test_a_transactional_id_is_text(local: distlog.Topic, wrong: Any) -> None:
+    with pytest.raises(InvalidConfigError, match="transactional id"):
+        local.producer(wrong)
+
+
+def test_a_topic_at_a_version_has_no_producers(local: distlog.Topic) -> None:
+    with pytest.raises(ReadOnlyTopicError):
+        distlog.open(local.url, version=0).producer()
+
+
+def test_other_readers_and_maintenance_go_on_as_ever(local: distlog.Topic) -> None:
+    for part in range(3):
+        with local.producer("payments") as producer:
+            for number in range(10):
+                producer.append(b"%d" % (10 * part + number))
+        local.append([{"value": b"bulk"}])
+    expected = contents(again(local))[0]
+    assert len(expected) == 33
+    local.compact()
+    local.rebuild_indexes(force=True)
+    local.refresh()
+    for isolation in ("read_committed", "read_uncommitted"):
+        assert local.scan(isolation=isolation).to_table()["value"].to_pylist() == expected
+    assert again(local).verify().anomalies == ()
+    with local.producer("payments") as producer:
+        producer.append(b"last")
+    assert contents(again(local))[0] == [*expected, b"last"]
+
+
+def test_a_with_block_gives_type_checkers_a_producer_not_a_writer() -> None:
+    assert Producer.__enter__.__annotations__["return"] == "Producer"

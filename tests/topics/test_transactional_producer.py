@@ -1,0 +1,260 @@
+"""Transactions of producers: readers see all records of one, in all partitions, or none; on a disk and in memory."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_producer import again, failing, in_child
+from test_producer import topic as topic
+from transacting import seen
+
+import distlog
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidConfigError,
+    InvalidRecordError,
+    ProducerFencedError,
+    StorageError,
+)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> distlog.Topic:
+    return distlog.create(str(tmp_path / "events"), partitions=2)
+
+
+def fill(producer: Any, *numbers: int) -> None:
+    """Append the numbers; a negative one is refused."""
+    for number in numbers:
+        if number < 0:
+            producer.append(b"wrong", partition=number)
+        producer.append(b"%d" % number, partition=number % 2)
+
+
+def test_a_transaction_is_shown_when_it_is_committed_and_never_when_it_is_aborted(topic: distlog.Topic) -> None:
+    with topic.producer("payments") as producer:
+        producer.begin()
+        fill(producer, 0, 1)
+        producer.flush()
+        for isolation in ("read_committed", "read_uncommitted"):
+            assert seen(again(topic), isolation) == {0: [], 1: []}
+        fill(producer, 2)
+        result = producer.commit()
+        assert seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1"]}
+        assert result.offsets == {0: (0, 2), 1: (0, 1)}
+        assert result.version is not None
+        producer.begin()
+        fill(producer, 3, 4)
+        producer.flush()
+        producer.abort()
+        with producer.begin():
+            fill(producer, 5)
+    assert seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1", b"5"]}
+    assert again(topic).verify().anomalies == ()
+
+
+def test_a_block_that_raises_is_aborted_and_the_producer_goes_on(topic: distlog.Topic) -> None:
+    told: list[distlog.Delivery] = []
+    with topic.producer("payments", linger_ms=60_000, on_delivery=told.append) as producer:
+        with pytest.raises(InvalidRecordError), producer.begin():
+            fill(producer, 0, 1, -1)
+        with producer.begin():
+            fill(producer, 2)
+    assert seen(again(topic)) == {0: [b"2"], 1: []}
+    assert [(delivery.record_count, delivery.error is None) for delivery in told][-1] == (1, True)
+    assert all(delivery.error for delivery in told[:-1])
+
+
+def test_a_producer_that_is_closed_aborts_its_transaction(topic: distlog.Topic) -> None:
+    with topic.producer("payments") as producer:
+        producer.begin()
+        fill(producer, 0, 1)
+        producer.flush()
+    assert seen(again(topic)) == {0: [], 1: []}
+    again(topic).append([{"value": b"later", "partition": 0}])
+    assert seen(again(topic))[0] == [b"later"]
+
+
+def test_a_second_instance_fences_the_first_and_aborts_what_it_left_open(topic: distlog.Topic) -> None:
+    first = topic.producer("payments")
+    first.begin()
+    fill(first, 0, 1)
+    first.flush()
+    second = again(topic).producer("payments")
+    with pytest.raises(ProducerFencedError):
+        first.commit()
+    with suppress(ProducerFencedError):
+        first.close()
+    with second.begin():
+        fill(second, 2)
+    second.close()
+    assert seen(again(topic)) == {0: [b"2"], 1: []}
+    assert again(topic).verify().anomalies == ()
+
+
+def test_a_transaction_without_records_costs_no_commit(topic: distlog.Topic) -> None:
+    with topic.producer("payments") as producer:
+        version = again(topic).version
+        assert producer.begin().__enter__().commit().offsets == {}
+        producer.begin()
+        producer.abort()
+    assert again(topic).version == version
+
+
+def test_a_fenced_instance_cannot_commit_a_transaction_without_records_either(topic: distlog.Topic) -> None:
+    first = topic.producer("payments")
+    first.begin()
+    second = again(topic).producer("payments")
+    with pytest.raises(ProducerFencedError):
+        first.commit()
+    with suppress(ProducerFencedError):
+        first.close()
+    second.close()
+
+
+def test_a_transaction_is_one_commit_however_often_it_is_flushed(topic: distlog.Topic) -> None:
+    with topic.producer("payments") as producer:
+        version = again(topic).version
+        for _ in range(5):
+            with producer.begin():
+                fill(producer, 0, 1)
+                producer.flush()
+                fill(producer, 2, 3)
+        assert again(topic).version == version + 5
+
+
+def test_two_producers_have_transactions_beside_each_other_and_beside_a_writer(topic: distlog.Topic) -> None:
+    first, second = again(topic).producer("payments"), again(topic).producer("refunds")
+    first.begin()
+    fill(first, 0)
+    first.flush()
+    with second.begin():
+        fill(second, 2)
+    with again(topic).writer() as writer:
+        writer.append(b"plain", partition=0)
+    # nothing waits for the one that is open
+    assert seen(again(topic)) == {0: [b"2", b"plain"], 1: []}
+    first.commit()
+    assert seen(again(topic)) == {0: [b"2", b"plain", b"0"], 1: []}
+    first.close()
+    second.close()
+
+
+def test_records_outside_of_transactions_are_appended_by_themselves(topic: distlog.Topic) -> None:
+    with topic.producer("payments") as producer:
+        fill(producer, 0)
+        with producer.begin():
+            fill(producer, 2)
+        fill(producer, 4)
+        producer.flush()
+        assert seen(again(topic))[0] == [b"0", b"2", b"4"]
+
+
+def test_transactions_need_an_id_a_begin_and_an_end(topic: distlog.Topic) -> None:
+    with topic.producer() as nameless, pytest.raises(InvalidConfigError, match="transactional_id"):
+        nameless.begin()
+    with topic.producer("payments") as producer:
+        for end in (producer.commit, producer.abort):
+            with pytest.raises(InvalidRecordError, match="begin"):
+                end()
+        producer.begin()
+        with pytest.raises(InvalidRecordError, match="open"):
+            producer.begin()
+
+
+def test_a_follower_waits_for_the_end_of_a_transaction(local: distlog.Topic) -> None:
+    with local.producer("payments") as producer:
+        producer.begin()
+        fill(producer, 0)
+        producer.flush()
+        with again(local).follow(timeout=0.05, partitions=[0]) as follower:
+            assert list(follower) == []
+            producer.commit()
+            assert [batch["value"].to_pylist() for batch in follower] == [[b"0"]]
+
+
+@pytest.mark.parametrize(("call", "spared"), [("write", 0), ("write", 1), ("fsync", 0), ("fsync", 1)])
+def test_after_a_failure_only_an_abort_is_possible_and_then_all_is_as_before(
+    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch, call: str, spared: int
+) -> None:
+    producer = local.producer("payments")
+    with producer.begin():
+        fill(producer, 0)
+    producer.begin()
+    fill(producer, 2)
+    with monkeypatch.context() as patches:
+        # the files of the transaction
+        failing(patches, call, ".tmp", spared=spared, times=1, code=5)
+        with pytest.raises(StorageError):
+            producer.commit()
+    with pytest.raises(StorageError):
+        producer.commit()
+    producer.abort()
+    with producer.begin():
+        fill(producer, 4)
+    producer.close()
+    assert seen(again(local))[0] == [b"0", b"4"]
+    assert again(local).verify().anomalies == ()
+
+
+def test_a_forked_child_can_neither_commit_nor_abort(local: distlog.Topic) -> None:
+    producer = local.producer("payments")
+    producer.begin()
+    fill(producer, 0)
+    producer.flush()
+    assert in_child(producer.commit) == 3
+    assert in_child(producer.abort) == 3
+    assert in_child(producer.close) == 0
+    producer.commit()
+    producer.close()
+    assert seen(again(local))[0] == [b"0"]
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_commit_without_an_answer_is_made_once_or_known_when_it_is_tried_again(
+    is_in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ending in ("commit", "abort"):
+        url = f"{tmp_path}/{ending}" if is_in_place else f"memory://{tmp_path}/{ending}"
+        topic = distlog.create(url, partitions=2)
+        producer = topic.producer("payments")
+        monkeypatch.setattr(producer._destination, "_timeout_s", 0.0)
+        producer.begin()
+        fill(producer, 0, 1)
+        producer.flush()
+        with monkeypatch.context() as patches:
+            put = CommitLog._put
+
+            def silent(log: CommitLog, *arguments: Any, put: Any = put) -> Any:
+                put(log, *arguments)
+                raise CommitStateUnknownError("no answer")
+
+            patches.setattr(CommitLog, "_put", silent)
+            with pytest.raises(CommitStateUnknownError):
+                producer.commit()
+        if ending == "commit":
+            assert producer.commit().offsets == {0: (0, 1), 1: (0, 1)}
+        else:
+            with pytest.raises(CommitConflictError, match="committed"):
+                producer.abort()
+        assert seen(again(topic)) == {0: [b"0"], 1: [b"1"]}
+        with producer.begin():
+            fill(producer, 2)
+        producer.close()
+        assert seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1"]}
+
+
+def test_threads_share_a_transaction(topic: distlog.Topic) -> None:
+    with topic.producer("payments") as producer, producer.begin():
+        threads = [threading.Thread(target=fill, args=(producer, *range(10))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [len(values) for values in seen(again(topic)).values()] == [20, 20]

@@ -1,0 +1,295 @@
+"""The writer on a local disk: a partition's records go into its active segment, and succeed or fail by themselves."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+from gated_writer import NEVER_MS
+from topics import NOW, TINY, contents, topic_on
+from waiting import until
+from writers_in_place import append_both, open_files
+from writers_in_place import clock as clock
+from writers_in_place import syncs as syncs
+from writers_in_place import topic as topic
+
+from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
+from distlog.core.log import partition_log
+from distlog.core.log.flush import LostRecordsError
+from distlog.core.log.partition_log import FILES_OF_LOG, PartitionLog, most_open_logs
+from distlog.core.log.segment_files import ActiveFile
+from distlog.core.storage import durable_files
+from distlog.core.storage.storage import Storage
+from distlog.core.topics import destinations
+from distlog.core.topics.destinations import CommitDestination, Delivery, InPlaceDestination
+from distlog.core.topics.topic import Topic
+
+# --- where buffers go
+
+
+def test_buffers_go_in_place_on_a_local_disk_and_into_commits_elsewhere(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(topic.destination(), InPlaceDestination)
+    assert isinstance(topic_on(Storage("memory://elsewhere/topic"), 1).destination(), CommitDestination)
+    # as a folder of a network file system is
+    monkeypatch.setattr(durable_files, "LOCAL", frozenset())
+    durable_files.known_local_disk.cache_clear()
+    try:
+        assert isinstance(topic.destination(), CommitDestination)
+    finally:
+        durable_files.known_local_disk.cache_clear()
+
+
+def test_many_buffers_need_no_commit(topic: Topic) -> None:
+    with topic.writer(linger_ms=NEVER_MS) as writer:
+        for number in range(20):
+            writer.append(b"%d" % number, partition=0)
+            assert writer.flush().version is None
+    assert topic.refresh().version == 1
+    assert [commit.operation for commit in topic.log.history()] == ["active", "create"]
+    assert contents(topic)[0] == [b"%d" % number for number in range(20)]
+
+
+def test_writers_share_the_active_segment(topic: Topic) -> None:
+    other = topic_on(topic.storage)
+    told: list[Delivery] = []
+    with topic.writer(linger_ms=NEVER_MS) as one, other.writer(linger_ms=NEVER_MS, on_delivery=told.append) as two:
+        for number in range(10):
+            for writer in (one, two):
+                writer.append(b"%d" % number, partition=0)
+                writer.flush()
+    assert [delivery.first_offset for delivery in told] == list(range(1, 20, 2))
+    assert contents(topic.refresh())[0] == [b"%d" % (number // 2) for number in range(20)]
+    assert topic.version == 1
+
+
+# --- segments
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_segments_roll_by_size_also_within_a_buffer(compression: str, topic: Topic) -> None:
+    topic.alter_config({**TINY, "internal.segment.bytes": "2000"})
+    told: list[Delivery] = []
+    with topic.writer(linger_ms=NEVER_MS, compression=compression, on_delivery=told.append) as writer:
+        for number in range(200):
+            writer.append(b"%060d" % number, partition=0)
+    segments = topic.live_snapshot.partitions[0].segments
+    assert len(segments) > 3
+    assert all(1000 < segment.log_bytes <= 2000 for segment in segments[:-1])
+    assert [int(value or b"") for value in contents(topic)[0]] == list(range(200))
+    assert told == [Delivery(0, 0, 200, 200, None)]
+    assert topic.verify().ok
+
+
+def test_segments_roll_by_time_also_within_a_buffer(topic: Topic) -> None:
+    topic.alter_config({"segment.ms": "1000", "message.timestamp.after.max.ms": "1000000"})
+    with topic.writer(linger_ms=NEVER_MS) as writer:
+        for number in range(50):
+            writer.append(b"%d" % number, timestamp=NOW + 100 * number, partition=0)
+    segments = topic.live_snapshot.partitions[0].segments
+    # as in Kafka, a segment's time begins with the largest timestamp of its first batch
+    assert [segment.max_timestamp - segment.first_timestamp for segment in segments] == [1000, 1000, 1000, 1600]
+    assert topic.verify().ok
+
+
+def test_a_full_index_rolls_within_a_buffer_too(topic: Topic) -> None:
+    topic.alter_config({**TINY, "internal.segment.bytes": "0", "segment.index.bytes": "60"})
+    with topic.writer(linger_ms=NEVER_MS) as writer:
+        for number in range(100):
+            writer.append(b"%060d" % number, partition=0)
+    segments = topic.live_snapshot.partitions[0].segments
+    assert len(segments) > 5
+    assert all(segment.time_index_bytes <= 60 for segment in segments)
+    assert [int(value or b"") for value in contents(topic)[0]] == list(range(100))
+
+
+@pytest.mark.parametrize("flush_messages", ["1", "1000"])
+def test_the_files_of_some_partitions_only_stay_open(
+    flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: 3)
+    many = topic_on(Storage(str(tmp_path / "many")), 20)
+    many.alter_config({"flush.messages": flush_messages})
+    before = open_files(tmp_path)
+    with many.writer(linger_ms=NEVER_MS) as writer:
+        for number in range(100):
+            writer.append(b"%d" % number, partition=number % 20)
+            if number % 30 == 29:
+                writer.flush()
+                assert open_files(tmp_path) <= before + 25
+    assert contents(many) == {n: [b"%d" % number for number in range(n, 100, 20)] for n in range(20)}
+    assert open_files(tmp_path) == before
+
+
+def test_a_writer_whose_share_of_files_shrinks_meanwhile_leaves_none_open(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = [12]
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: shares.pop() if shares else 4)
+    many, before = topic_on(Storage(str(tmp_path / "many")), 12), open_files(tmp_path)
+    with many.writer(linger_ms=NEVER_MS) as writer:
+        for _ in range(2):
+            shares.append(12)
+            for partition in range(12):
+                writer.append(b"", partition=partition)
+            writer.flush()
+    assert open_files(tmp_path) == before
+
+
+def test_what_the_disk_lost_of_a_log_that_nobody_had_open_is_told(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: 1)
+    many = topic_on(Storage(str(tmp_path / "many")), 2)
+    many.alter_config({"flush.messages": "1000"})
+    told: SimpleQueue[Delivery] = SimpleQueue()
+    writer = many.writer(linger_ms=0, on_delivery=told.put)
+    for partition in range(2):
+        writer.append(b"v%d" % partition, partition=partition)
+        told.get()
+    # the kernel could not write it, dropped the pages, and forgot that with the file's inode
+    (log,) = (tmp_path / "many" / "many-0").glob("*.log")
+    log.write_bytes(bytes(log.stat().st_size))
+    with pytest.raises(LostRecordsError):
+        writer.close()
+    assert contents(many.refresh()) == {0: [], 1: [b"v1"]}
+
+
+def test_as_many_logs_stay_open_as_the_process_may_have_files(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what other tests have left open has a share, too
+    monkeypatch.setattr(partition_log, "_holders", WeakSet())
+    before, limits = open_files(tmp_path), [0]
+    # what is told, not what is so: this process has other files open
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limits[0], limits[0]))
+    many = topic_on(Storage(str(tmp_path / "many")), 100)
+    with many.writer(linger_ms=NEVER_MS) as writer, many.writer(linger_ms=NEVER_MS) as another:
+        for limit, most_logs in ((16 * 20, 20), (1 << 16, 100)):
+            limits[0] = limit
+            for partition in range(100):
+                writer.append(b"", partition=partition)
+            writer.flush()
+            assert most_logs <= open_files(tmp_path) - before <= FILES_OF_LOG * most_logs
+        # both share what there is
+        alone = most_open_logs(writer._destination)
+        assert most_open_logs(another._destination) <= alone // 2 + 1
+        another.close()
+        assert most_open_logs(writer._destination) == alone
+    assert open_files(tmp_path) == before
+
+
+def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic, tmp_path: Path) -> None:
+    before = open_files(tmp_path)
+    writer = topic.writer(linger_ms=NEVER_MS)
+    writer.append(b"")
+    writer.flush()
+    assert open_files(tmp_path) > before
+    del writer
+
+    def is_closed() -> bool:
+        # a thread of the writer may hold it for a moment
+        gc.collect()
+        return open_files(tmp_path) == before
+
+    until(is_closed)
+
+
+# --- the topic's rules
+
+
+def test_a_changed_config_counts_from_the_next_buffer_on(topic: Topic) -> None:
+    other = topic_on(topic.storage)
+    writer = topic.writer(linger_ms=NEVER_MS)
+    writer.append(b"x" * 500, partition=0)
+    writer.flush()
+    other.alter_config({"max.message.bytes": "300"})
+    writer.append(b"x" * 500, partition=0)
+    with pytest.raises(InvalidRecordError, match=r"max\.message\.bytes.*records_not_committed=1"):
+        writer.close()
+    with topic.writer(linger_ms=NEVER_MS) as small, pytest.raises(InvalidRecordError, match=r"max\.message\.bytes"):
+        small.append(b"x" * 500, partition=0)
+
+
+def test_a_topic_that_was_dropped_takes_nothing_more(topic: Topic) -> None:
+    writer = topic.writer(linger_ms=NEVER_MS)
+    topic_on(topic.storage).drop()
+    writer.append(b"")
+    with pytest.raises(TopicNotFoundError, match="records_not_committed=1"):
+        writer.close()
+
+
+def test_a_topics_object_sees_what_its_own_writer_appended(topic: Topic) -> None:
+    other = topic_on(topic.storage)
+    assert other.end_offsets() == topic.end_offsets() == {0: 0, 1: 0}
+    append_both(topic, [], range(2))
+    assert topic.end_offsets() == {0: 2, 1: 2}
+    append_both(topic, [], range(2))
+    assert topic.end_offsets() == {0: 4, 1: 4}
+    assert other.end_offsets() == {0: 0, 1: 0}
+    assert other.refresh().end_offsets() == {0: 4, 1: 4}
+
+
+# --- many partitions
+
+
+def test_the_active_segments_of_a_buffers_partitions_begin_in_one_commit(topic: Topic, tmp_path: Path) -> None:
+    many = topic_on(Storage(str(tmp_path / "many")), 20)
+    version = many.version
+    with many.writer(linger_ms=NEVER_MS) as writer:
+        for number in range(40):
+            writer.append(b"%d" % number, partition=number % 20)
+        writer.flush()
+        assert many.refresh().version == version + 1
+        assert many.history().to_pylist()[0]["operation"] == "active"
+        for number in range(40, 60):
+            writer.append(b"%d" % number, partition=number % 20)
+    assert many.refresh().version == version + 1
+    assert contents(many) == {n: [b"%d" % number for number in range(n, 60, 20)] for n in range(20)}
+
+
+def test_a_partition_that_cannot_be_opened_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, told, create = topic_on(Storage(str(tmp_path / "many")), 4), list[Delivery](), ActiveFile.create
+
+    def refused(file: ActiveFile) -> None:
+        if "topic-2" in file.path or "many-2" in file.path:
+            raise StorageError("no such luck", file=file.path)
+        create(file)
+
+    monkeypatch.setattr(ActiveFile, "create", refused)
+    writer = many.writer(linger_ms=NEVER_MS, on_delivery=told.append)
+    for partition in range(4):
+        writer.append(b"a", partition=partition)
+    with pytest.raises(StorageError, match="no such luck"):
+        writer.close()
+    assert sorted(one.partition for one in told if one.error is None) == [0, 1, 3]
+    assert contents(many) == {0: [b"a"], 1: [b"a"], 2: [], 3: [b"a"]}
+
+
+def test_after_a_close_nothing_of_the_logs_is_read_when_the_machine_was_restarted(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_both(topic, [], range(10))
+    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
+    read, real = list[str](), os.preadv
+
+    def preadv(file: int, *arguments: Any) -> int:
+        read.append(os.readlink(f"/proc/self/fd/{file}"))
+        return real(file, *arguments)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "preadv", preadv)
+        assert topic.refresh().end_offsets() == {0: 10, 1: 10}
+        assert PartitionLog(topic.handle, 0, topic.current).end() == (10, 10)
+    assert [name for name in read if name.endswith(".log")] == []
+    append_both(topic, [], range(10, 12))
+    assert contents(topic) == {key: [b"%d" % number for number in range(12)] for key in (0, 1)}

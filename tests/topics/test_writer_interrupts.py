@@ -1,0 +1,213 @@
+"""A writer that is interrupted, forked, or waited for by many: it commits what it took once, and no call hangs."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from interrupts import interrupted
+from interrupts import waits as waits
+from topics import NOW, contents, topic_on
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.storage import Storage
+from distlog.core.topics import writer as accumulator
+from distlog.core.topics.destinations import Delivery
+from distlog.core.topics.topic import Topic
+
+
+def interrupted_at(line: int, work: Callable[[], None]) -> bool:
+    """Do the work, with a KeyboardInterrupt at the n-th line in the accumulator; whether it came to that."""
+    left = [line]
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename != accumulator.__file__:
+            return None
+        # a `with` statement of a lock is entered and left in one step
+        text = linecache.getline(accumulator.__file__, frame.f_lineno)
+        if event == "line" and not text.strip().startswith("with "):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+# --- interrupts
+
+
+def test_an_interrupt_at_any_line_loses_no_record_that_was_taken_and_doubles_none(topic: Topic) -> None:
+    line, was_interrupted = 0, True
+    while was_interrupted:
+        line += 1
+        first, taken = len(found(topic)), list[int]()
+        writer = small(topic)
+
+        def work(writer: Any = writer, taken: list[int] = taken) -> None:
+            for number in range(4):
+                fill(writer, range(number, number + 1))
+                taken.append(number)
+
+        was_interrupted = interrupted_at(line, work)
+        assert joined(begun(writer.close)), line
+        committed = found(topic)[first:]
+        # the one that was interrupted may be there or not
+        assert committed in (taken, [*taken, len(taken)]), line
+    assert line > 20
+
+
+@pytest.mark.parametrize("has_error", [False, True])
+@pytest.mark.usefixtures("waits")
+def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
+    has_error: bool, topic: Topic, gate: Gate
+) -> None:
+    writer = small(topic)
+    fill(writer, range(2))
+    interrupted(writer.close, gate.wait_for_one)
+    gate.errors.extend([StorageError("full")] if has_error else [])
+    gate.open()
+    if has_error:
+        with pytest.raises(StorageError, match="records_not_committed=2"):
+            writer.close()
+    writer.close()
+    assert found(topic) == ([] if has_error else [0, 1])
+
+
+# --- many callers
+
+
+def test_a_second_close_returns_no_sooner_than_the_first(topic: Topic, gate: Gate) -> None:
+    writer = small(topic)
+    fill(writer, range(1))
+    first = begun(writer.close)
+    gate.wait_for_one()
+    ended = threading.Event()
+    second = begun(lambda: (writer.close(), ended.set()))
+    assert not ended.wait(0.05)
+    gate.open()
+    assert joined(first)
+    assert joined(second)
+
+
+def test_those_who_wait_for_one_commit_do_not_wake_each_other(
+    topic: Topic, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [0]
+    wait = threading.Condition.wait
+
+    def counted(condition: threading.Condition, timeout: float | None = None) -> bool:
+        waits[0] += 1
+        return wait(condition, timeout)
+
+    monkeypatch.setattr(threading.Condition, "wait", counted)
+    writer = small(topic)
+    fill(writer, range(1))
+    flushing = [begun(writer.flush) for _ in range(3)]
+    gate.wait_for_one()
+    assert not gate.has_one(0.1)
+    assert waits[0] < 50
+    gate.open()
+    assert all(joined(thread) for thread in flushing)
+
+
+def test_a_caller_of_a_failed_writer_is_told_again_and_again_in_the_same_memory(topic: Topic, gate: Gate) -> None:
+    writer = small(topic)
+    gate.errors.append(StorageError("full"))
+    gate.open()
+    fill(writer, range(1))
+    lengths = []
+    for _ in range(5):
+        with pytest.raises(StorageError) as raised:
+            writer.flush()
+        lengths.append(len(raised.traceback))
+    # the first is told by the flush itself, the others before they begin one
+    assert lengths[1:] == lengths[1:2] * 4
+
+
+def test_without_threads_what_a_callback_appends_does_not_linger(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "distlog-writer":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def more(delivery: Delivery) -> None:
+        if delivery.first_offset == 0:
+            fill(writer, range(1, 2))
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    writer = small(topic, on_delivery=more)
+
+    def work() -> None:
+        fill(writer, range(1))
+        writer.close()
+
+    assert joined(begun(work))
+    assert found(topic) == [0, 1]
+
+
+# --- forks
+
+
+def test_a_child_forked_by_a_callback_commits_nothing_of_its_parent(topic: Topic) -> None:
+    statuses: list[int] = []
+    behind = threading.Event()
+
+    def fork(delivery: Delivery) -> None:
+        if statuses or not behind.wait(TIMEOUT_S):
+            return
+        child = os.fork()
+        if child:
+            statuses.append(os.waitpid(child, 0)[1])
+
+    with small(topic, on_delivery=fork) as writer:
+        fill(writer, range(5))
+        behind.set()
+    assert statuses == [0]
+    assert found(topic.refresh()) == [0, 1, 2, 3, 4]
+
+
+def test_a_record_that_is_taken_while_a_fork_happens_is_taken_by_both(tmp_path: Path) -> None:
+    """1. An append is under way, others' records are there. 2. It forks. 3. Both put the record in, and close."""
+    children: list[int] = []
+    forks: list[Callable[[], int]] = []
+
+    def clock() -> int:
+        while forks:
+            children.append(forks.pop()())
+        return NOW
+
+    topic = topic_on(Storage(str(tmp_path / "forked")), 1, clock=clock)
+    writer = topic.writer(linger_ms=NEVER_MS)
+    writer.append(VALUE % 0)
+    writer.append(VALUE % 1)
+    forks.append(os.fork)
+    writer.append(VALUE % 2)
+    if children == [0]:
+        try:
+            writer.close()
+        finally:
+            os._exit(0)
+    os.waitpid(children[0], 0)
+    writer.close()
+    assert [int(value or b"") for value in contents(topic.refresh())[0]] == [2, 0, 1, 2]
