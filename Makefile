@@ -1,6 +1,6 @@
 # make demo | test | check | test-versions | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-versions soak bench docs lint kernels spark-classes dist kafka-jars store-servers clean
+.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes dist kafka-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -32,6 +32,7 @@ help:
 	@echo 'make demo [INPUT=file [KEY_COLUMN=name] [TIME_COLUMN=name]]'
 	@echo '                        append, read, look up and maintain events with Spark, on this machine'
 	@echo 'make test               ruff, mypy and every test'
+	@echo 'make test-failed        the tests that failed in the last make test, one by one'
 	@echo 'make check              ruff, mypy and the quick tests'
 	@echo 'make test-versions      try each PySpark from 4.0 on, in .venv/spark, and compare with docs/spark-setup.md'
 	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs, cut the power, and search on'
@@ -62,6 +63,10 @@ demo: setup
 test: setup
 	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes
 	@$(PYTHON_BIN) -m pytest -n 3
+
+# What failed in the last `make test`; that nothing did is an error.
+test-failed: setup
+	@$(PYTHON_BIN) -m pytest --last-failed --last-failed-no-failures none
 
 # What a change is tried with: no Spark, no servers, nothing long.
 check: setup

@@ -132,6 +132,32 @@ def test_scripts_are_valid_bash() -> None:
         subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
 
 
+@pytest.mark.parametrize(
+    ("failed", "again", "status", "targets"),
+    [
+        (0, 0, 0, ["test"]),
+        (3, 0, 0, ["test", "test-failed"]),
+        (3, 2, 2, ["test", "test-failed"]),
+        (4, 0, 2, ["test"]),
+    ],
+)
+def test_up_to_three_failed_tests_run_once_more_alone(
+    tmp_path: Path, failed: int, again: int, status: int, targets: list[str]
+) -> None:
+    """Of the real script, with a program in place of make."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    first = "".join(f"echo FAILED tests/test_{number}.py;" for number in range(failed))
+    stub = f"#!/bin/sh\necho $1 >> targets\n[ $1 = test ] || exit {again}\n{first} exit {2 if failed else 0}\n"
+    (tmp_path / "make").write_text(stub)
+    (tmp_path / "make").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = subprocess.run(["bash", tmp_path / ".ci/run"], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == status
+    assert (tmp_path / "targets").read_text().split() == targets
+    assert ran.stdout.count("FAILED") == failed * len(targets)
+
+
 def test_no_two_files_of_tests_have_the_same_name() -> None:
     """pytest imports each by its name alone, and would leave out the second."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
