@@ -221,9 +221,7 @@ def test_the_process_dies_between_its_files_and_its_commit(topic: Topic, other: 
 
 @pytest.mark.s3
 @pytest.mark.parametrize("again", [False, True])
-def test_the_topic_is_dropped_under_a_live_writer(
-    again: bool, topic: Topic, other: Topic, s3_url: Address
-) -> None:
+def test_the_topic_is_dropped_under_a_live_writer(again: bool, topic: Topic, other: Topic, s3_url: Address) -> None:
     transaction, writer = topic.transaction(), topic.writer(linger_ms=10**6)
     transaction.append(values([2]))
     writer.append(b"v3")
