@@ -178,7 +178,7 @@ def test_a_link_that_never_answers_is_unknown(storage: Storage, monkeypatch: pyt
 
 
 def test_a_file_system_without_hard_links_is_refused(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", failing(os.link, errno.EPERM, after=False))
+    monkeypatch.setattr(os, "link", failing(os.link, errno.EPERM, after=False, times=1000))
     with pytest.raises(StorageError, match="hard links"):
         storage.probe_put_if_absent("_commits")
     assert storage.list("_commits") == []
