@@ -43,7 +43,7 @@ class FieldReader:
     def number(self, form: str) -> int:
         """The next number, of this `struct` form."""
         size = struct.calcsize(form)
-        return int(struct.unpack(form, self._taken(size))[0])
+        return int(struct.unpack(form, self.taken(size))[0])
 
     def text(self) -> str:
         """The next text."""
@@ -54,29 +54,29 @@ class FieldReader:
 
     def nullable_text(self) -> str | None:
         """The next text, or None."""
-        size = self._varint() - 1 if self.is_flexible else self.number(">h")
+        size = self.varint() - 1 if self.is_flexible else self.number(">h")
         if size < 0:
             return None
         try:
-            return self._taken(size).decode("utf-8")
+            return self.taken(size).decode("utf-8")
         except UnicodeDecodeError as error:
             raise self._corrupt("a text is not UTF-8") from error
 
     def count(self) -> int:
         """The number of elements of the array that comes next; -1 for None."""
-        return self._varint() - 1 if self.is_flexible else self.number(">i")
+        return self.varint() - 1 if self.is_flexible else self.number(">i")
 
     def skip_tags(self) -> None:
         """Go behind the fields with tags, where the version has them."""
-        for _ in range(self._varint() if self.is_flexible else 0):
-            self._varint()
-            self._taken(self._varint())
+        for _ in range(self.varint() if self.is_flexible else 0):
+            self.varint()
+            self.taken(self.varint())
 
-    def _varint(self) -> int:
+    def varint(self) -> int:
         """An unsigned number of at most five bytes, the lowest seven bits first."""
         number = 0
         for shift in range(0, 35, 7):
-            byte = self._taken(1)[0]
+            byte = self.taken(1)[0]
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
@@ -84,13 +84,19 @@ class FieldReader:
 
     def blob(self) -> bytes:
         """The next bytes."""
-        return self._taken(self.number(">i"))
+        return self.taken(self.number(">i"))
 
-    def _taken(self, size: int) -> bytes:
+    def taken(self, size: int) -> bytes:
+        """The next bytes, of this number."""
         if not 0 <= size <= len(self._data) - self._at:
             raise self._corrupt(f"{size} bytes are missing at position {self._at}")
         self._at += size
         return self._data[self._at - size : self._at]
+
+    def finish(self) -> None:
+        """Raise if there are more bytes than fields."""
+        if self._at < len(self._data):
+            raise self._corrupt(f"{len(self._data) - self._at} bytes are behind its fields")
 
     def _corrupt(self, why: str) -> CorruptRecordError:
         return CorruptRecordError(f"not {self._noun} of {self._topic}: {why}")

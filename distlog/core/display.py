@@ -73,7 +73,7 @@ def cells(column: pa.ChunkedArray, name: str) -> list[str]:
         return _shown(column.cast(pa.timestamp("ms")).cast(pa.int64()), iso)
     if is_number(column.type):
         return _shown(column, size_text if name.endswith("bytes") else "{:,}".format)
-    return _shown(column, lambda value: _cut(text(value)))
+    return _shown(column, lambda value: short_text(value))
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -85,7 +85,9 @@ def _shown(column: pa.ChunkedArray, show: Callable[[Any], str]) -> list[str]:
     return ["" if value is None else show(value) for value in column.to_pylist()]
 
 
-def _cut(line: str) -> str:
+def short_text(value: object) -> str:
+    """A value as `text` has it, cut if it is long."""
+    line = text(value)
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 

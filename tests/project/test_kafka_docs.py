@@ -70,7 +70,7 @@ def test_a_topic_that_cannot_be_adopted_makes_the_command_fail(
     assert "there is no such directory to adopt" in outcome.err
 
 
-def test_text_for_people_has_a_row_for_each_partition(kafka_logs: str, cli: CommandLine) -> None:
+def test_text_for_people_has_a_row_for_each_topic(kafka_logs: str, cli: CommandLine) -> None:
     shown = cli.bare("adopt", kafka_logs).rows
-    assert shown[1][:4] == ["topic", "partition", "log_start_offset", "log_end_offset"]
-    assert shown[2][:4] == ["clicks", "0", "0", "3"]
+    assert shown[1][:4] == ["topic", "result", "partitions", "records"]
+    assert shown[2][:4] == ["clicks", "adopted", "1", "3"]

@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -335,7 +335,8 @@ class AdoptedTopic:
     """The outcome for a topic of the log directories, at `url`; `error` says why it was not adopted.
 
     `partitions` are those that were adopted, or would be. `was_there` means that an earlier adoption made the topic.
-    `states` is what the topic has of its partitions now, none if it was not made.
+    `states` is what the topic has of its partitions now, none if it was not made. `settings` are the ones that were
+    taken from the broker's topic.
     """
 
     name: str
@@ -344,7 +345,17 @@ class AdoptedTopic:
     notes: tuple[str, ...] = ()
     was_there: bool = False
     states: tuple[PartitionState, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
     error: DistlogError | None = None
+
+    @property
+    def result(self) -> str:
+        """The outcome in a word; the topic of an earlier adoption is extended, or unchanged."""
+        if self.error is not None:
+            return "failed"
+        if self.was_there:
+            return "extended" if self.partitions else "unchanged"
+        return "adopted"
 
 
 _Adoption = tuple[AdoptedTopic, CommitLog, Snapshot | None]

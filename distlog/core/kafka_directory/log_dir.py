@@ -12,6 +12,7 @@ from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidTopicError
+from distlog.core.kafka_directory.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from distlog.core.kafka_directory.partition_folder import (
     CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA,
@@ -110,6 +111,7 @@ class LogDir:
     """A log directory's partitions and their checkpoints. `clean` means that the broker was shut down in order.
 
     `links` are partitions whose folders are links. `left_out` says of folders that hold a log why they are not taken.
+    `metadata` is that of a KRaft cluster, None without it.
     """
 
     storage: Storage
@@ -123,6 +125,7 @@ class LogDir:
     first_dirty_offsets: Mapping[PartitionName, int]
     high_watermarks: Mapping[PartitionName, int]
     left_states: LeftStates
+    metadata: ClusterMetadata | None
 
     def folder(self, name: PartitionName) -> PartitionFolder:
         """The folder of a partition. Raises StorageError for a link in its place."""
@@ -157,7 +160,7 @@ def read_log_dir(
     folders = sorted(storage.list_folders())
     refuse_topic(storage, folders)
     log_dir = _read(storage, folders, folders, storage.links())
-    if not log_dir.partitions:
+    if not log_dir.partitions and log_dir.metadata is None:
         text = "this is neither a broker's log directory nor a partition's folder: it holds no <topic>-<partition>"
         raise InvalidTopicError(text, directory=storage.url)
     return log_dir, None
@@ -170,11 +173,12 @@ def refuse_topic(directory: Storage, folders: Container[str]) -> None:
         raise InvalidTopicError(text, directory=directory.url)
 
 
-def _read(storage: Storage, folders: Sequence[str], beside: Iterable[str], links: Iterable[str] = ()) -> LogDir:
-    """The log directory, as if it had these folders alone, but for what those `beside` say of transactions.
+def _read(storage: Storage, folders: Sequence[str], others: Iterable[str], links: Iterable[str] = ()) -> LogDir:
+    """The log directory, as if it had these folders alone; `others` count for transactions and settings alone.
 
     A partition's folder that is a link is an error of its topic's adoption.
     """
+    beside = [name for folder in others if (name := parse_partition_folder(folder))]
     names = {file.name for file in storage.list()}
     starts = _offsets(storage, LOG_START_OFFSETS, names)
     files = _partition_files(storage, folders, starts)
@@ -182,34 +186,36 @@ def _read(storage: Storage, folders: Sequence[str], beside: Iterable[str], links
     left_out = {folder: _STATES[state] for folder in folders if (state := folder_state(folder))}
     metadata = [name for name in files if name.topic == CLUSTER_METADATA]
     left_out |= {_folder_of(name): "holds the cluster's own metadata" for name in metadata}
+    is_clean = CLEAN_SHUTDOWN_FILE in names
     return LogDir(
         storage,
         frozenset(linked),
         files,
-        CLEAN_SHUTDOWN_FILE in names,
+        is_clean,
         tuple(sorted((files.keys() | linked) - {*metadata})),
         left_out,
         recovery_points=_offsets(storage, RECOVERY_POINTS, names),
         log_start_offsets=starts,
         first_dirty_offsets=_offsets(storage, FIRST_DIRTY_OFFSETS, names),
         high_watermarks=_offsets(storage, HIGH_WATERMARKS, names),
-        left_states=_left_states(storage, files, beside),
+        left_states=left_states(_folders(storage, files, beside, TRANSACTIONS_TOPIC)),
+        metadata=next(
+            (
+                read_cluster_metadata(folder, is_clean=is_clean)
+                for folder in _folders(storage, files, beside, CLUSTER_METADATA)
+            ),
+            None,
+        ),
     )
 
 
-def _left_states(
-    storage: Storage, known: Mapping[PartitionName, Sequence[FileInfo]], beside: Iterable[str]
-) -> LeftStates:
-    """The states of transactions, also where one partition alone is adopted; `known` are the files of some."""
-    names = [name for folder in beside if (name := parse_partition_folder(folder))]
-    wanted = [name for name in names if name.topic == TRANSACTIONS_TOPIC]
-    missing = [_folder_of(name) for name in wanted if name not in known]
-    files = {**known, **_partition_files(storage, missing, ())}
-    return left_states(
-        PartitionFolder(storage.child(_folder_of(name)), name, files[name])
-        for name in sorted(wanted)
-        if name in files
-    )
+def _folders(
+    storage: Storage, known: Mapping[PartitionName, Sequence[FileInfo]], beside: Iterable[PartitionName], topic: str
+) -> list[PartitionFolder]:
+    """The folders of a topic, also where a partition of another one alone is adopted; `known` are files of some."""
+    wanted = sorted(name for name in beside if name.topic == topic)
+    files = {**known, **_partition_files(storage, [_folder_of(name) for name in wanted if name not in known], ())}
+    return [PartitionFolder(storage.child(_folder_of(name)), name, files[name]) for name in wanted if name in files]
 
 
 def _partition_files(

@@ -338,11 +338,20 @@ class PartitionFolder:
     @cached_property
     def loaded(self) -> LoadedFiles:
         """The files that count. Raises StorageError for a link, a pipe or a device, which could block."""
+        self.check_files(filter(parse_file, self._files))
+        return loaded_files(self._files, self._next_offset)
+
+    def check_files(self, names: Iterable[str]) -> None:
+        """Raise StorageError for a link, and for a pipe or a device among `names`, which could block."""
         self._storage.refuse_links()
-        for name in filter(parse_file, self._files if self._storage.is_local else ()):
+        for name in names if self._storage.is_local else ():
             if not os.path.isfile(self.path(name)):
                 raise StorageError("this is not a file: take it away, and adopt again", file=self.path(name))
-        return loaded_files(self._files, self._next_offset)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of all files, also of such that do not count."""
+        return self._files.keys()
 
     def path(self, name: str) -> str:
         """The path or URL of a file."""

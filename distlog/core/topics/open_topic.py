@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import (
+    CorruptionError,
     DistlogError,
     InvalidConfigError,
     InvalidTopicError,
@@ -25,6 +27,7 @@ from distlog.core.errors import (
 )
 from distlog.core.integers import whole_number
 from distlog.core.kafka_directory.adopt import AdoptedTopic, Replicas, adopt_topic, by_topic
+from distlog.core.kafka_directory.cluster_metadata import ClusterMetadata, TakenSettings, most_complete
 from distlog.core.kafka_directory.log_dir import LeftStates, LogDir, joined_states, read_log_dir
 from distlog.core.kafka_directory.partition_folder import PartitionName, without_broker
 from distlog.core.storage.parallel import in_order
@@ -133,10 +136,14 @@ def find_topics(root: Storage) -> list[Storage]:
 # Makes topics of a Kafka broker's files: `distlog.adopt`.
 
 
-_ROW = "log_start_offset", "log_end_offset", "segments", "bytes"
-_COLUMNS = (("topic", pa.string()), *((name, pa.int64()) for name in ("partition", *_ROW)))
-#: The settings of a broker's topics are not in its log directory: nothing is deleted without them.
-_KEEP_ALL = {"retention.ms": "-1"}
+_ROW = "log_start_offset", "log_end_offset", "records", "segments", "bytes"
+_COUNTS = "partitions", "records", "segments", "bytes"
+_COLUMNS = (
+    ("topic", pa.string()),
+    ("result", pa.string()),
+    *((name, pa.int64()) for name in _COUNTS),
+    ("settings", pa.string()),
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -186,29 +193,48 @@ class AdoptReport(Shown):
         return "\n".join([head, *self.notes])
 
     def to_table(self) -> pa.Table:
-        """A row per partition of each topic, as the topic has it now, or would have it."""
-        return pa.Table.from_pylist(self._rows(), pa.schema(_COLUMNS))
+        """A row per topic, as it is now, or would be. Its settings are the ones that were taken from a broker's."""
+        rows = [
+            {**topic, "settings": " ".join(f"{name}={value}" for name, value in topic["settings"].items())}
+            for topic in self._topics()
+        ]
+        return pa.Table.from_pylist(rows, pa.schema(_COLUMNS))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every topic with its address, and the rows of the table."""
-        topics = [
-            {"topic": each.name, "url": each.url, "error": str(each.error) if each.error else None}
+        """Every topic with its address, its notes and the row of the table; and a row per partition."""
+        rows = [
+            {"topic": each.name, "partition": number, **row}
             for each in self.adopted
+            for number, row in self._partitions(each)
         ]
         return {
             "ok": self.ok,
             "dry_run": self.dry_run,
-            "topics": topics,
-            "partitions": self._rows(),
+            "topics": self._topics(),
+            "partitions": rows,
             "notes": list(self.notes),
         }
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def _topics(self) -> list[dict[str, Any]]:
         return [
-            {"topic": each.name, "partition": partition, **row}
+            {
+                "topic": each.name,
+                "url": each.url,
+                "result": each.result,
+                "error": str(each.error) if each.error else None,
+                **_sums([row for _, row in self._partitions(each)]),
+                "settings": dict(each.settings),
+                "notes": list(each.notes),
+            }
             for each in self.adopted
-            for partition, row in sorted(_rows_of(each, dry_run=self.dry_run).items())
         ]
+
+    def _partitions(self, adopted: AdoptedTopic) -> list[tuple[int, dict[str, int]]]:
+        return sorted(_rows_of(adopted, dry_run=self.dry_run).items())
+
+
+def _sums(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {"partitions": len(rows), **{name: sum(row[name] for row in rows) for name in _COUNTS[1:]}}
 
 
 def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int]]:
@@ -217,6 +243,7 @@ def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int
         number: {
             "log_start_offset": state.log_start_offset,
             "log_end_offset": state.log_end_offset,
+            "records": sum(segment.record_count for segment in state.segments),
             "segments": len(state.segments),
             "bytes": sum(segment.log_bytes for segment in state.segments),
         }
@@ -229,6 +256,7 @@ def _rows_of(adopted: AdoptedTopic, *, dry_run: bool) -> dict[int, dict[str, int
             if before["log_end_offset"]
             else partition.log_start_offset,
             "log_end_offset": partition.log_end_offset,
+            "records": before["records"] + sum(segment.info.record_count for segment in partition.segments),
             "segments": before["segments"] + len(partition.segments),
             "bytes": before["bytes"] + partition.log_bytes,
         }
@@ -254,21 +282,23 @@ def adopt(
     Several directories, the disks of a broker or the brokers of a cluster, need a `url`; each topic is made of all of
     them. Of replicas the most complete one is taken: the one of the latest leader epoch, and then the longest.
 
-    `topics` names the topics to adopt; default all. The settings of a broker's topics are not in its log directory:
-    they are `config`, and without `retention.ms` nothing is deleted. A torn end is cut, as a broker would cut it, or
-    its topic is not adopted; the report says so. Each topic is made by one commit. Call it again after a crash: it
-    goes on. Topics that it has made get new partitions, and the records behind their own. A topic that has got other
-    records since is left as it is, with an error in the report.
+    `topics` names the topics to adopt; default all. Their settings are taken from the cluster's own metadata if it is
+    in one of the directories (KRaft); `config` counts before these. Without `retention.ms` nothing is deleted. A torn
+    end is cut, as a broker would cut it, or its topic is not adopted; the report says so. Each topic is made by one
+    commit. Call it again after a crash: it goes on. Topics that it has made get new partitions and the records behind
+    their own. A topic that has got other records since is left as it is, with an error in the report.
 
     Raises InvalidTopicError for a directory that is no broker's, StorageError where a broker may be running,
     InvalidConfigError; for a partition's folder also the error for which it cannot be adopted.
     """
-    settings = TopicConfig.parse({**_KEEP_ALL, **(config or {})})
+    given = config or {}
+    TopicConfig.parse(given)
     log_dirs, is_folder = _read(directory, storage_options)
     if len(log_dirs) > 1 and url is None:
         text = "several directories cannot be adopted in place: give the address where the topics will be"
         raise InvalidTopicError(text, directories=len(log_dirs))
     states = joined_states([log_dir.left_states for log_dir in log_dirs])
+    metadata = most_complete([log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None])
     chosen = by_topic(log_dirs, _chosen(log_dirs, topics))
     if is_folder and len(chosen) > 1:
         raise InvalidTopicError("these are folders of several topics: give the log directories", topics=len(chosen))
@@ -280,6 +310,7 @@ def adopt(
         adopted = []
         for name, replicas in chosen.items():
             target = root if url and is_folder else root.child(name)
+            settings = partial(_settings, name, replicas, metadata, given)
             work = partial(_adopt, replicas, target, settings, states, in_place=not url, dry_run=dry_run, made=made)
             adopted.append(work() if is_folder else _or_error(work, name, target))
     return AdoptReport(tuple(adopted), made, {} if is_folder else _left_out(log_dirs), dry_run)
@@ -318,19 +349,37 @@ def _chosen(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[Pa
     return [name for name in names if name.topic in chosen]
 
 
+def _settings(
+    topic: str, replicas: Replicas, metadata: ClusterMetadata | None, given: Mapping[str, object]
+) -> TakenSettings:
+    """The settings for a topic; the ones of a topic that had its name before, or has it now, are not for it."""
+    if metadata is None:
+        return TakenSettings.of({}, given)
+    topic_ids = set[uuid.UUID]()
+    for name, log_dirs in replicas.items():
+        for log_dir in log_dirs:
+            # a damaged replica counts only if there is no other, and then this is an error of the adoption
+            with suppress(CorruptionError):
+                topic_ids |= {each for each in [log_dir.folder(name).topic_id()] if each is not None}
+    return metadata.taken(topic, topic_ids, given)
+
+
 def _adopt(
     replicas: Replicas,
     target: Storage,
-    settings: TopicConfig,
+    settings: Callable[[], TakenSettings],
     states: LeftStates,
     *,
     in_place: bool,
     dry_run: bool,
     made: dict[str, Topic],
 ) -> AdoptedTopic:
+    found = settings()
     adopted, log, snapshot = adopt_topic(
-        replicas, target, topic_log, settings, states, in_place=in_place, dry_run=dry_run
+        replicas, target, topic_log, found.config, states, in_place=in_place, dry_run=dry_run
     )
+    if not adopted.was_there:
+        adopted = dataclasses.replace(adopted, settings=found.taken, notes=(*adopted.notes, *found.notes))
     if snapshot is not None:
         topic = made[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
         adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))

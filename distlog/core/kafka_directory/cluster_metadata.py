@@ -1,0 +1,289 @@
+"""The settings of topics by a KRaft cluster's own metadata, `__cluster_metadata-0` in a log directory."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.batches.record_batch import CONTROL
+from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.walk import Batches, BatchWalk
+from distlog.core.config import MAX_LONG, TopicConfig, settings
+from distlog.core.consumer_offsets import FieldReader
+from distlog.core.display import short_text
+from distlog.core.errors import CorruptRecordError, DistlogError, InvalidConfigError
+from distlog.core.kafka_directory.partition_folder import CLUSTER_METADATA, PartitionFolder
+from distlog.core.kafka_directory.source_log import log_walk
+from distlog.core.transactions.open_transactions import control_type
+
+# ---
+# The records of the metadata, byte for byte Kafka's (MetadataRecordSerde; TopicRecord and others; KIP-631).
+#
+# A value is a frame: its version (1), the kind of the record and the record's version as unsigned varints, and then
+# the record's fields, flexible (KIP-482). A topic's settings are one record each; null takes a setting back. Records
+# between the begin and the end of a transaction (KIP-868) count from its end on.
+
+
+_FRAME, _VERSION = 1, 0
+_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
+#: Of settings, the ones of topics; others are of brokers and clients.
+_OF_TOPIC = 2
+#: What the first two bytes of a value are, where it is one of these records.
+_HEADS = pa.array([bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)])
+#: Bounds of what is read and kept: a cluster's metadata is held in the memory of each of its brokers.
+_MOST_BYTES, _MOST_KEPT = 1 << 30, 1_000_000
+
+
+@dataclass(slots=True)
+class _Image:
+    """The topics of a cluster and their settings after the records that were taken, up to `end_offset`."""
+
+    end_offset: int = 0
+    names: dict[uuid.UUID, str] = field(default_factory=dict)
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    _waiting: list[bytes] | None = None
+    _kept: int = 0
+
+    def take(self, value: bytes) -> None:
+        """Take the next record. Raises CorruptRecordError, also where a newer version wrote it."""
+        reader = FieldReader(value, "a record", CLUSTER_METADATA)
+        reader.is_flexible = True
+        _, kind, version = reader.varint(), reader.varint(), reader.varint()
+        if version != _VERSION:
+            text = f"a record of {CLUSTER_METADATA} is of a version that is not known here: a newer Kafka wrote it"
+            raise CorruptRecordError(text, kind=kind, version=version)
+        if kind == _BEGIN:
+            self._waiting = []
+        elif kind == _ABORT:
+            self._waiting = None
+        elif kind == _END:
+            waiting, self._waiting = self._waiting or [], None
+            for each in waiting:
+                self.take(each)
+        elif self._waiting is not None:
+            self._count()
+            self._waiting.append(value)
+        else:
+            self._apply(kind, reader)
+            reader.skip_tags()
+            reader.finish()
+
+    def _apply(self, kind: int, reader: FieldReader) -> None:
+        if kind == _TOPIC:
+            self._count()
+            name = reader.text()
+            self.names[uuid.UUID(bytes=reader.taken(16))] = name
+        elif kind == _REMOVED_TOPIC:
+            self.settings.pop(self.names.pop(uuid.UUID(bytes=reader.taken(16)), ""), None)
+        else:
+            resource, name, setting, value = reader.number(">b"), reader.text(), reader.text(), reader.nullable_text()
+            if resource != _OF_TOPIC:
+                return
+            if value is None:
+                self.settings.get(name, {}).pop(setting, None)
+            else:
+                self._count()
+                self.settings.setdefault(name, {})[setting] = value
+
+    def _count(self) -> None:
+        self._kept += 1
+        if self._kept > _MOST_KEPT:
+            raise CorruptRecordError(f"{CLUSTER_METADATA} has more topics and settings than can be", most=_MOST_KEPT)
+
+    def take_batches(self, batches: Batches, file: str) -> None:
+        """Take the records of whole batches that are not below `end_offset`; the batches must follow each other."""
+        rows = batches.rows
+        ends = rows["base_offset"] + rows["last_offset_delta"] + 1
+        rows, ends = rows[ends > self.end_offset], ends[ends > self.end_offset]
+        if not len(rows):
+            return
+        if rows["base_offset"][0] > self.end_offset or (rows["base_offset"][1:] != ends[:-1]).any():
+            raise CorruptRecordError("metadata is missing", file=file, from_offset=self.end_offset)
+        rows = rows[(rows["attributes"] & CONTROL == 0) & (rows["record_count"] > 0)]
+        for value in _known_records(batches.data, rows, file, self.end_offset):
+            self.take(value)
+        self.end_offset = int(ends[-1])
+
+
+def _known_records(data: Any, rows: np.ndarray, file: str, start_offset: int) -> Iterator[bytes]:
+    """The values of the records that count here: no Python object is made of the many others."""
+    values = decode(data, rows, columns=("value",), start_offset=start_offset, file=file).column("value")
+    is_framed = pc.and_(
+        pc.equal(pc.binary_slice(values, 0, 1), bytes([_FRAME])), pc.greater(pc.binary_length(values), 2)
+    )
+    if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
+        raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
+    yield from values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=_HEADS)).to_pylist()
+
+
+# ---
+# The metadata in a folder: the newest whole snapshot (KIP-630), and the log behind it.
+
+
+_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
+_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """The settings of the topics that a cluster has, by their names and ids; none where it cannot be known.
+
+    `place` is the leader epoch of the newest batch and the end offset, by which the most complete replica is known.
+    `notes` say what is damaged.
+    """
+
+    topics: Mapping[str, Mapping[uuid.UUID, Mapping[str, str]]] = field(default_factory=dict)
+    place: tuple[int, int] = (-1, -1)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """True if the metadata was whole."""
+        return self.place[1] >= 0
+
+    def taken(self, topic: str, topic_ids: Collection[uuid.UUID], given: Mapping[str, object]) -> TakenSettings:
+        """The settings for the topic with one of these ids, or of any id if none is known; `given` ones count first.
+
+        Raises InvalidConfigError where they contradict the given ones.
+        """
+        found = self.topics.get(topic, {})
+        own = next((each for key, each in found.items() if not topic_ids or key in topic_ids), None)
+        if not self.is_known:
+            return TakenSettings.of({}, given, self.notes)
+        if own is None:
+            text = "the cluster's metadata does not have this topic: its settings are not known"
+            return TakenSettings.of({}, given, (*self.notes, text))
+        return TakenSettings.of(own, given, self.notes)
+
+
+def most_complete(replicas: Sequence[ClusterMetadata]) -> ClusterMetadata | None:
+    """The metadata that goes furthest, with the notes on all; None if there is none."""
+    if not replicas:
+        return None
+    best = max(replicas, key=lambda each: each.place)
+    return ClusterMetadata(best.topics, best.place, tuple(note for each in replicas for note in each.notes))
+
+
+def read_cluster_metadata(folder: PartitionFolder, *, is_clean: bool) -> ClusterMetadata:
+    """The metadata in the folder; nothing is changed. Damage is noted, and leaves the settings unknown.
+
+    Without `is_clean` the broker has crashed, and the log ends before the first batch that is not whole, as it would
+    for the broker. Elsewhere later changes may be lost, and a retention that was raised since would delete records.
+    """
+    notes = list[str]()
+    try:
+        _check_files(folder)
+        image, epoch = _snapshot(folder, notes)
+        epoch = _log(folder, image, notes, is_clean=is_clean) or epoch
+    except DistlogError as error:
+        text = f"settings are not taken from {CLUSTER_METADATA}, as it is damaged: {error}"
+        return ClusterMetadata(notes=(*notes, text))
+    topics = dict[str, dict[uuid.UUID, Mapping[str, str]]]()
+    for topic_id, name in image.names.items():
+        topics.setdefault(name, {})[topic_id] = image.settings.get(name, {})
+    return ClusterMetadata(topics, (epoch, image.end_offset), tuple(notes))
+
+
+def _check_files(folder: PartitionFolder) -> None:
+    names = [name for name in folder.names if name.endswith((".log", ".checkpoint"))]
+    folder.check_files(names)
+    size = sum(map(folder.size, names))
+    if size > _MOST_BYTES:
+        raise CorruptRecordError("the files are larger than metadata can be", bytes=size, most=_MOST_BYTES)
+
+
+def _snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
+    """The newest whole snapshot, and its leader epoch; nothing if there is none."""
+    found = (match for name in folder.names if (match := _SNAPSHOT.fullmatch(name)))
+    for offset, epoch, name in sorted(((int(m["offset"]), int(m["epoch"]), m[0]) for m in found), reverse=True):
+        image, last = _Image(), -1
+        try:
+            walk = _walk(folder, name)
+            for batches in walk:
+                image.take_batches(batches, walk.file)
+                last = control_type(batches.data, batches.rows[-1])
+            if walk.damage is not None or last != _SNAPSHOT_FOOTER or offset > MAX_LONG:
+                raise walk.damage or CorruptRecordError("the snapshot does not end", file=walk.file)
+        except CorruptRecordError as error:
+            notes.append(f"{CLUSTER_METADATA}: an older snapshot is taken: {error}")
+        else:
+            image.end_offset = offset
+            return image, epoch
+    return _Image(), -1
+
+
+def _log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_clean: bool) -> int | None:
+    """Take what the log has behind the image; returns the leader epoch of its last batch, None if there is none."""
+    segments, epoch = folder.loaded.segments, None
+    if not segments and not image.end_offset:
+        raise CorruptRecordError("it has neither a log nor a snapshot", file=folder.path(""))
+    for base, following in zip(segments, [*list(segments)[1:], None], strict=True):
+        if following is not None and following <= image.end_offset:
+            continue
+        walk = _walk(folder, segments[base][".log"])
+        for batches in walk:
+            image.take_batches(batches, walk.file)
+            epoch = int(batches.rows["leader_epoch"][-1])
+        if walk.damage is not None and (is_clean or following is not None):
+            raise walk.damage
+        if walk.damage is not None:
+            notes.append(f"{CLUSTER_METADATA}: cut from position {walk.position}: {walk.damage.message}")
+    return epoch
+
+
+def _walk(folder: PartitionFolder, name: str) -> BatchWalk:
+    return log_walk(folder.log(name), checked=True, file=folder.path(name))
+
+
+# ---
+# A topic's settings here, made of its settings there.
+
+
+#: Without `retention.ms` nothing is deleted: a topic must not lose records for want of its settings.
+_KEEP_ALL = {"retention.ms": "-1"}
+#: The settings that a broker's topics have for other reasons, and what they would do here.
+_OTHERWISE = {
+    "flush.messages": "acknowledged records could be lost, since there are no replicas",
+    "file.delete.delay.ms": "readers of an older version need removed files for longer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TakenSettings:
+    """The settings for an adopted topic; `taken` are the broker's. `notes` say what was left out, and why."""
+
+    config: TopicConfig
+    taken: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, own: Mapping[str, str], given: Mapping[str, object], notes: Sequence[str] = ()) -> TakenSettings:
+        """The topic's `own` settings, as far as they are right here, below the ones that were `given`.
+
+        Raises InvalidConfigError where the given ones contradict them.
+        """
+        known = {each.name for each in settings()}
+        taken, left_out = dict[str, str](), list[str]()
+        for name, value in sorted(own.items()):
+            if name in given:
+                continue
+            shown = f"{short_text(name)}={short_text(value)}"
+            if name not in known:
+                left_out.append(f"left out {shown}, which distlog does not have")
+            elif name in _OTHERWISE:
+                left_out.append(f"left out {shown}: {_OTHERWISE[name]}; give it if that is meant")
+            else:
+                try:
+                    TopicConfig.parse({**_KEEP_ALL, **taken, name: value})
+                    taken[name] = value
+                except InvalidConfigError as error:
+                    left_out.append(f"left out {shown}: {error.message}")
+        config = TopicConfig.parse({**_KEEP_ALL, **taken, **given})
+        return cls(config, taken, (*notes, *left_out))

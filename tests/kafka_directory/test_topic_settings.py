@@ -1,0 +1,356 @@
+"""Adopted topics have the settings that the cluster's own metadata tells of them, as far as they are right here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from golden import DATA
+from raw_batches import batch, record
+
+import distlog
+from distlog import InvalidConfigError
+from distlog.core.kafka_directory import cluster_metadata
+
+TOLD = json.loads((DATA / "kafka-4.1" / "settings.json").read_text())
+METADATA, LOG, NEWEST = "__cluster_metadata-0", f"{0:020d}.log", f"{53:020d}-{1:010d}.checkpoint"
+CLICKS_ID = uuid.UUID(int=7)
+
+
+def left_log_dir(folder: Path) -> Path:
+    """A log directory of our own, with what the broker left."""
+    return Path(shutil.copytree(DATA / "kafka-4.1" / "settings", folder / "kafka-logs"))
+
+
+def adopted(log_dir: Path | Sequence[Path], **options: object) -> distlog.AdoptReport:
+    first = log_dir if isinstance(log_dir, Path) else log_dir[0]
+    return distlog.adopt(log_dir, str(first.parent / "topics"), **options)  # type: ignore[arg-type]
+
+
+def settings_of(report: distlog.AdoptReport, topic: str) -> dict[str, str]:
+    (row,) = [row for row in report.to_dict()["topics"] if row["topic"] == topic]
+    assert not report.topics or row["settings"].items() <= report.topics[topic].config.overrides().items()
+    return row["settings"]  # type: ignore[no-any-return]
+
+
+def notes_of(report: distlog.AdoptReport, topic: str) -> list[str]:
+    notes = [note.removeprefix(f"{topic}: ") for note in report.notes if note.startswith(f"{topic}: ")]
+    return [note for note in notes if not note.startswith("partition ")]
+
+
+def batch_at(log: Path, offset: int) -> int:
+    """The position of the batch with this base offset."""
+    return log.read_bytes().index(struct.pack(">q", offset))
+
+
+def flip(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+
+
+# ---
+# Of a real broker.
+
+
+def test_the_settings_are_those_that_the_broker_told_its_clients(tmp_path: Path) -> None:
+    report = adopted(left_log_dir(tmp_path))
+    assert report.ok
+    refused = {"flush.messages", "min.insync.replicas"}
+    for topic, settings in TOLD.items():
+        expected = {name: value for name, value in settings.items() if name not in refused}
+        assert settings_of(report, topic) == expected
+        assert report.topics[topic].config.overrides() == {"retention.ms": "-1", **expected}
+    assert notes_of(report, "clicks") == [
+        "left out flush.messages=1000: acknowledged records could be lost, since there are no replicas; give it if "
+        "that is meant",
+        "left out min.insync.replicas=1, which distlog does not have",
+    ]
+
+
+def test_a_partition_that_is_adopted_alone_has_them_too(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    report = distlog.adopt(log_dir / "keyed-0", str(tmp_path / "copied"))
+    assert report.topic.config.cleanup_policy == "compact"
+    assert report.to_dict()["topics"][0]["settings"] == TOLD["keyed"]
+
+
+def test_given_settings_count_first_and_nothing_is_said_of_what_they_replace(tmp_path: Path) -> None:
+    given = {"retention.ms": "5", "flush.messages": "9", "segment.ms": "77"}
+    report = adopted(left_log_dir(tmp_path), topics=["clicks"], config=given)
+    assert report.topic.config.overrides() == {
+        **given,
+        "cleanup.policy": "delete",
+        "retention.bytes": "5000000",
+    }
+    assert notes_of(report, "clicks") == ["left out min.insync.replicas=1, which distlog does not have"]
+
+
+def test_metadata_may_be_in_another_directory_and_the_longest_counts(tmp_path: Path) -> None:
+    brokers = [left_log_dir(tmp_path / name) for name in ("a", "b", "c")]
+    shutil.rmtree(brokers[0] / METADATA)
+    shorter = brokers[1] / METADATA / LOG
+    shorter.write_bytes(shorter.read_bytes()[: batch_at(shorter, 68)])
+    for folder in brokers[2].glob("[!_]*-[0-9]"):
+        shutil.rmtree(folder)
+    assert adopted(brokers[:2]).topics["clicks"].config.retention_ms == 86_400_000
+    shutil.rmtree(tmp_path / "a" / "topics")
+    assert adopted(brokers).topics["clicks"].config.retention_ms == 172_800_000
+
+
+def test_without_metadata_nothing_is_known_and_nothing_deleted(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    shutil.rmtree(log_dir / METADATA)
+    report = adopted(log_dir)
+    assert report.notes == ()
+    assert report.topics["keyed"].config.overrides() == {"retention.ms": "-1"}
+
+
+def test_a_topic_of_the_same_name_and_another_id_lends_no_settings(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    shutil.copy(log_dir / "keyed-0" / "partition.metadata", log_dir / "clicks-0")
+    shutil.copy(log_dir / "keyed-0" / "partition.metadata", log_dir / "clicks-1")
+    report = adopted(log_dir, topics=["clicks"])
+    assert report.topic.config.overrides() == {"retention.ms": "-1"}
+    assert notes_of(report, "clicks") == [
+        "the cluster's metadata does not have this topic: its settings are not known"
+    ]
+
+
+def test_a_topic_that_is_there_keeps_its_own_settings(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    before = adopted(log_dir, topics=["clicks"], config={"retention.ms": 1}).topic
+    report = adopted(log_dir, topics=["clicks"])
+    assert report.topic.config == before.config
+    assert settings_of(report, "clicks") == {}
+    assert report.notes[-1] == "clicks: was adopted before"
+
+
+# ---
+# Of damaged metadata.
+
+
+def test_a_damaged_snapshot_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    flip(log_dir / METADATA / NEWEST, 900)
+    report = adopted(log_dir)
+    assert settings_of(report, "keyed") == TOLD["keyed"]
+    (note,) = {note for topic in TOLD for note in notes_of(report, topic) if "snapshot" in note}
+    assert note.startswith(f"{METADATA[:-2]}: an older snapshot is taken: ")
+    assert NEWEST in note
+
+
+def test_a_snapshot_without_its_end_is_passed_over(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    for snapshot in (log_dir / METADATA).glob("*.checkpoint"):
+        snapshot.write_bytes(snapshot.read_bytes()[:-75])
+    report = adopted(log_dir)
+    assert settings_of(report, "keyed") == TOLD["keyed"]
+    assert sum("the snapshot does not end" in note for note in notes_of(report, "keyed")) == 2
+
+
+def damage_the_log(folder: Path) -> None:
+    flip(folder / LOG, 5000)
+
+
+def lose_the_middle(folder: Path) -> None:
+    rest = (folder / LOG).read_bytes()[batch_at(folder / LOG, 68) :]
+    (folder / LOG).unlink()
+    (folder / f"{68:020d}.log").write_bytes(rest)
+
+
+def put_a_pipe(folder: Path) -> None:
+    (folder / NEWEST).unlink()
+    os.mkfifo(folder / NEWEST)
+
+
+def put_a_link(folder: Path) -> None:
+    (folder / NEWEST).rename(folder.parent / "elsewhere")
+    (folder / NEWEST).symlink_to(folder.parent / "elsewhere")
+
+
+@pytest.mark.parametrize("damage", [damage_the_log, lose_the_middle, put_a_pipe, put_a_link])
+def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_adopted(
+    damage: object, tmp_path: Path
+) -> None:
+    log_dir = left_log_dir(tmp_path)
+    damage(log_dir / METADATA)  # type: ignore[operator]
+    report = adopted(log_dir)
+    assert report.ok
+    for topic in TOLD:
+        assert report.topics[topic].config.overrides() == {"retention.ms": "-1"}
+        (note,) = notes_of(report, topic)
+        assert note.startswith("settings are not taken from __cluster_metadata, as it is damaged: ")
+
+
+def test_after_a_crash_the_log_ends_before_the_batch_that_is_not_whole(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    log = log_dir / METADATA / LOG
+    log.write_bytes(log.read_bytes()[:-1])
+    report = adopted(log_dir)
+    assert settings_of(report, "late") == TOLD["late"]
+    assert "__cluster_metadata: cut from position " in notes_of(report, "late")[0]
+
+
+# ---
+# Of made metadata.
+
+
+def text(value: str | None) -> bytes:
+    """A flexible text, shorter than 127 bytes."""
+    return b"\0" if value is None else bytes([len(value) + 1]) + value.encode()
+
+
+def topic_record(name: str = "clicks", topic_id: uuid.UUID = CLICKS_ID) -> bytes:
+    return b"\1\2\0" + text(name) + topic_id.bytes + b"\0"
+
+
+def setting(name: str, value: str | None, topic: str = "clicks", kind: int = 2) -> bytes:
+    return b"\1\4\0" + bytes([kind]) + text(topic) + text(name) + text(value) + b"\0"
+
+
+BEGIN, END, ABORT = b"\1\x17\0\1\0\2\1a", b"\1\x18\0\0", b"\1\x19\0\0"
+REMOVED = b"\1\x09\0" + CLICKS_ID.bytes + b"\0"
+RETENTION = setting("retention.ms", "1000")
+
+
+def made_log_dir(folder: Path, values: Iterable[bytes | None]) -> Path:
+    """A log directory with the topic clicks, and these records of metadata, which have a codec."""
+    log_dir = folder / "kafka-logs"
+    (log_dir / "clicks-0").mkdir(parents=True)
+    (log_dir / "clicks-0" / LOG).write_bytes(batch([record(value=b"v")]))
+    (log_dir / METADATA).mkdir()
+    records = [record(number, value=value) for number, value in enumerate(values)]
+    (log_dir / METADATA / LOG).write_bytes(batch(records))
+    (log_dir / ".kafka_cleanshutdown").touch()
+    return log_dir
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([topic_record(), RETENTION], {"retention.ms": "1000"}),
+        ([topic_record(), RETENTION, setting("retention.ms", None)], {}),
+        ([topic_record(), RETENTION, REMOVED, topic_record()], {}),
+        ([topic_record(), setting("retention.ms", "2", kind=4)], {}),
+        ([BEGIN, topic_record(), RETENTION, END], {"retention.ms": "1000"}),
+        ([topic_record(), BEGIN, RETENTION, ABORT], {}),
+        ([topic_record(), BEGIN, RETENTION], {}),
+        # of a kind that is not read
+        ([topic_record(), RETENTION, b"\1\x7f\3whatever", b"\1\x81\2\0"], {"retention.ms": "1000"}),
+        # with a field that a newer version has put behind the others
+        ([topic_record(), RETENTION[:-1] + b"\1\5\2xx"], {"retention.ms": "1000"}),
+    ],
+)
+def test_settings_are_those_after_all_records(values: list[bytes], expected: dict[str, str], tmp_path: Path) -> None:
+    report = adopted(made_log_dir(tmp_path, values))
+    assert (settings_of(report, "clicks"), report.topic.config.overrides()) == (
+        expected,
+        {"retention.ms": "-1", **expected},
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\1",
+        b"\0\2\0",
+        b"\2\4\0",
+        b"\1\4",
+        RETENTION[:-3],
+        RETENTION + b"\0",
+        RETENTION[:2] + b"\1" + RETENTION[3:],
+        RETENTION[:4] + b"\xff\xff\xff\xff\x0f" + RETENTION[5:],
+        RETENTION[:4] + b"\xff" * 9,
+        b"\1\4\0\2\3\xff\xfe",
+        RETENTION[:-1] + b"\xff\xff\xff\xff\x7f",
+        topic_record()[:-9],
+        REMOVED[:-4],
+    ],
+)
+def test_what_does_not_decode_is_told_and_no_setting_is_taken(value: bytes | None, tmp_path: Path) -> None:
+    report = adopted(made_log_dir(tmp_path, [topic_record(), RETENTION, value]))
+    assert report.ok
+    assert report.topic.config.overrides() == {"retention.ms": "-1"}
+    (note,) = notes_of(report, "clicks")
+    assert note.startswith("settings are not taken from __cluster_metadata, as it is damaged: ")
+
+
+def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(tmp_path: Path) -> None:
+    wrong = [
+        setting("segment.bytes", "14"),
+        setting("cleanup.policy", "shred"),
+        setting("min.compaction.lag.ms", "9"),
+        setting("max.compaction.lag.ms", "8"),
+        setting("file.delete.delay.ms", "60000"),
+        setting("a\x1b[2J\nb", "x" * 120),
+    ]
+    report = adopted(made_log_dir(tmp_path, [topic_record(), *wrong, RETENTION]))
+    assert report.topic.config.overrides() == {"retention.ms": "1000", "max.compaction.lag.ms": "8"}
+    assert notes_of(report, "clicks") == [
+        rf"left out a\x1b[2J\nb={'x' * 59}…, which distlog does not have",
+        "left out cleanup.policy=shred: cleanup.policy must be one of delete, compact, compact,delete, "
+        "delete,compact",
+        "left out file.delete.delay.ms=60000: readers of an older version need removed files for longer; give it "
+        "if that is meant",
+        "left out min.compaction.lag.ms=9: min.compaction.lag.ms must not be above max.compaction.lag.ms",
+        "left out segment.bytes=14: segment.bytes must be between 1048576 and 2147483647",
+    ]
+
+
+def test_given_settings_that_contradict_the_brokers_fail_that_topic_alone(tmp_path: Path) -> None:
+    log_dir = made_log_dir(tmp_path, [topic_record(), setting("max.compaction.lag.ms", "8")])
+    shutil.copytree(log_dir / "clicks-0", log_dir / "others-0")
+    report = adopted(log_dir, config={"min.compaction.lag.ms": 9})
+    assert [(each.name, each.result) for each in report.adopted] == [("clicks", "failed"), ("others", "adopted")]
+    assert isinstance(report.adopted[0].error, InvalidConfigError)
+
+
+def test_what_is_read_and_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
+    for name, most in (("_MOST_BYTES", 100), ("_MOST_KEPT", 1)):
+        with monkeypatch.context() as bounded:
+            bounded.setattr(cluster_metadata, name, most)
+            report = adopted(log_dir, dry_run=True)
+        assert "can be" in notes_of(report, "clicks")[0]
+        assert settings_of(report, "clicks") == {}
+    assert settings_of(adopted(log_dir, dry_run=True), "clicks") == {"retention.ms": "1000"}
+
+
+# ---
+# The report.
+
+
+def test_the_command_shows_a_table_of_topics_with_their_settings(tmp_path: Path, cli: CommandLine) -> None:
+    log_dir = left_log_dir(tmp_path)
+    url = str(tmp_path / "topics")
+    dry = cli.bare("adopt", str(log_dir), "--to", url, "--dry-run", "--json").json["topics"]
+    outcome = cli.bare("adopt", str(log_dir), "--to", url)
+    rows = [line.split("\t") for line in outcome.out.splitlines() if "\t" in line]
+    assert rows[0] == ["topic", "result", "partitions", "records", "segments", "bytes", "settings"]
+    assert rows[2] == [
+        "keyed",
+        "adopted",
+        "1",
+        "40",
+        "1",
+        "731",
+        "cleanup.policy=compact compression.type=zstd min.cleanable.dirty.ratio=0.1",
+    ]
+    told = cli.bare("adopt", str(log_dir), "--to", url, "--json").json["topics"]
+    assert {row["result"] for row in told} == {"unchanged"}
+    assert [(row["topic"], row["records"], row["partitions"]) for row in dry] == [
+        (row["topic"], row["records"], row["partitions"]) for row in told
+    ]
+    assert dry[1]["settings"] == TOLD["keyed"]
+    assert [len(row["notes"]) for row in dry] == [2, 0, 0, 0, 0]
