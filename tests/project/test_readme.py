@@ -22,6 +22,15 @@ README = read("README.md")
 ROOT_FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/is-it-for-me.md"])
+def test_the_first_five_lines_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = examples(read(page))[0].text
+    exec(text.replace("memory://logs", f"memory://{page}"), {})
+    assert len(text.strip().splitlines()) == 6
+    printed, ends = capsys.readouterr().out.split(" ", 1)
+    assert (printed, sum(eval(ends).values())) == ("2", 2)
+
+
 def test_the_ten_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"folder": str(tmp_path)}
     exec(python(README, "## Ten lines"), names)
@@ -32,7 +41,9 @@ def test_the_ten_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_these_are_all_examples_in_python() -> None:
-    assert [one.language for one in examples(README)] == ["console", "python", "python", "console", "console"]
+    assert [one.language for one in examples(README)] == [
+        *("python", "console", "python", "python", "console", "console")
+    ]
 
 
 def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
@@ -53,7 +64,7 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
 
 
 def test_the_two_commands_are_those_of_make() -> None:
-    commands = [command.split()[1] for command in examples(README)[0].commands]
+    commands = [command.split()[1] for command in examples(README)[1].commands]
     targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
     assert set(commands) == {"demo", "test"} <= targets
     assert set(re.findall(r"(?:`|^\$ )make ([\w-]+)", README + read("CONTRIBUTING.md"), re.MULTILINE)) <= targets

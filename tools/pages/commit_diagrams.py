@@ -26,25 +26,26 @@ def overview() -> str:
 
 def around() -> str:
     """Who reads and writes the topics below a root: programs by themselves, Kafka's clients through the gateway."""
-    drawing = Drawing(760, 330, "Programs open topics by themselves; Kafka's clients go through a gateway")
-    for number, (name, does) in enumerate(
-        {"Python, notebooks": "Arrow, pandas, DuckDB", "Spark": "jobs, streams"}.items()
-    ):
-        drawing.box(24, 24 + 76 * number, 190, 56, f"{name}\n~{does}")
-        drawing.arrow((214, 52 + 76 * number), (498, 52 + 76 * number))
-    drawing.box(24, 176, 190, 56, "the command distlog\n~append, read, maintain")
-    drawing.arrow((214, 204), (498, 204))
-    drawing.box(24, 252, 190, 56, "Kafka's clients\n~in any language")
-    drawing.box(270, 252, 170, 56, "distlog serve\n~the gateway, one or many", "hot")
-    drawing.arrow((214, 280), (268, 280))
-    drawing.arrow((440, 280), (498, 280))
-    drawing.rectangle(500, 14, 240, 302, "ground axis", 8)
-    drawing.text(516, 40, "a folder or a bucket", "small muted")
-    drawing.box(516, 54, 208, 56, "clicks/\n~commit log, segments, indexes", "file")
-    drawing.box(516, 124, 208, 56, "orders/\n~compacted by key", "file")
-    drawing.box(516, 194, 208, 56, "__consumer_offsets/\n~positions of Kafka's groups", "file")
-    drawing.text(516, 284, "the bytes are Kafka's:", "small muted")
-    drawing.text(516, 302, "a broker's log dir, both ways", "small muted")
+    drawing = Drawing(600, 326, "Programs open topics by themselves; Kafka's clients go through a gateway")
+    programs = {
+        "Python, notebooks": "Arrow, pandas, DuckDB",
+        "Spark": "jobs, streams",
+        "the command distlog": "append, read, maintain",
+    }
+    for number, (name, does) in enumerate(programs.items()):
+        drawing.box(8, 24 + 76 * number, 160, 56, f"{name}\n~{does}")
+        drawing.arrow((168, 52 + 76 * number), (386, 52 + 76 * number))
+    drawing.box(8, 252, 160, 56, "Kafka's clients\n~in any language")
+    drawing.box(200, 252, 156, 56, "distlog serve\n~the gateway, one or many", "hot")
+    drawing.arrow((168, 280), (198, 280))
+    drawing.arrow((356, 280), (386, 280))
+    drawing.rectangle(388, 12, 204, 302, "ground axis", 8)
+    drawing.text(402, 38, "a folder or a bucket", "small muted")
+    drawing.box(400, 52, 180, 56, "clicks/\n~commit log, segments, indexes", "file")
+    drawing.box(400, 122, 180, 56, "orders/\n~compacted by key", "file")
+    drawing.box(400, 192, 180, 56, "__consumer_offsets/\n~positions of Kafka's groups", "file")
+    drawing.text(402, 282, "the bytes are Kafka's:", "small muted")
+    drawing.text(402, 300, "a broker's log dir, both ways", "small muted")
     return drawing.svg()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from tools.pages import command_page, error_page, job_page, settings_page
 
@@ -48,3 +49,15 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, text in GENERATED.items():
         files.append(File.generated(config, name, content=text()))
     return files
+
+
+_CELL, _CODE = re.compile(r"<td.*?</td>", re.DOTALL), re.compile(r"(?<=<code>)[^<]+(?=</code>)")
+_SEAM = re.compile(r"(?<=[\w)][._/=,-])(?=\w)")
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Let the names in tables break behind their dots and dashes, so that a narrow screen need not break words.
+
+    It comes after the search has taken the words.
+    """
+    return _CELL.sub(lambda cell: _CODE.sub(lambda code: _SEAM.sub("<wbr>", code[0]), cell[0]), output)
