@@ -1,6 +1,6 @@
 # make demo | test | check | test-versions | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes dist kafka-jars store-servers clean
+.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes dist version kafka-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -35,11 +35,14 @@ help:
 	@echo 'make test-failed        the tests that failed in the last make test, one by one'
 	@echo 'make check              ruff, mypy and the quick tests'
 	@echo 'make test-versions      try each PySpark from 4.0 on, in .venv/spark, and compare with docs/spark-setup.md'
-	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs, cut the power, and search on'
+	@echo 'make soak [MINUTES=10] [REPORT=file]'
+	@echo '                        kill processes, fill disks, fail syncs, cut the power; print a page of what was found'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
 	@echo 'make dist               build a wheel, and a zip for spark-submit --py-files, in dist/'
+	@echo 'make version VERSION=0.2.0'
+	@echo '                        give the project this version: code, pages and changelog'
 	@echo 'make kafka-jars         get a Kafka broker and tools from Maven Central (needs mvn), for tests marked kafka'
 	@echo 'make store-servers      get Azurite (needs npm) and fake-gcs-server (needs go), for tests marked stores'
 	@echo 'make clean              remove .venv and everything that was built or cached'
@@ -52,7 +55,9 @@ override INPUT := $(value INPUT)
 override KEY_COLUMN := $(value KEY_COLUMN)
 override TIME_COLUMN := $(value TIME_COLUMN)
 override MINUTES := $(value MINUTES)
-export INPUT KEY_COLUMN TIME_COLUMN MINUTES
+override REPORT := $(value REPORT)
+override VERSION := $(value VERSION)
+export INPUT KEY_COLUMN TIME_COLUMN MINUTES REPORT VERSION
 
 demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
@@ -86,7 +91,8 @@ test-versions: setup kernels
 	@$(PYTHON_BIN) -m tools.spark_versions
 
 soak: setup
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10}
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10} \
+		$${REPORT:+--report "$$REPORT"}
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks
@@ -117,6 +123,9 @@ dist: setup
 	@umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 1000000000) $(PYTHON_BIN) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist build/source
 	@wheel=$$(echo dist/*.whl); $(PYTHON_BIN) tools/spark_zip.py $${wheel%-py3-none-any.whl}.zip
 	@ls dist/*
+
+version: setup
+	@$(PYTHON_BIN) -m tools.set_version "$$VERSION"
 
 clean:
 	rm -rf .venv .demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

@@ -1,18 +1,25 @@
-"""Run the crash campaigns for some minutes; print what was counted. The exit status is 1 if a promise was broken."""
+"""Run the crash campaigns for some minutes; print a page of what was counted and found, in Markdown.
+
+The exit status is 1 if a promise was broken.
+"""
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import os
+import platform
 import random
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
+from distlog.core import VERSION
 from soak import (
     disk_errors,
     exactly_once,
@@ -59,40 +66,99 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
 }
 
 
+@dataclass(slots=True)
+class Outcome:
+    """What came of a campaign: its runs, and what it `found` wrong, a text that is empty if that is nothing."""
+
+    tally: Tally = field(default_factory=Tally)
+    minutes: float = 0.0
+    runs: int = 0
+    found: str = ""
+
+
 def main() -> int:
-    """Run the campaigns in turn until the time is over, at least each once."""
+    """Run the campaigns in turn until the time is over, at least each once; then print the page."""
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
     parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help=f"of {', '.join(CAMPAIGNS)}; all by default")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the page to this file too")
     chosen = parser.parse_args()
     names = chosen.campaigns or list(CAMPAIGNS)
     if unknown := sorted(set(names) - set(CAMPAIGNS)):
         parser.error(f"no campaign {unknown[0]}; there are {', '.join(CAMPAIGNS)}")
-    end, tallies = time.monotonic() + 60 * chosen.minutes, {name: Tally() for name in names}
-    minutes = dict.fromkeys(names, 0.0)
-    for seed in itertools.count(chosen.seed):
-        for name in names:
-            began = time.monotonic()
+    if chosen.report is not None and not chosen.report.absolute().parent.is_dir():
+        parser.error(f"there is no folder for {chosen.report}")
+    began = datetime.now(timezone.utc)
+    outcomes = run({name: CAMPAIGNS[name] for name in names}, chosen.minutes, chosen.seed)
+    text = page(outcomes, began, chosen.seed)
+    print(text, end="")
+    if chosen.report is not None:
+        chosen.report.write_text(text, encoding="utf-8")
+    return int(any(each.found for each in outcomes.values()))
+
+
+def run(campaigns: Mapping[str, Callable[[Path, int], Tally]], minutes: float, seed: int) -> dict[str, Outcome]:
+    """The outcomes of the campaigns: each in turn, once or until the time is over, or until one finds something."""
+    end, outcomes = time.monotonic() + 60 * minutes, {name: Outcome() for name in campaigns}
+    while not any(each.runs for each in outcomes.values()) or time.monotonic() < end:
+        for name, campaign in campaigns.items():
+            outcome, begin = outcomes[name], time.monotonic()
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
             try:
-                tallies[name].update(CAMPAIGNS[name](folder, seed))
+                outcome.tally.update(campaign(folder, seed))
             except AssertionError as error:
                 print(f"{name}, seed {seed}, what is left is in {folder}: {error}", file=sys.stderr)
-                return 1
+                outcome.found = f"seed {seed}: {error}"
+                return outcomes
+            finally:
+                outcome.runs += 1
+                outcome.minutes += (time.monotonic() - begin) / 60
             shutil.rmtree(folder, ignore_errors=True)
-            minutes[name] += (time.monotonic() - began) / 60
-        if time.monotonic() >= end:
-            break
-    print("\n".join(counted(tallies, minutes)))
-    return 0
+        seed += 1
+    return outcomes
 
 
-def counted(tallies: Mapping[str, Tally], minutes: Mapping[str, float]) -> Iterator[str]:
-    """A line for each campaign, by the minutes that it took; the kills also by the minute."""
-    for name, tally in tallies.items():
-        rate = f", {tally['kills'] / minutes[name]:.0f} kills a minute" if tally["kills"] else ""
-        yield f"{name}, {minutes[name]:.1f} minutes: {tally or 'nothing'}{rate}"
+#: The counts of interruptions other than kills.
+_FAULTS = ("faults", "stops", "power losses", "actions that failed")
+_LONGEST = 300
+
+
+def page(outcomes: Mapping[str, Outcome], began: datetime, seed: int) -> str:
+    """The page in Markdown: a table with a row per campaign."""
+    wrong = sum(bool(each.found) for each in outcomes.values())
+    verdict = "**A promise was broken.**" if wrong else "No promise was found broken."
+    minutes = sum(each.minutes for each in outcomes.values())
+    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    head = [
+        f"# Crash campaigns of distlog {VERSION}",
+        "",
+        f"{began:%Y-%m-%d %H:%M} UTC, {minutes:.1f} minutes, from seed {seed} on; {machine}. {verdict}",
+        "",
+        "| campaign | runs | minutes | kills | faults | records | all counts | found |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *(_row(name, each) for name, each in outcomes.items()), ""])
+
+
+def _row(name: str, outcome: Outcome) -> str:
+    tally = outcome.tally
+    kills = tally["kills"] or sum(count for each, count in tally.items() if each.startswith("kills of "))
+    rate = f" ({kills / outcome.minutes:.0f} a minute)" if kills else ""
+    records = max((count for each, count in tally.items() if each.startswith("records")), default=0)
+    is_run = tally or outcome.found
+    found = " ".join(outcome.found.split()).replace("|", "\\|")[:_LONGEST] or "nothing" if is_run else "was not run"
+    cells = [
+        name,
+        str(outcome.runs),
+        f"{outcome.minutes:.1f}",
+        f"{kills:,}{rate}",
+        f"{sum(tally[each] for each in _FAULTS):,}",
+        f"{records:,}",
+        str(tally),
+        found,
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -8,14 +8,15 @@ import random
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from soak import disk_errors, kills, merge_plans, merging, power, searches, stops, transactions
-from soak.__main__ import counted
+from soak.__main__ import Outcome, page, run
 from soak.lossy_disk import LossyDisk
-from soak.tally import Tally
+from soak.tally import Tally, demand
 
 from distlog.core.maintenance.merge import MergeReport
 
@@ -80,13 +81,33 @@ def test_a_campaign_without_an_append_fails(tmp_path: Path, monkeypatch: pytest.
         kills.run(tmp_path, 0, seconds=0.1)
 
 
-def test_the_report_says_how_many_kills_there_were_in_a_minute() -> None:
-    tallies = {"kills": Tally({"kills": 900, "reads": 3}), "stops": Tally({"stops": 5}), "tmpfs": Tally()}
-    assert list(counted(tallies, {"kills": 1.5, "stops": 0.26, "tmpfs": 0.0})) == [
-        "kills, 1.5 minutes: 900 kills, 3 reads, 600 kills a minute",
-        "stops, 0.3 minutes: 5 stops",
-        "tmpfs, 0.0 minutes: nothing",
+def test_the_page_says_of_each_campaign_what_was_done_and_found() -> None:
+    outcomes = {
+        "kills": Outcome(Tally({"kills": 900, "records read": 3, "records": 1200}), 1.5, 2),
+        "stops": Outcome(Tally({"stops": 5}), 0.26, 1, "seed 7: record 3 | is\n gone"),
+        "tmpfs": Outcome(Tally(), 0.0, 1),
+    }
+    text = page(outcomes, datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc), 6)
+    assert "2026-01-02 03:04 UTC, 1.8 minutes, from seed 6 on; " in text
+    assert "**A promise was broken.**" in text
+    assert text.splitlines()[-3:] == [
+        "| kills | 2 | 1.5 | 900 (600 a minute) | 0 | 1,200 | 900 kills, 3 records read, 1,200 records | nothing |",
+        "| stops | 1 | 0.3 | 0 | 5 | 0 | 5 stops | seed 7: record 3 \\| is gone |",
+        "| tmpfs | 1 | 0.0 | 0 | 0 | 0 |  | was not run |",
     ]
+
+
+def test_campaigns_run_in_turn_until_one_finds_something(capsys: pytest.CaptureFixture[str]) -> None:
+    def break_a_promise(folder: Path, seed: int) -> Tally:
+        demand(seed < 5, "a record is gone")
+        return Tally(records=1)
+
+    outcomes = run({"good": lambda folder, seed: Tally(records=2), "bad": break_a_promise}, 1.0, 3)
+    assert {name: (each.runs, each.tally["records"], each.found) for name, each in outcomes.items()} == {
+        "good": (3, 6, ""),
+        "bad": (3, 2, "seed 5: a record is gone"),
+    }
+    assert "bad, seed 5, what is left is in " in capsys.readouterr().err
 
 
 def test_a_stopped_process_stops_nobody_for_ever(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""A release: the version is set everywhere by one command, and the workflow does what it says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs_pages import ROOT, read
+
+from distlog.core import VERSION
+from tools.set_version import PLACES, set_version
+
+DAY = date(2026, 3, 4)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The files of the project that have the version."""
+    for name in (*PLACES, "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_one_command_sets_the_version_everywhere(project: Path) -> None:
+    set_version(project, VERSION, "99.0.1", DAY)
+    for name, words in PLACES.items():
+        text = (project / name).read_text()
+        assert words.format("99.0.1") in text
+        assert words.format(VERSION) not in text
+    changelog = (project / "CHANGELOG.md").read_text()
+    assert "\n## [Unreleased]\n\n## [99.0.1] - 2026-03-04\n\n### Added\n" in changelog
+    assert changelog.count("\n### Added\n") == read("CHANGELOG.md").count("\n### Added\n")
+    set_version(project, "99.0.1", "99.1.0", DAY)
+    assert "\n## [Unreleased]\n\n## [99.1.0] - 2026-03-04\n\n## [99.0.1] - " in (project / "CHANGELOG.md").read_text()
+
+
+def test_no_other_page_has_the_version() -> None:
+    """A page that names it must be among the places that the command sets."""
+    pages = {
+        page.relative_to(ROOT).as_posix(): page.read_text()
+        for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    }
+    found = {name for name, text in pages.items() if re.search(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])", text)}
+    assert found <= {*PLACES, "CHANGELOG.md"}
+
+
+@pytest.mark.parametrize("version", ["", "1", "1.2", "v1.2.3", "1.2.3rc1", "01.2.3", "0.0.1", "1.2.3\n"])
+def test_a_version_that_is_none_or_goes_back_changes_nothing(version: str, project: Path) -> None:
+    before = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="three numbers, from "):
+        set_version(project, VERSION, version, DAY)
+    assert {path: path.read_text() for path in before} == before
+
+
+def test_a_version_is_released_once(project: Path) -> None:
+    set_version(project, VERSION, "99.0.1", DAY)
+    with pytest.raises(ValueError, match=r"has 99\.0\.1 already"):
+        set_version(project, "99.0.1", "99.0.1", DAY)
+
+
+def test_the_workflow_of_a_release_builds_twice_and_attests_what_it_publishes() -> None:
+    yaml = pytest.importorskip("yaml")
+    text = read(".github/workflows/release.yml")
+    workflow: dict[Any, Any] = yaml.safe_load(text)
+    (job,) = workflow["jobs"].values()
+    assert workflow["permissions"] == {"contents": "write", "id-token": "write", "attestations": "write"}
+    assert set(re.findall(r"\bmake (\w+)", " ".join(step.get("run", "") for step in job["steps"]))) == {
+        "test",
+        "dist",
+    }
+    order = [step.get("name") or step["uses"].partition("@")[0] for step in job["steps"]]
+    assert order[-4:] == ["Test", "Build twice, and compare", "actions/attest-build-provenance", "Publish"]
+    assert job["steps"][-2]["with"]["subject-path"] == "dist/*"
+    assert all(re.search(r"@v\d+$", step["uses"]) for step in job["steps"] if "uses" in step)
