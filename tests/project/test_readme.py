@@ -19,7 +19,7 @@ from docs_pages import ROOT, examples, python, read, table
 
 README = read("README.md")
 #: What people read from the root of the project, with links into docs/.
-ROOT_FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+ROOT_FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/is-it-for-me.md"])

@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 def from_root(name: str) -> str:
     """A file of the root, with its links as they are from docs/."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return text.replace("](docs/", "](").replace("](CHANGELOG.md", "](changelog.md")
+    for root_file in ("CHANGELOG.md", "SECURITY.md"):
+        text = text.replace(f"]({root_file}", f"]({root_file.lower()}")
+    return text.replace("](docs/", "](")
 
 
 #: The text of each page that no file in docs/ holds.
@@ -33,6 +35,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page.text,
     "changelog.md": partial(from_root, "CHANGELOG.md"),
     "contributing.md": partial(from_root, "CONTRIBUTING.md"),
+    "security.md": partial(from_root, "SECURITY.md"),
 }
 
 
