@@ -55,7 +55,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 _CELL, _CODE = re.compile(r"<td.*?</td>", re.DOTALL), re.compile(r"(?<=<code>)[^<]+(?=</code>)")
-_SEAM = re.compile(r"(?<=[\w)][._/=,-])(?=\w)")
+_SEAM = re.compile(r"(?<=[a-zA-Z0-9)][._/=,-])(?=\w)")
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
