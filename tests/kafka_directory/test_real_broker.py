@@ -82,6 +82,12 @@ def keyed(folder: Path) -> Topic:
     return topic
 
 
+def test_adoption_finds_the_settings_that_the_broker_was_given(broker: Broker, tmp_path: Path) -> None:
+    report = distlog.adopt(broker.data, str(tmp_path / "topics"), topics=["orders", "keyed"], dry_run=True)
+    found = {row["topic"]: row["settings"] for row in report.to_dict()["topics"]}
+    assert found == {"orders": FOREVER, "keyed": COMPACTED}
+
+
 def test_a_broker_serves_what_was_exported_and_cleans_it_as_compaction_does(broker: Broker, tmp_path: Path) -> None:
     plain, timed, compacted = orders(tmp_path), appended(tmp_path), keyed(tmp_path)
     adopted = {
