@@ -12,6 +12,7 @@ A topic is a folder; all names below are relative to it:
     <topic>-<partition>/<offset:020d>.snapshot                  the same where the log begins, or a broker ended it
     <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
     _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
+    _pending/<stem>.json                                        an append that waits for another writer's commit
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of appends in place
     <topic>-<partition>/.lock.page .flush.page                  copies of the locks' pages, for users that only read
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
@@ -34,6 +35,7 @@ COMMITS_DIR = "_commits"
 MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 GROUPS_DIR = "_groups"
 BUNDLES_DIR = "_bundles"
+PENDING_DIR = "_pending"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
 #: An empty file, which stays as long as the commits do.
 REMOVED_FILES_LOCK = f"{COMMITS_DIR}/.removed-files"
@@ -71,6 +73,8 @@ _SEGMENT_FILE = re.compile(
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
 )
 _BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN}){re.escape(BUNDLE_SUFFIX)}")
+
+_PENDING = re.compile(rf"{PENDING_DIR}/(?P<stem>{NEW_STEM_PATTERN})\.json")
 
 
 def check_topic_name(name: str) -> str:
@@ -137,6 +141,17 @@ def bundle_file(stem: str) -> str:
 def parse_bundle_file(name: str) -> str | None:
     """The stem of a bundle, from its relative name; None for any other file."""
     match = _BUNDLE.fullmatch(name)
+    return match["stem"] if match else None
+
+
+def pending_file(stem: str) -> str:
+    """The relative name of an append that waits for a commit; `stem` is that of its first segment."""
+    return f"{PENDING_DIR}/{check_stem(stem)}.json"
+
+
+def parse_pending_file(name: str) -> str | None:
+    """The stem in the relative name of an append that waits; None for any other file."""
+    match = _PENDING.fullmatch(name)
     return match["stem"] if match else None
 
 

@@ -16,7 +16,8 @@ from simulation.world import World
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, SetLogStartOffset
-from distlog.core.commits.commit_log import LONGEST_TURN_S, PAUSE_S, CommitLog, CommitRetries
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import LONGEST_TURN_S, PAUSE_S, CommitRetries
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage
@@ -143,6 +144,7 @@ class Waits:
         assert commit is not None
         self.now += after_s
         self._race.lost_to(dataclasses.replace(commit, waited_ms=int(waited_s * 1000)))
+        self._race.wait()
         return self.pauses[-1]
 
 

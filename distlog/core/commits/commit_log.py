@@ -46,6 +46,7 @@ from distlog.core.commits.actions import (
     each,
 )
 from distlog.core.commits.commit_json import UNNAMED, Commit, CommitWriter, Origin, in_tables, uses_columns
+from distlog.core.commits.commit_race import CROWDED_S, LOSSES_ALONE, POLL_S, CommitRetries, GroupCommit
 from distlog.core.commits.segment_info import BY_COMMIT
 from distlog.core.commits.segment_table import appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -86,79 +87,6 @@ def _timed(action: Action, time_ms: int) -> Action:
     if isinstance(action, Add) and action.segment.append_time_ms == BY_COMMIT:
         return dataclasses.replace(action, segment=action.segment.appended_at(time_ms))
     return action
-
-
-# ---
-# The race of writers for the next version: how long a writer waits after it lost.
-#
-# The winner's commit says how long it had tried. A writer that has tried for less than usual waits; one that has
-# tried for longer does not. So many writers roughly take turns without talking to each other. With few writers none
-# tries for long, so none waits.
-
-
-MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
-# Longest usual pause, in seconds. It is short and does not grow, or else the latest writer would win. Maintenance
-# waits longer, so that appends win.
-PAUSE_S = 0.05
-MAINTENANCE_PAUSE_S = 1.0
-# The part of the usual time to try after which one's own turn comes. Were it all, no process would try at some times.
-TURN = 0.6
-#: The longest wait for a turn, whatever commits say.
-LONGEST_TURN_S = 5.0
-# If others try for no longer than this, in seconds, writers do not take turns: it would cost more than it gives.
-_SHORT_S = 0.5
-_PROBES = 4
-
-
-class CommitRetries:
-    """The tries of one commit, for `timeout_s` seconds from now; `clock` and `sleep` are in seconds."""
-
-    def __init__(
-        self,
-        operation: str,
-        timeout_s: float,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        random: Random,
-    ) -> None:
-        self._is_maintenance = operation in MAINTENANCE
-        self._clock, self._sleep, self._random = clock, sleep, random
-        self._start = clock()
-        self._end = self._start + timeout_s
-        self._losses, self._winners_s = 0, 0.0
-
-    def left_s(self) -> float:
-        """The time left for tries, in seconds."""
-        return self._end - self._clock()
-
-    def waited_ms(self) -> int:
-        """The time for which this writer has tried, in ms; 0 until another writer was first."""
-        return int((self._clock() - self._start) * 1000) if self._losses else 0
-
-    def probes(self) -> int:
-        """The number of versions to read at once: with many writers, several commits follow the winner's."""
-        return 1 if self._losses < 2 else _PROBES
-
-    def lost_to(self, winner: Commit) -> None:
-        """Wait before the next try; raises CommitConflictError when no time is left for one."""
-        now = self._clock()
-        if now >= self._end:
-            raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
-        self._losses += 1
-        self._winners_s += winner.waited_ms / 1000
-        self._sleep(min(self._pause_s(now - self._start), self._end - now))
-
-    def _pause_s(self, waited_s: float) -> float:
-        if self._is_maintenance:
-            return self._random.uniform(0, MAINTENANCE_PAUSE_S)
-        usual_s = self._winners_s / self._losses
-        if usual_s <= _SHORT_S:
-            return self._random.uniform(0, PAUSE_S)
-        turn_s = min(TURN * usual_s, LONGEST_TURN_S)
-        if waited_s < turn_s:
-            return self._random.uniform(0.5, 1) * (turn_s - waited_s)
-        return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
 
 
 # ---
@@ -477,6 +405,7 @@ class CommitLog:
         self._monotonic = monotonic
         self._checkpoint_commits = checkpoint_commits
         self._commit_limit = commit_limit
+        self._crowded_until = 0.0
 
     @property
     def defaults(self) -> Mapping[str, object]:
@@ -588,6 +517,7 @@ class CommitLog:
         read_version: int | None = None,
         origin: Origin = UNNAMED,
         timeout_s: float = TIMEOUT_S,
+        group: GroupCommit | None = None,
     ) -> tuple[Commit | None, Snapshot]:
         """Commit the actions that `plan` makes from `snapshot`; return the commit and the new snapshot.
 
@@ -603,15 +533,25 @@ class CommitLog:
         """
         race = self._race(operation, timeout_s)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
-        while True:
+        group = group or GroupCommit(self._storage, None, snapshot)
+        if group.can_wait and self._monotonic() < self._crowded_until:
+            head = self._wait_in_line(group, head, race)
+        while group.found is None:
             head = self._there_still(head)
+            group.goes_on_at(head)
             self._check_goes_on(head, snapshot)
             check_writable(head, read_version)
             actions = plan(head)
             if actions is None:
                 self._sync()
                 return None, head
-            attempt = attempts.make(head, head.topic_id, actions, race.waited_ms())
+            actions = [*actions, *group.others(head, actions)]
+            try:
+                attempt = attempts.make(head, head.topic_id, actions, race.waited_ms())
+            except CommitConflictError:
+                if not group.go_alone():
+                    raise
+                continue
             attempts.write_manifest()
             put_time = PutTime()
             winner = self._put(attempt, race.left_s(), put_time)
@@ -619,15 +559,47 @@ class CommitLog:
                 newer = self._newer_head(head, attempt, put_time)
                 if newer is None:
                     self._write_checkpoint_if_due(head, attempt.after)
+                    self._leave_line(group)
                     return attempt.commit, attempt.after
                 head = newer
                 continue
             commit = self._files.decode(head.version + 1, winner)
             race.lost_to(commit)
-            try:
-                head = self._loader.follow(apply(head, commit), group=race.probes(), base=head)
-            except BehindFloorError:
-                head = self._anew(head)
+            waits = group.can_wait and (group.is_in_line or race.losses >= LOSSES_ALONE)
+            if not waits:
+                race.wait()
+            group.saw(commit)
+            head = self._followed(apply(head, commit), head, group, race.probes())
+            if waits:
+                head = self._wait_in_line(group, head, race)
+        self._leave_line(group)
+        return group.found, snapshot if is_gone(head, snapshot) else head
+
+    def _wait_in_line(self, group: GroupCommit, head: Snapshot, race: CommitRetries) -> Snapshot:
+        """Wait until the append was committed by another writer, or it is this one's turn; returns the head then."""
+        group.join_line()
+        if not (group.is_left and group.is_in_line):
+            race.wait()
+        while not group.is_first(self._monotonic()):
+            self._sleep(self._random.uniform(0.5, 1.5) * POLL_S)
+            race.check_time()
+            head = self._followed(head, head, group)
+        return head
+
+    def _followed(self, snapshot: Snapshot, base: Snapshot, group: GroupCommit, probes: int = 1) -> Snapshot:
+        """`snapshot`, made of `base`, with all later commits, which `group` sees; or the newest head."""
+        try:
+            return self._loader.follow(snapshot, group=probes, base=base, saw=group.saw)
+        except BehindFloorError:
+            return self._anew(base)
+
+    def _leave_line(self, group: GroupCommit) -> None:
+        """Delete from the line what is committed, and note whether there was one."""
+        self._crowded_until = self._monotonic() + CROWDED_S if group.is_together else 0.0
+        try:
+            group.clear()
+        except StorageError as error:
+            _log.warning("cannot delete appends that are committed; vacuum will: %s", error)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """The last `limit` commits, or all that are kept, newest first; raises as `load` does."""

@@ -204,15 +204,25 @@ class SnapshotLoader:
             raise OffsetOutOfRangeError("the topic did not exist at that time", timestamp_ms=timestamp_ms)
         return self.load(versions[later - 1])
 
-    def follow(self, snapshot: Snapshot, *, group: int = 1, base: Snapshot | None = None) -> Snapshot:
+    def follow(
+        self,
+        snapshot: Snapshot,
+        *,
+        group: int = 1,
+        base: Snapshot | None = None,
+        saw: Callable[[Commit], None] = lambda _: None,
+    ) -> Snapshot:
         """`snapshot` with all later commits applied; it begins with `group` requests at once.
 
-        `base` is the state from which `snapshot` was made, if it was. Raises BehindFloorError.
+        `base` is the state from which `snapshot` was made, if it was. `saw` gets each commit. Raises
+        BehindFloorError.
         """
         head, asked, base = snapshot, AskedAt(), base or snapshot
         try:
             for commits in self._files.follow(snapshot.version + 1, group=group, asked=asked):
                 head = fold(head, commits)
+                for commit in commits:
+                    saw(commit)
         except CorruptMetadataError:
             # a slow writer may have put its commit in the place of one that was deleted
             if base.is_fresh_at(self._storage.replied_ms()):

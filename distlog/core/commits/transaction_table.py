@@ -231,6 +231,13 @@ class TransactionTable:
         last = next((number for number in itertools.chain(recent, stored) if isinstance(number, int)), None)
         return max((number for number in (ordered, last) if number is not None), default=None)
 
+    def has(self, app_id: str, batch_id: int | str, *, in_order: bool = False) -> bool:
+        """True if the batch was committed, as far as is known, or `in_order` a later one."""
+        if in_order and isinstance(batch_id, int):
+            newest = self.newest(app_id)
+            return newest is not None and batch_id <= newest
+        return self.get(app_id, batch_id) is not None or self.is_forgotten(app_id, batch_id)
+
     def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:
         """True if the application commits in order, and has come so far that this batch is not known any more."""
         return isinstance(batch_id, int) and self._ordered.forgets(app_id, batch_id)

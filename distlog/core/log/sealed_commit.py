@@ -13,6 +13,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_log import CurrentSnapshot, Plan
+from distlog.core.commits.commit_race import GroupCommit
 from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
@@ -73,6 +74,7 @@ def sealed_commit(
     origin: Origin = UNNAMED,
     calls: FileCalls = os,
     timeout_s: float = TIMEOUT_S,
+    group: GroupCommit | None = None,
 ) -> tuple[Commit | None, Snapshot]:
     """Like `CommitLog.commit`, and seals the active segments of the `needed` partitions in the same commit.
 
@@ -87,8 +89,9 @@ def sealed_commit(
                 if locked:
                     return _commit(handle, snapshots, locked, operation, plan, needed, read_version, origin)
             # with no lock held, since this may take longer than others wait for one
+            sealing = _Sealing({}, needed, plan)
             return handle.log.commit(
-                snapshots.snapshot, operation, _Sealing({}, needed, plan), read_version=read_version, origin=origin
+                snapshots.snapshot, operation, sealing, read_version=read_version, origin=origin, group=group
             )
         except _FoundActiveError as found:
             snapshot = found.snapshot

@@ -312,6 +312,12 @@ LONGEST_PUT_MS = 3_600_000
 FILES_AT_ONCE = 10_000
 
 
+def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
+    """The appends that wait for a commit, and were begun below the `floor`: no commit takes them any more."""
+    found = ((file, paths.parse_pending_file(file.name)) for file in files)
+    return [file for file, stem in found if stem is not None and (paths.stem_read_version(stem) or 0) < floor]
+
+
 def left_over_files(files: Iterable[FileInfo], before_ms: int) -> list[FileInfo]:
     """The files that dead processes left of a put or a probe, last written before `before_ms`.
 
@@ -496,6 +502,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         *obsolete_producers(files, head, referenced, floor, partial(log.load, include_dropped=True)),
         *unreferenced_manifests(storage, folder.others, floor, head.version, log_floor),
         *left_over_files([*files, *of_topic], left_before_ms),
+        *dead_appends(files, floor),
         *(file for file in folder.others if (checkpoint.former_version_of(file.name) or floor) < floor),
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, referenced.pinned, log_floor)
@@ -527,10 +534,10 @@ def head_at(commits: CommitsFolder, time_ms: int, now_ms: int) -> int | None:
 
 
 def _segment_folders(storage: Storage, topic: str) -> list[str]:
-    """The folders of partitions and of bundles. Raises StorageError for a link among them, or in one."""
+    """The folders of partitions, of bundles and of appends that wait; StorageError for a link among or in them."""
 
     def is_of_topic(name: str) -> bool:
-        return name.startswith(f"{topic}-") or name == paths.BUNDLES_DIR
+        return name.startswith(f"{topic}-") or name in (paths.BUNDLES_DIR, paths.PENDING_DIR)
 
     if any(map(is_of_topic, storage.links())):
         storage.refuse_links()

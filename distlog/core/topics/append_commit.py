@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -16,6 +17,7 @@ from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_json import TABLE_ROWS, UNNAMED, Origin
 from distlog.core.commits.commit_log import CurrentSnapshot
+from distlog.core.commits.commit_race import GroupCommit, pending_append
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
@@ -149,6 +151,10 @@ def commit_append(
     segments = segments if settle is not None else _as_table(segments)
     partitions = _partitions_of(segments)
     placed: Sequence[SegmentInfo] = []
+    group = None
+    if check is None and settle is None and origin is UNNAMED:
+        batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
+        group = _group(handle, snapshot, segments, batch, written_by)
 
     def before(current: Snapshot) -> AppendResult | None:
         return replayed(current, app_id, batch_id, in_order=in_order)
@@ -170,13 +176,31 @@ def commit_append(
             actions.append(SetTransaction(app_id, batch_id, offsets_of(placed), in_order))
         return actions or None
 
-    commit, snapshot = sealed_commit(
-        handle, snapshot, "append", plan, needed, read_version=read_version, origin=origin
-    )
+    with group.outcome() if group is not None else nullcontext():
+        commit, snapshot = sealed_commit(
+            handle, snapshot, "append", plan, needed, read_version=read_version, origin=origin, group=group
+        )
     if commit is None:
         return before(snapshot) or AppendResult(None), snapshot
+    if group is not None and group.found is not None:
+        placed = group.found_segments()
     expired = records_beyond(placed, snapshot.config, commit.timestamp_ms)
     return AppendResult(commit.version, offsets_of(placed), expired=expired, early_ms=early_of(placed)), snapshot
+
+
+def _group(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    segments: Sequence[SegmentInfo],
+    batch: SetTransaction | None,
+    written_by: TopicConfig | None,
+) -> GroupCommit | None:
+    """What lets other writers commit this append; None on a disk, where a commit is quick, and if it is large."""
+    if handle.storage.is_local or isinstance(segments, SegmentTable):
+        return None
+    is_keyed = written_by is None or "compact" in written_by.cleanup_policy
+    append = pending_append(snapshot, segments, batch, is_keyed=is_keyed)
+    return None if append is None else GroupCommit(handle.storage, append, snapshot)
 
 
 def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
@@ -224,20 +248,10 @@ def replayed(
     its newest was committed too, if it had rows; the result has no version and no offsets if it is forgotten. Such a
     batch is a replay without `in_order` too.
     """
-    if app_id is None or batch_id is None:
-        return None
-    is_numbered = in_order and isinstance(batch_id, int)
-    if is_numbered and _is_next(snapshot.transactions.newest(app_id), batch_id):
+    if app_id is None or batch_id is None or not snapshot.transactions.has(app_id, batch_id, in_order=in_order):
         return None
     earlier = snapshot.transaction(app_id, batch_id)
-    if earlier is None:
-        is_before = is_numbered or snapshot.transactions.is_forgotten(app_id, batch_id)
-        return AppendResult(None, replayed=True) if is_before else None
-    return AppendResult(earlier.version, earlier.offsets, replayed=True)
-
-
-def _is_next(newest: int | None, batch_id: BatchId) -> bool:
-    return newest is None or (isinstance(batch_id, int) and newest < batch_id)
+    return AppendResult(earlier.version, earlier.offsets, True) if earlier else AppendResult(None, replayed=True)
 
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:

@@ -1,0 +1,374 @@
+"""The race of writers for the next version: how long a loser waits, and how losers commit together."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+
+from distlog.core import paths
+from distlog.core.commits.actions import Action, Add, Drop, SetTransaction, each
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptMetadataError,
+    DistlogError,
+    StorageError,
+    TransactionTooOldError,
+    UnsupportedVersionError,
+)
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
+
+# ---
+# The race of writers for the next version: how long a writer waits after it lost.
+#
+# The winner's commit says how long it had tried. A writer that has tried for less than usual waits; one that has
+# tried for longer does not. So many writers roughly take turns without talking to each other. With few writers none
+# tries for long, so none waits.
+
+
+MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
+# Longest usual pause, in seconds. It is short and does not grow, or else the latest writer would win. Maintenance
+# waits longer, so that appends win.
+PAUSE_S = 0.05
+MAINTENANCE_PAUSE_S = 1.0
+# The part of the usual time to try after which one's own turn comes. Were it all, no process would try at some times.
+TURN = 0.6
+#: The longest wait for a turn, whatever commits say.
+LONGEST_TURN_S = 5.0
+# If others try for no longer than this, in seconds, writers do not take turns: it would cost more than it gives.
+_SHORT_S = 0.5
+_PROBES = 4
+
+
+class CommitRetries:
+    """The tries of one commit, for `timeout_s` seconds from now; `clock` and `sleep` are in seconds."""
+
+    def __init__(
+        self,
+        operation: str,
+        timeout_s: float,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        random: Random,
+    ) -> None:
+        self._is_maintenance = operation in MAINTENANCE
+        self._clock, self._sleep, self._random = clock, sleep, random
+        self._start = clock()
+        self._end = self._start + timeout_s
+        self._losses, self._winners_s = 0, 0.0
+
+    @property
+    def losses(self) -> int:
+        """How many races were lost."""
+        return self._losses
+
+    def left_s(self) -> float:
+        """The time left for tries, in seconds."""
+        return self._end - self._clock()
+
+    def waited_ms(self) -> int:
+        """The time for which this writer has tried, in ms; 0 until another writer was first."""
+        return int((self._clock() - self._start) * 1000) if self._losses else 0
+
+    def probes(self) -> int:
+        """The number of versions to read at once: with many writers, several commits follow the winner's."""
+        return 1 if self._losses < 2 else _PROBES
+
+    def lost_to(self, winner: Commit) -> None:
+        """Note a lost race; raises CommitConflictError when no time is left for another try."""
+        self.check_time()
+        self._losses += 1
+        self._winners_s += winner.waited_ms / 1000
+
+    def check_time(self) -> None:
+        """Raise CommitConflictError when no time is left."""
+        if self._clock() >= self._end:
+            raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
+
+    def wait(self) -> None:
+        """Wait before the next try, after a lost race."""
+        now = self._clock()
+        self._sleep(max(0.0, min(self._pause_s(now - self._start), self._end - now)))
+
+    def _pause_s(self, waited_s: float) -> float:
+        if self._is_maintenance:
+            return self._random.uniform(0, MAINTENANCE_PAUSE_S)
+        usual_s = self._winners_s / self._losses
+        if usual_s <= _SHORT_S:
+            return self._random.uniform(0, PAUSE_S)
+        turn_s = min(TURN * usual_s, LONGEST_TURN_S)
+        if waited_s < turn_s:
+            return self._random.uniform(0.5, 1) * (turn_s - waited_s)
+        return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
+
+
+# ---
+# Group commit: on an object store, appends that lost a race wait for one of them, which commits them all.
+#
+# Only one commit is put at a time, whatever the number of writers. So a writer that lost leaves its append as a file
+# in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose file
+# comes first takes along what waits. The others look for the next commit, and find themselves in it. If it does not
+# come, the next one in line goes ahead, and so on: nobody is waited for who may be dead.
+#
+# An append is committed once, since commits are a chain. Whoever puts version V has read all commits before it, back
+# to the one that the files of each append were begun at: the stem says which that is. An append that is in one of
+# these is not taken again. Its own writer has read them too, when it puts V. What is older than one has followed
+# the log is left to others.
+#
+# An append that was left may be committed at any time, also if its writer is dead: until vacuum raises the gc floor
+# above its files, as of any commit. So an error after that is an unknown outcome, unless the topic was dropped or the
+# files are too old.
+
+
+#: After so many lost races an append joins the line.
+LOSSES_ALONE = 2
+#: A waiting append looks for the next commit so often, in seconds.
+POLL_S = 0.15
+#: So long each append in line waits for those before it, in seconds.
+PATIENCE_S = 1.0
+#: After a commit of several appends, one's next append joins the line at once, so long, in seconds.
+CROWDED_S = 10.0
+#: The most appends that one commit takes along, and the bytes of one.
+MOST_TOGETHER, MOST_LISTED, LARGEST_PENDING = 200, 1000, 64 << 10
+#: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
+PENDING, PENDING_KEYED = "append", "append-keyed"
+
+_log = logging.getLogger(__name__)
+
+
+def pending_append(
+    snapshot: Snapshot, segments: Sequence[SegmentInfo], batch: SetTransaction | None, *, is_keyed: bool
+) -> Commit | None:
+    """An append of these segments that may wait for others; None if it cannot.
+
+    `batch` is of the application that appends, if it names any. `is_keyed` says that all records have keys.
+    """
+    if not segments or paths.stem_read_version(segments[0].stem) is None:
+        return None
+    if not all(map(_is_plain, segments)):
+        return None
+    return Commit(
+        version=0,
+        id=str(uuid.uuid4()),
+        prev=None,
+        topic_id=snapshot.topic_id,
+        timestamp_ms=0,
+        operation=PENDING_KEYED if is_keyed else PENDING,
+        writer="distlog",
+        actions=(*map(Add, segments), *([batch] if batch else [])),
+    )
+
+
+class GroupCommit:
+    """One append to the topic in `storage` that other writers may commit, and that may take along theirs.
+
+    `base` is the snapshot with which it begins; every later commit must be shown to `saw`. Without an `append` it is
+    of a commit that waits for nobody.
+    """
+
+    def __init__(self, storage: Storage, append: Commit | None, base: Snapshot) -> None:
+        self._storage, self._append = storage, append
+        self._stem = _first_stem(append) if append else ""
+        self._begin(base)
+        self._listed = list[str]()
+        self._goes_at: float | None = None
+        self._others = dict[str, Commit | None]()
+        self._taken = list[str]()
+        self._goes_alone = False
+        #: True once the append may be where others find it.
+        self.is_left = False
+        #: True once this writer takes along what waits.
+        self.is_in_line = False
+        #: The commit of another writer that has the append.
+        self.found: Commit | None = None
+
+    def _begin(self, base: Snapshot) -> None:
+        self._base = self._version = base.version
+        self._seen, self._is_over = set[str](), False
+
+    @property
+    def can_wait(self) -> bool:
+        """True if the append may wait for the commit of another."""
+        return self._append is not None and not self._goes_alone
+
+    @property
+    def is_together(self) -> bool:
+        """True if the commit is of several appends."""
+        return bool(self._taken) or self.found is not None
+
+    def saw(self, commit: Commit) -> None:
+        """Note the next commit of the log."""
+        self._version, self._goes_at = commit.version, None
+        if self._append is None:
+            return
+        stems = {action.segment.stem for action in each(commit.actions) if isinstance(action, Add)}
+        self._seen |= stems
+        if self._stem in stems:
+            self.found = commit
+        self._is_over = self._is_over or any(isinstance(action, Drop) for action in commit.actions)
+
+    def goes_on_at(self, head: Snapshot) -> None:
+        """Begin anew at `head`, if it was loaded without the commits before it, which may have the append."""
+        if head.version == self._version:
+            return
+        if self.is_left:
+            raise CorruptMetadataError("commits were deleted that may have the append", version=head.version)
+        self._begin(head)
+
+    def join_line(self) -> None:
+        """Let others commit the append, if it is small enough for that, and look who comes before it."""
+        if self.is_in_line or self._append is None or self._goes_alone:
+            return
+        data = self._append.encode()
+        try:
+            if len(data) <= LARGEST_PENDING:
+                self.is_left = True
+                self._storage.put(paths.pending_file(self._stem), data)
+            self._listed, self.is_in_line = self._list(), True
+        except StorageError as error:
+            # as where a policy lets no one list: then it is committed as if there was no line
+            _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
+            self._goes_alone = True
+
+    def is_first(self, now_s: float) -> bool:
+        """True if this writer need not wait in line: it is its turn, or it was found; `now_s` is in seconds."""
+        if self._goes_at is None:
+            ahead = sum(stem < self._stem for stem in self._listed if stem not in self._seen)
+            self._goes_at = now_s + ahead * PATIENCE_S
+        return self.found is not None or not self.is_left or self._goes_alone or now_s >= self._goes_at
+
+    def others(self, head: Snapshot, actions: Sequence[Action]) -> list[Action]:
+        """The actions of the appends that wait, behind this one's own `actions`, which add to `head`."""
+        self._taken = []
+        if (
+            not self.is_in_line
+            or self._goes_alone
+            or not all(isinstance(own, Add | SetTransaction) for own in actions)
+        ):
+            return []
+        own = [action.segment for action in actions if isinstance(action, Add)]
+        self._listed = self._list()
+        ends = {segment.partition: segment.next_offset for segment in own}
+        stems = {*self._seen, *(segment.stem for segment in own)}
+        applications = {action.app_id for action in actions if isinstance(action, SetTransaction)}
+        added, batches = list[Action](), list[Action]()
+        for stem, append in self._waiting():
+            if not self._may_take(head, append, stems, applications):
+                continue
+            offsets = dict[int, tuple[int, int]]()
+            for action in append.actions:
+                if isinstance(action, Add):
+                    number = action.segment.partition
+                    end = ends.get(number, head.partitions[number].log_end_offset)
+                    segment = action.segment.at(end)
+                    ends[number] = segment.next_offset
+                    offsets[number] = (offsets.get(number, (end, 0))[0], segment.next_offset)
+                    stems.add(segment.stem)
+                    added.append(Add(segment))
+                elif isinstance(action, SetTransaction):
+                    applications.add(action.app_id)
+                    batches.append(dataclasses.replace(action, offsets=offsets))
+            self._taken.append(stem)
+        return [*added, *batches]
+
+    def go_alone(self) -> bool:
+        """Take along nothing from now on, since a commit with the others is refused; False if it had none."""
+        had_others, self._goes_alone = bool(self._taken), True
+        return had_others
+
+    def clear(self) -> None:
+        """Delete the files of what this writer has committed, and of what it knows to be committed."""
+        if self.found is not None:
+            return
+        stems = [*self._taken, *(stem for stem in self._listed if stem in self._seen)]
+        if self.is_left:
+            stems.append(self._stem)
+        if stems:
+            self._storage.delete([paths.pending_file(stem) for stem in stems])
+
+    def found_segments(self) -> list[SegmentInfo]:
+        """The segments of the append, as the commit that was found adds them."""
+        own = self._append.actions if self._append else ()
+        stems = {action.segment.stem for action in own if isinstance(action, Add)}
+        actions = each(self.found.actions) if self.found else ()
+        return [action.segment for action in actions if isinstance(action, Add) and action.segment.stem in stems]
+
+    def _list(self) -> list[str]:
+        """The other appends that wait, in line."""
+        files = itertools.islice(self._storage.list_after(paths.PENDING_DIR), MOST_LISTED)
+        stems = (paths.parse_pending_file(file.name) for file in files)
+        return sorted(stem for stem in stems if stem is not None and stem != self._stem)
+
+    def _waiting(self) -> Iterator[tuple[str, Commit]]:
+        names = [stem for stem in self._listed if stem not in self._seen][:MOST_TOGETHER]
+        unread = [stem for stem in names if stem not in self._others]
+        self._others.update(zip(unread, in_parallel(self._read, unread), strict=True))
+        for stem in names:
+            append = self._others[stem]
+            if append is not None:
+                yield stem, append
+
+    def _read(self, stem: str) -> Commit | None:
+        """The append that waits under this name; None if there is none that this library can commit."""
+        file = paths.pending_file(stem)
+        try:
+            append = Commit.decode(self._storage.read(file, 0, LARGEST_PENDING + 1), file)
+        except (FileNotFoundError, CorruptMetadataError, UnsupportedVersionError):
+            return None
+        return append if _first_stem(append) == stem else None
+
+    def _may_take(self, head: Snapshot, append: Commit, stems: set[str], applications: set[str]) -> bool:
+        """True if the append is of this topic, is in no commit, and may be committed by any writer behind `head`."""
+        if append.topic_id != head.topic_id or append.operation not in (PENDING, PENDING_KEYED):
+            return False
+        if "compact" in head.config.cleanup_policy and append.operation != PENDING_KEYED:
+            return False
+        *adds, last = append.actions
+        if not isinstance(last, SetTransaction):
+            adds.append(last)
+        elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):
+            return False
+        oldest, parts = max(self._base, head.gc_floor), set[tuple[int, str]]()
+        for add in adds:
+            if not isinstance(add, Add) or not _is_plain(add.segment) or add.segment.stem in stems:
+                return False
+            begun = paths.stem_read_version(add.segment.stem)
+            if begun is None or begun < oldest or add.segment.partition >= len(head.partitions):
+                return False
+            parts.add((add.segment.partition, add.segment.stem))
+        return len(parts) == len(adds)
+
+    @contextmanager
+    def outcome(self) -> Iterator[None]:
+        """Turn errors into CommitStateUnknownError if others may have committed the append, or may do so yet."""
+        try:
+            yield
+        except (TransactionTooOldError, CommitStateUnknownError):
+            raise
+        except DistlogError as error:
+            if not self.is_left or self._is_over:
+                raise
+            raise CommitStateUnknownError(
+                "other writers may commit the append, which was left for them: look whether its records are there",
+                file=paths.pending_file(self._stem),
+            ) from error
+
+
+def _is_plain(segment: SegmentInfo) -> bool:
+    """True if nothing in the segment depends on the commit before it."""
+    return segment.append_time_ms == -1 and not segment.has_producers and not segment.has_transactions
+
+
+def _first_stem(append: Commit) -> str:
+    first = append.actions[0] if append.actions else None
+    return first.segment.stem if isinstance(first, Add) else ""

@@ -1,0 +1,368 @@
+"""Appends to an object store that wait for each other: one writer commits them all, each of them once."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from conftest import Address
+from simulation.object_store import ObjectStore, connected
+from simulation.world import World
+from topics import contents, topic_on, values
+
+import distlog
+from distlog.core import paths
+from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.commit_race import LARGEST_PENDING, PATIENCE_S, GroupCommit, pending_append
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptMetadataError,
+    StorageDeniedError,
+    StorageError,
+    TransactionTooOldError,
+)
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+BATCH = SetTransaction("app", 1, {})
+
+
+@pytest.fixture
+def topic(memory_url: Address) -> Topic:
+    return topic_on(Storage(*memory_url), 2)
+
+
+def written(topic: Topic, *numbers: int, partition: int = 0) -> Sequence[SegmentInfo]:
+    """The segments of an append that is not committed."""
+    appender = topic.appender()
+    appender.append(values(numbers, partition=partition))
+    return list(appender.close())
+
+
+def append_of(
+    topic: Topic, *numbers: int, batch: SetTransaction | None = None, is_keyed: bool = False, partition: int = 0
+) -> Commit:
+    append = pending_append(topic.snapshot, written(topic, *numbers, partition=partition), batch, is_keyed=is_keyed)
+    assert append is not None
+    return append
+
+
+def stem_of(append: Commit) -> str:
+    first = append.actions[0]
+    assert isinstance(first, Add)
+    return first.segment.stem
+
+
+def leave(topic: Topic, append: Commit, name: str | None = None) -> None:
+    """Let the append wait, as its writer does."""
+    topic.storage.put(paths.pending_file(name or stem_of(append)), append.encode())
+
+
+def group_of(topic: Topic, append: Commit | None = None) -> GroupCommit:
+    """The group of an append that waits in line."""
+    group = GroupCommit(topic.storage, append or append_of(topic, 1), topic.snapshot)
+    group.join_line()
+    return group
+
+
+def waiting(topic: Topic) -> list[str]:
+    return [file.name for file in topic.storage.list(paths.PENDING_DIR)]
+
+
+# --- an append that another writer commits
+
+
+def committed(topic: Topic, group: GroupCommit, append: Commit) -> Commit:
+    """The commit of the append, which takes along what waits."""
+    adds = [action.segment for action in append.actions if isinstance(action, Add)]
+
+    def plan(head: Snapshot) -> list[Action]:
+        return [Add(segment.at(head.partitions[segment.partition].log_end_offset)) for segment in adds]
+
+    commit, _ = topic.handle.log.commit(topic.snapshot, "append", plan, group=group)
+    assert commit is not None
+    return commit
+
+
+def test_the_appends_that_wait_are_in_one_commit_each_behind_the_other(topic: Topic) -> None:
+    for numbers, partition in (((2, 3), 0), ((4,), 1), ((5,), 0)):
+        leave(topic, append_of(topic, *numbers, batch=None, partition=partition))
+    own = append_of(topic, 1)
+    commit = committed(topic, group_of(topic, own), own)
+    found = contents(topic.refresh())
+    assert topic.version == commit.version == 1
+    assert found[1] == [b"v4"]
+    assert found[0][0] == b"v1"
+    assert sorted(filter(None, found[0])) == [b"v1", b"v2", b"v3", b"v5"]
+    assert waiting(topic) == []
+
+
+def test_a_writer_finds_its_append_in_the_commit_of_another(topic: Topic, memory_url: Address) -> None:
+    batch = dataclasses.replace(BATCH, in_order=True)
+    mine = append_of(topic, 7, 8, batch=batch)
+    group = group_of(topic, mine)
+    other = topic_on(Storage(*memory_url))
+    own = append_of(other, 1)
+    commit = committed(other, group_of(other, own), own)
+    group.saw(commit)
+    assert group.found == commit
+    assert group.is_first(0)
+    assert [(each.base_offset, each.next_offset) for each in group.found_segments()] == [(1, 3)]
+    info = other.refresh().snapshot.transaction("app", 1)
+    assert info is not None
+    assert (info.version, info.offsets, info.in_order) == (1, {0: (1, 3)}, True)
+
+
+def test_an_append_whose_writer_died_is_committed_once(topic: Topic) -> None:
+    left = append_of(topic, 9)
+    leave(topic, left)
+    for number in (1, 2):
+        own = append_of(topic, number)
+        committed(topic, group_of(topic, own), own)
+        # as if its leader had died before it deleted the file
+        leave(topic, left)
+        topic.refresh()
+    assert Counter(contents(topic)[0]) == {b"v1": 1, b"v2": 1, b"v9": 1}
+
+
+# --- what is not taken along
+
+
+def with_first(append: Commit, **changes: Any) -> Commit:
+    first, *more = append.actions
+    assert isinstance(first, Add)
+    return dataclasses.replace(append, actions=(Add(dataclasses.replace(first.segment, **changes)), *more))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda append: dataclasses.replace(append, topic_id=str(uuid.uuid4())), id="another topic"),
+        pytest.param(lambda append: dataclasses.replace(append, operation="compact"), id="no append"),
+        pytest.param(lambda append: with_first(append, partition=2), id="a partition that is not there"),
+        pytest.param(
+            lambda append: dataclasses.replace(append, actions=(*append.actions, SetLogStartOffset(0, 0))),
+            id="another action",
+        ),
+        pytest.param(
+            lambda append: dataclasses.replace(append, actions=(*append.actions, BATCH)), id="a batch that is there"
+        ),
+        pytest.param(
+            lambda append: dataclasses.replace(append, actions=(*append.actions, SetTransaction("own", 2, {}))),
+            id="a batch of the writer's own application",
+        ),
+        pytest.param(
+            lambda append: dataclasses.replace(append, actions=append.actions * 2), id="a segment that is added twice"
+        ),
+        pytest.param(lambda append: with_first(append, append_time_ms=7), id="a time that only a commit gives"),
+    ],
+)
+def test_what_no_writer_would_commit_is_not_taken_along(topic: Topic, change: Callable[[Commit], Commit]) -> None:
+    topic.append(values([0], partition=0), app_id="app", batch_id=1)
+    topic.refresh()
+    leave(topic, change(append_of(topic, 5)))
+    leave(topic, append_of(topic, 6))
+    own = append_of(topic, 1)
+    group = group_of(topic, own)
+    actions = [*own.actions, SetTransaction("own", 1, {})]
+    taken = [action for action in group.others(topic.snapshot, actions) if isinstance(action, Add)]
+    assert len(taken) == 1
+    assert topic.append(values([2], partition=0)).offsets == {0: (1, 2)}
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"x" * (LARGEST_PENDING + 1)])
+def test_a_damaged_file_is_passed_over(topic: Topic, damage: bytes) -> None:
+    append = append_of(topic, 5)
+    leave(topic, append, name=stem_of(append_of(topic, 6)))
+    topic.storage.put(paths.pending_file(stem_of(append)), damage)
+    topic.storage.put(f"{paths.PENDING_DIR}/anything", damage)
+    own = append_of(topic, 1)
+    assert group_of(topic, own).others(topic.snapshot, own.actions) == []
+
+
+def test_a_compacted_topic_takes_only_appends_that_were_checked_for_keys(topic: Topic) -> None:
+    leave(topic, append_of(topic, 5))
+    leave(topic, append_of(topic, 6, is_keyed=True))
+    own = append_of(topic, 1)
+    group = group_of(topic, own)
+    assert len(group.others(topic.snapshot, own.actions)) == 2
+    compacted = dataclasses.replace(topic.snapshot, config=TopicConfig.parse({"cleanup.policy": "compact"}))
+    assert len(group.others(compacted, own.actions)) == 1
+
+
+def test_an_append_that_is_older_than_the_writer_knows_the_log_is_left_to_others(topic: Topic) -> None:
+    leave(topic, append_of(topic, 5))
+    topic.append(values([0]))
+    topic.refresh()
+    own = append_of(topic, 1)
+    assert group_of(topic, own).others(topic.snapshot, own.actions) == []
+
+
+def test_an_append_below_the_gc_floor_is_not_taken(topic: Topic) -> None:
+    leave(topic, append_of(topic, 5))
+    own = append_of(topic, 1)
+    group = group_of(topic, own)
+    raised = dataclasses.replace(topic.snapshot, gc_floor=1)
+    assert len(group.others(topic.snapshot, own.actions)) == 1
+    assert group.others(raised, own.actions) == []
+
+
+def test_one_application_has_one_batch_in_a_commit(topic: Topic) -> None:
+    leave(topic, append_of(topic, 5, batch=BATCH))
+    leave(topic, append_of(topic, 6, batch=BATCH))
+    own = append_of(topic, 1)
+    taken = group_of(topic, own).others(topic.snapshot, own.actions)
+    assert [type(action) for action in taken] == [Add, SetTransaction]
+
+
+def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Topic) -> None:
+    append = append_of(topic, 5)
+    part = append.actions[0].segment  # type: ignore[union-attr]
+    parts = [dataclasses.replace(part, partition=number, log_position=0) for number in (0, 1)]
+    # two parts of a bundle that overlap
+    leave(topic, dataclasses.replace(append, actions=tuple(map(Add, parts))))
+    leave(topic, append_of(topic, 6))
+    own = append_of(topic, 1)
+    committed(topic, group_of(topic, own), own)
+    assert contents(topic.refresh()) == {0: [b"v1"], 1: []}
+
+
+# --- the line
+
+
+def test_each_append_waits_for_those_before_it_and_not_for_the_dead(topic: Topic) -> None:
+    appends = sorted((append_of(topic, number) for number in range(3)), key=stem_of)
+    for append in appends[:2]:
+        leave(topic, append)
+    group = group_of(topic, appends[2])
+    assert not group.is_first(100)
+    assert not group.is_first(100 + 1.9 * PATIENCE_S)
+    assert group.is_first(100 + 2 * PATIENCE_S)
+
+
+def test_a_commit_begins_the_wait_anew_for_those_that_are_left_in_line(topic: Topic) -> None:
+    appends = sorted((append_of(topic, number) for number in range(3)), key=stem_of)
+    for append in appends[:2]:
+        leave(topic, append)
+    group = group_of(topic, appends[2])
+    assert not group.is_first(100)
+    group.saw(committed(topic, GroupCommit(topic.storage, None, topic.snapshot), appends[0]))
+    assert not group.is_first(105)
+    assert group.is_first(105 + PATIENCE_S)
+
+
+def test_a_large_append_goes_on_at_once_and_takes_others_along(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distlog.core.commits.commit_race.LARGEST_PENDING", 10)
+    group = group_of(topic)
+    assert not group.is_left
+    assert group.is_first(0)
+    assert group.is_in_line
+    assert waiting(topic) == []
+
+
+def test_where_nobody_may_list_the_append_goes_on_alone(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise StorageDeniedError("no")
+
+    monkeypatch.setattr(Storage, "list_after", denied)
+    group = group_of(topic)
+    assert group.is_first(0)
+    assert not group.can_wait
+    assert group.others(topic.snapshot, []) == []
+
+
+# --- what an error means
+
+
+def test_after_an_append_was_left_an_error_is_an_unknown_outcome(topic: Topic) -> None:
+    group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
+    with pytest.raises(StorageError), group.outcome():
+        raise StorageError("before it was left")
+    group.join_line()
+    with pytest.raises(CommitStateUnknownError, match="look whether its records are there"), group.outcome():
+        raise StorageError("after it was left")
+    with pytest.raises(TransactionTooOldError), group.outcome():
+        raise TransactionTooOldError("no later commit takes the files")
+    group.saw(dataclasses.replace(append_of(topic, 2), version=1, actions=(Drop(),)))
+    with pytest.raises(CommitConflictError, match="dropped"), group.outcome():
+        raise CommitConflictError("dropped")
+
+
+def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(topic: Topic) -> None:
+    group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
+    later = dataclasses.replace(topic.snapshot, version=7)
+    group.goes_on_at(later)
+    group.join_line()
+    group.goes_on_at(later)
+    with pytest.raises(CorruptMetadataError, match="may have the append"):
+        group.goes_on_at(dataclasses.replace(later, version=9))
+
+
+# --- vacuum
+
+
+def test_vacuum_deletes_what_no_commit_takes_any_more(topic: Topic) -> None:
+    topic.alter_config({"file.delete.delay.ms": 0})
+    leave(topic, append_of(topic, 5))
+    for number in range(3):
+        topic.append(values([number]))
+    young = append_of(topic.refresh(), 6)
+    leave(topic, young)
+    assert len(waiting(topic)) == 2
+    topic.vacuum()
+    assert waiting(topic) == [paths.pending_file(stem_of(young))]
+
+
+# --- many writers
+
+
+def test_many_writers_commit_together_and_none_loses_a_record() -> None:
+    """Thirty processes in simulated time, each with five appends that wait for the one before."""
+    writers, appends, offsets = 30, 5, list[tuple[int, int]]()
+    with World(3) as world:
+        world.switching = 0.0
+        store = ObjectStore(world)
+        with connected(store):
+            world.process("maker").start(lambda: distlog.create("s3://bucket/clicks", partitions=1))
+            world.run()
+            store.requests.clear()
+
+            def write(name: str) -> None:
+                topic = distlog.open("s3://bucket/clicks")
+                for number in range(appends):
+                    value = f"{name} {number}".encode()
+                    result = topic.append([{"value": value}], app_id=name, batch_id=number)
+                    offsets.append(result.offsets[0])
+
+            for number in range(writers):
+                world.process(f"writer {number}").start(lambda number=number: write(f"w{number}"))
+            world.run()
+            requests = sum(store.requests.values())
+            found = list[Any]()
+
+            def read() -> None:
+                topic = distlog.open("s3://bucket/clicks")
+                found.extend(topic.scan(columns=["value"]).to_table()["value"].to_pylist())
+                found.append(topic.version)
+
+            world.process("reader").start(read)
+            world.run()
+    assert world.errors == []
+    version = found.pop()
+    assert sorted(found) == sorted(
+        f"w{writer} {number}".encode() for writer in range(writers) for number in range(appends)
+    )
+    assert sorted(offsets) == [(offset, offset + 1) for offset in range(writers * appends)]
+    assert version < writers * appends / 3
+    # a third of them are those of opens, and of the looks at a store that each process has not seen before
+    assert requests < 30 * writers * appends
+    assert not [key for key in store.objects if "/_pending/" in key]
