@@ -28,7 +28,13 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.errors import CommitConflictError, CommitStateUnknownError, InvalidConfigError, InvalidRecordError
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptMetadataError,
+    InvalidConfigError,
+    InvalidRecordError,
+)
 from distlog.core.locks import ProcessLock
 from distlog.core.maintenance.merge import merge_tails
 from distlog.core.paths import check_topic_name
@@ -319,15 +325,22 @@ def find_write(
 
     It is a replay if the commit notes a repeated micro-batch alone. The commit found is made durable. `head` is the
     last version to look at; without it this finds the head. It reads no manifests of other writes' commits. Without
-    `config` nothing counts as expired.
+    `config` nothing counts as expired. Raises CommitStateUnknownError if vacuum has deleted some of these commits.
     """
     files = CommitFiles(storage)
     known, end = (-1, MAX_LONG) if head is None else (head, head + 1)
-    for commits in files.follow(after + 1, end=end, known=known, whole_from=MAX_LONG):
-        for commit in commits:
-            if commit.write_id == write_id:
-                storage.sync(paths.COMMITS_DIR)
-                return _result(files.expanded(commit), config)
+    try:
+        for commits in files.follow(after + 1, end=end, known=known, whole_from=MAX_LONG):
+            for commit in commits:
+                if commit.write_id == write_id:
+                    storage.sync(paths.COMMITS_DIR)
+                    return _result(files.expanded(commit), config)
+    except CorruptMetadataError as error:
+        floor = SnapshotLoader(storage).floor_above(error)
+        if floor is None:
+            raise
+        text = "the write took longer than commits are kept, so nobody can tell whether it was committed before"
+        raise CommitStateUnknownError(text, read_version=after, log_floor=floor) from None
     return None
 
 
@@ -605,10 +618,6 @@ class DistlogWriter(DataSourceArrowWriter):
             return
         handle, snapshot = KNOWN_TOPICS.load(self._options.storage)
         self._topic.check(snapshot)
-        if self._topic.version < snapshot.log_floor:
-            text = "the write took longer than commits are kept, so nobody can tell whether it was committed before"
-            details = {"read_version": self._topic.version, "log_floor": snapshot.log_floor}
-            raise CommitStateUnknownError(text, **details)
         if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):
             self._append(handle, snapshot, written)
 

@@ -20,10 +20,16 @@ from pyspark.sql.types import StructType
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits.actions import SetConfig
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import GcFloor, LogFloor, SetConfig
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.core.errors import CommitConflictError, InvalidConfigError
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptMetadataError,
+    InvalidConfigError,
+)
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.data_source import DistlogDataSource
@@ -212,6 +218,25 @@ def test_of_a_commit_between_no_manifest_is_read_to_find_a_write(topic: distlog.
     topic.storage.delete([manifest])
     assert find_write(topic.storage, "mine", 0) == AppendResult(2, {1: (0, 1)})
     assert find_write(topic.storage, "mine", 0, head=1) is None
+
+
+@pytest.mark.parametrize("read", [2, 5])
+def test_where_vacuum_has_deleted_the_commits_that_may_be_the_writes_its_outcome_is_unknown(
+    topic: distlog.Topic, read: int
+) -> None:
+    for number in range(6):
+        topic.append([{"value": b"%d" % number}])
+    topic.handle.log.commit(topic.snapshot, "gc", lambda _: [GcFloor(4), LogFloor(4)])
+    checkpoint.write(topic.storage, topic.handle.log.load(4))
+    topic.storage.delete([paths.commit_file(version) for version in range(4)])
+    if read == 5:
+        assert find_write(topic.storage, "mine", read, head=7) is None
+        return
+    with pytest.raises(CommitStateUnknownError, match=r"longer than commits are kept.*log_floor=4"):
+        find_write(topic.storage, "mine", read, head=7)
+    topic.storage.delete([paths.commit_file(6)])
+    with pytest.raises(CorruptMetadataError, match="restore it from a copy"):
+        find_write(topic.storage, "mine", 5, head=7)
 
 
 def test_a_commit_whose_reply_was_lost_is_one_commit(s3_server: S3Server) -> None:
