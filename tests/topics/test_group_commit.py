@@ -70,7 +70,7 @@ def leave(topic: Topic, append: Commit, name: str | None = None) -> None:
 def group_of(topic: Topic, append: Commit | None = None) -> GroupCommit:
     """The group of an append that waits in line."""
     group = GroupCommit(topic.storage, append or append_of(topic, 1), topic.snapshot)
-    group.join_line()
+    group.joins_line()
     return group
 
 
@@ -263,7 +263,7 @@ def test_a_commit_begins_the_wait_anew_for_those_that_are_left_in_line(topic: To
 def test_a_large_append_goes_on_at_once_and_takes_others_along(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distlog.core.commits.commit_race.LARGEST_PENDING", 10)
     group = group_of(topic)
-    assert not group.is_left
+    assert not group.joins_line()
     assert group.is_first(0)
     assert group.is_in_line
     assert waiting(topic) == []
@@ -276,7 +276,7 @@ def test_where_nobody_may_list_the_append_goes_on_alone(topic: Topic, monkeypatc
     monkeypatch.setattr(Storage, "list_after", denied)
     group = group_of(topic)
     assert group.is_first(0)
-    assert not group.can_wait
+    assert not group.joins_line()
     assert group.others(topic.snapshot, []) == []
 
 
@@ -287,7 +287,7 @@ def test_after_an_append_was_left_an_error_is_an_unknown_outcome(topic: Topic) -
     group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
     with pytest.raises(StorageError), group.outcome():
         raise StorageError("before it was left")
-    group.join_line()
+    assert group.joins_line()
     with pytest.raises(CommitStateUnknownError, match="look whether its records are there"), group.outcome():
         raise StorageError("after it was left")
     with pytest.raises(TransactionTooOldError), group.outcome():
@@ -301,7 +301,7 @@ def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(t
     group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
     later = dataclasses.replace(topic.snapshot, version=7)
     group.goes_on_at(later)
-    group.join_line()
+    assert group.joins_line()
     group.goes_on_at(later)
     with pytest.raises(CorruptMetadataError, match="may have the append"):
         group.goes_on_at(dataclasses.replace(later, version=9))

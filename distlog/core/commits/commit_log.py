@@ -46,7 +46,7 @@ from distlog.core.commits.actions import (
     each,
 )
 from distlog.core.commits.commit_json import UNNAMED, Commit, CommitWriter, Origin, in_tables, uses_columns
-from distlog.core.commits.commit_race import CROWDED_S, LOSSES_ALONE, POLL_S, CommitRetries, GroupCommit
+from distlog.core.commits.commit_race import CROWDED_S, POLL_S, CommitRetries, GroupCommit
 from distlog.core.commits.segment_info import BY_COMMIT
 from distlog.core.commits.segment_table import appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -534,7 +534,7 @@ class CommitLog:
         race = self._race(operation, timeout_s)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         group = group or GroupCommit(self._storage, None, snapshot)
-        if group.can_wait and self._monotonic() < self._crowded_until:
+        if self._monotonic() < self._crowded_until and group.joins_line():
             head = self._wait_in_line(group, head, race)
         while group.found is None:
             head = self._there_still(head)
@@ -559,27 +559,22 @@ class CommitLog:
                 newer = self._newer_head(head, attempt, put_time)
                 if newer is None:
                     self._write_checkpoint_if_due(head, attempt.after)
-                    self._leave_line(group)
+                    self._leave_line(group, attempt.commit)
                     return attempt.commit, attempt.after
                 head = newer
                 continue
             commit = self._files.decode(head.version + 1, winner)
             race.lost_to(commit)
-            waits = group.can_wait and (group.is_in_line or race.losses >= LOSSES_ALONE)
-            if not waits:
+            if not group.joins_line():
                 race.wait()
             group.saw(commit)
             head = self._followed(apply(head, commit), head, group, race.probes())
-            if waits:
-                head = self._wait_in_line(group, head, race)
-        self._leave_line(group)
+            head = self._wait_in_line(group, head, race)
+        self._leave_line(group, group.found)
         return group.found, snapshot if is_gone(head, snapshot) else head
 
     def _wait_in_line(self, group: GroupCommit, head: Snapshot, race: CommitRetries) -> Snapshot:
         """Wait until the append was committed by another writer, or it is this one's turn; returns the head then."""
-        group.join_line()
-        if not (group.is_left and group.is_in_line):
-            race.wait()
         while not group.is_first(self._monotonic()):
             self._sleep(self._random.uniform(0.5, 1.5) * POLL_S)
             race.check_time()
@@ -593,9 +588,9 @@ class CommitLog:
         except BehindFloorError:
             return self._anew(base)
 
-    def _leave_line(self, group: GroupCommit) -> None:
-        """Delete from the line what is committed, and note whether there was one."""
-        self._crowded_until = self._monotonic() + CROWDED_S if group.is_together else 0.0
+    def _leave_line(self, group: GroupCommit, commit: Commit) -> None:
+        """Delete from the line what is committed, and note whether it was long."""
+        self._crowded_until = self._monotonic() + CROWDED_S if group.is_crowd(commit) else 0.0
         try:
             group.clear()
         except StorageError as error:

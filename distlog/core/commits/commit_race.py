@@ -67,11 +67,6 @@ class CommitRetries:
         self._end = self._start + timeout_s
         self._losses, self._winners_s = 0, 0.0
 
-    @property
-    def losses(self) -> int:
-        """How many races were lost."""
-        return self._losses
-
     def left_s(self) -> float:
         """The time left for tries, in seconds."""
         return self._end - self._clock()
@@ -130,13 +125,11 @@ class CommitRetries:
 # files are too old.
 
 
-#: After so many lost races an append joins the line.
-LOSSES_ALONE = 2
 #: A waiting append looks for the next commit so often, in seconds.
 POLL_S = 0.15
 #: So long each append in line waits for those before it, in seconds.
 PATIENCE_S = 1.0
-#: After a commit of several appends, one's next append joins the line at once, so long, in seconds.
+#: After a commit of many appends, a writer's next one joins the line at once, so long, in seconds.
 CROWDED_S = 10.0
 #: The most appends that one commit takes along, and the bytes of one.
 MOST_TOGETHER, MOST_LISTED, LARGEST_PENDING = 200, 1000, 64 << 10
@@ -178,7 +171,7 @@ class GroupCommit:
 
     def __init__(self, storage: Storage, append: Commit | None, base: Snapshot) -> None:
         self._storage, self._append = storage, append
-        self._stem = _first_stem(append) if append else ""
+        self._stem, self._stems = (_first_stem(append), _added_stems(append)) if append else ("", set[str]())
         self._begin(base)
         self._listed = list[str]()
         self._goes_at: float | None = None
@@ -196,22 +189,16 @@ class GroupCommit:
         self._base = self._version = base.version
         self._seen, self._is_over = set[str](), False
 
-    @property
-    def can_wait(self) -> bool:
-        """True if the append may wait for the commit of another."""
-        return self._append is not None and not self._goes_alone
-
-    @property
-    def is_together(self) -> bool:
-        """True if the commit is of several appends."""
-        return bool(self._taken) or self.found is not None
+    def is_crowd(self, commit: Commit) -> bool:
+        """True if the commit, which has the append, has more than one other."""
+        return len(_added_stems(commit)) > 2 * len(self._stems) > 0
 
     def saw(self, commit: Commit) -> None:
         """Note the next commit of the log."""
         self._version, self._goes_at = commit.version, None
         if self._append is None:
             return
-        stems = {action.segment.stem for action in each(commit.actions) if isinstance(action, Add)}
+        stems = _added_stems(commit)
         self._seen |= stems
         if self._stem in stems:
             self.found = commit
@@ -225,10 +212,13 @@ class GroupCommit:
             raise CorruptMetadataError("commits were deleted that may have the append", version=head.version)
         self._begin(head)
 
-    def join_line(self) -> None:
-        """Let others commit the append, if it is small enough for that, and look who comes before it."""
+    def joins_line(self) -> bool:
+        """Let others commit the append, and look who comes before it; False if it must go on racing.
+
+        A large append does not wait in line, but takes along what does.
+        """
         if self.is_in_line or self._append is None or self._goes_alone:
-            return
+            return self.is_left and not self._goes_alone
         data = self._append.encode()
         try:
             if len(data) <= LARGEST_PENDING:
@@ -239,6 +229,7 @@ class GroupCommit:
             # as where a policy lets no one list: then it is committed as if there was no line
             _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
             self._goes_alone = True
+        return self.is_left and not self._goes_alone
 
     def is_first(self, now_s: float) -> bool:
         """True if this writer need not wait in line: it is its turn, or it was found; `now_s` is in seconds."""
@@ -298,10 +289,10 @@ class GroupCommit:
 
     def found_segments(self) -> list[SegmentInfo]:
         """The segments of the append, as the commit that was found adds them."""
-        own = self._append.actions if self._append else ()
-        stems = {action.segment.stem for action in own if isinstance(action, Add)}
         actions = each(self.found.actions) if self.found else ()
-        return [action.segment for action in actions if isinstance(action, Add) and action.segment.stem in stems]
+        return [
+            action.segment for action in actions if isinstance(action, Add) and action.segment.stem in self._stems
+        ]
 
     def _list(self) -> list[str]:
         """The other appends that wait, in line."""
@@ -367,6 +358,10 @@ class GroupCommit:
 def _is_plain(segment: SegmentInfo) -> bool:
     """True if nothing in the segment depends on the commit before it."""
     return segment.append_time_ms == -1 and not segment.has_producers and not segment.has_transactions
+
+
+def _added_stems(commit: Commit) -> set[str]:
+    return {action.segment.stem for action in each(commit.actions) if isinstance(action, Add)}
 
 
 def _first_stem(append: Commit) -> str:
