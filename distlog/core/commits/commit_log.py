@@ -534,7 +534,7 @@ class CommitLog:
         race = self._race(operation, timeout_s)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         group = group or GroupCommit(self._storage, None, snapshot)
-        if self._monotonic() < self._crowded_until and group.joins_line():
+        if self._crowded_until and self._monotonic() < self._crowded_until and group.joins_line():
             head = self._wait_in_line(group, head, race)
         while group.found is None:
             head = self._there_still(head)
@@ -545,13 +545,7 @@ class CommitLog:
             if actions is None:
                 self._sync()
                 return None, head
-            actions = [*actions, *group.others(head, actions)]
-            try:
-                attempt = attempts.make(head, head.topic_id, actions, race.waited_ms())
-            except CommitConflictError:
-                if not group.go_alone():
-                    raise
-                continue
+            attempt = _prepared(attempts, head, actions, race.waited_ms(), group)
             attempts.write_manifest()
             put_time = PutTime()
             winner = self._put(attempt, race.left_s(), put_time)
@@ -565,11 +559,13 @@ class CommitLog:
                 continue
             commit = self._files.decode(head.version + 1, winner)
             race.lost_to(commit)
-            if not group.joins_line():
+            waits = group.joins_line()
+            if not waits:
                 race.wait()
             group.saw(commit)
             head = self._followed(apply(head, commit), head, group, race.probes())
-            head = self._wait_in_line(group, head, race)
+            if waits:
+                head = self._wait_in_line(group, head, race)
         self._leave_line(group, group.found)
         return group.found, snapshot if is_gone(head, snapshot) else head
 
@@ -711,6 +707,18 @@ class CommitLog:
             checkpoint.write(self._storage, after)
         except Exception as error:
             _log.warning("cannot write the checkpoint of version %d: %s", after.version, error)
+
+
+def _prepared(
+    attempts: CommitPreparation, head: Snapshot, actions: Sequence[Action], waited_ms: int, group: GroupCommit
+) -> PreparedCommit:
+    """The commit of `actions`, and of the appends that wait, unless readers would refuse it with these."""
+    try:
+        return attempts.make(head, head.topic_id, [*actions, *group.others(head, actions)], waited_ms)
+    except CommitConflictError:
+        if not group.go_alone():
+            raise
+    return attempts.make(head, head.topic_id, actions, waited_ms)
 
 
 # ---

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import numpy as np
@@ -148,13 +147,11 @@ def commit_append(
     files are too old, StorageError if a partition's lock is not free in time, CommitStateUnknownError.
     """
     _check_stored(app_id, batch_id)
-    segments = segments if settle is not None else _as_table(segments)
+    segments = placed = segments if settle is not None else _as_table(segments)
     partitions = _partitions_of(segments)
-    placed: Sequence[SegmentInfo] = []
-    group = None
-    if check is None and settle is None and origin is UNNAMED:
-        batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
-        group = _group(handle, snapshot, segments, batch, written_by)
+    batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
+    is_plain = check is None and settle is None and origin is UNNAMED
+    group = _group(handle, snapshot, segments if is_plain else (), batch, written_by)
 
     def before(current: Snapshot) -> AppendResult | None:
         return replayed(current, app_id, batch_id, in_order=in_order)
@@ -164,7 +161,6 @@ def commit_append(
 
     def plan(current: Snapshot) -> list[Action] | None:
         nonlocal placed
-        placed = []
         if before(current):
             return None
         if written_by is not None:
@@ -172,18 +168,17 @@ def commit_append(
         if check is not None:
             check(current)
         placed, actions = _added(current, segments, settle)
-        if app_id is not None and batch_id is not None:
-            actions.append(SetTransaction(app_id, batch_id, offsets_of(placed), in_order))
+        if batch is not None:
+            actions.append(replace(batch, offsets=offsets_of(placed)))
         return actions or None
 
-    with group.outcome() if group is not None else nullcontext():
+    with group.outcome():
         commit, snapshot = sealed_commit(
             handle, snapshot, "append", plan, needed, read_version=read_version, origin=origin, group=group
         )
     if commit is None:
         return before(snapshot) or AppendResult(None), snapshot
-    if group is not None and group.found is not None:
-        placed = group.found_segments()
+    placed = group.found_segments() or placed
     expired = records_beyond(placed, snapshot.config, commit.timestamp_ms)
     return AppendResult(commit.version, offsets_of(placed), expired=expired, early_ms=early_of(placed)), snapshot
 
@@ -194,13 +189,12 @@ def _group(
     segments: Sequence[SegmentInfo],
     batch: SetTransaction | None,
     written_by: TopicConfig | None,
-) -> GroupCommit | None:
-    """What lets other writers commit this append; None on a disk, where a commit is quick, and if it is large."""
-    if handle.storage.is_local or isinstance(segments, SegmentTable):
-        return None
-    is_keyed = written_by is None or "compact" in written_by.cleanup_policy
-    append = pending_append(snapshot, segments, batch, is_keyed=is_keyed)
-    return None if append is None else GroupCommit(handle.storage, append, snapshot)
+) -> GroupCommit:
+    """The group of an append; other writers may not commit it on a disk, where a commit is quick, nor a large one."""
+    append, is_keyed = None, written_by is None or "compact" in written_by.cleanup_policy
+    if not handle.storage.is_local and not isinstance(segments, SegmentTable):
+        append = pending_append(snapshot, segments, batch, is_keyed=is_keyed)
+    return GroupCommit(handle.storage, append, snapshot)
 
 
 def _as_table(segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
