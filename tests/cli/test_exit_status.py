@@ -47,9 +47,10 @@ GIVEN = {
     "users": "MISSING",
     "warmup": "",
     "check-store": "MISSING",
+    "doctor": "MISSING",
 }
 #: Commands that do not fail where nothing is: they make what is missing.
-MAKERS = {"create", "serve", "warmup", "check-store"}
+MAKERS = {"create", "serve", "warmup", "check-store", "doctor"}
 
 
 def run(cli: CommandLine, name: str, *more: str) -> Outcome:
