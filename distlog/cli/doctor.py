@@ -54,9 +54,10 @@ def doctor(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Look for what is wrong: Python, packages, Java, Spark, limits; with a URL also the store.
+    """Look for what is wrong with this machine, or with a store.
 
-    It changes nothing: what it writes to the store it deletes again. The exit status is 1 if a check is an error.
+    It looks at Python, packages, Java, Spark and limits, and with a URL at the store. It changes nothing: what it
+    writes to the store it deletes again. The exit status is 1 if a check is an error.
     """
     findings = [*_findings_here(), *(() if url is None else _findings_at(url, dict(storage)))]
     counts = {each: sum(finding.status == each for finding in findings) for each in (ERROR, WARNING)}
