@@ -122,7 +122,7 @@ def test_a_topic_that_was_dropped_meanwhile_gets_nothing(again: bool, storage: S
 
 def test_a_record_of_a_mebibyte_is_refused_with_the_limit_that_its_batch_is_above(local: Storage) -> None:
     topic = topic_on(local, 1)
-    refused = r"max.message.bytes.* size=10486\d\d .*limit=1048588\)"
+    refused = r"max.message.bytes.*[ (]size=10486\d\d .*limit=1048588\)"
     with pytest.raises(InvalidRecordError, match=refused):
         topic.append([{"value": bytes(1 << 20)}])
     with topic.writer() as writer, pytest.raises(InvalidRecordError, match=refused):
