@@ -173,7 +173,8 @@ class GatewayServer:
         self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
-        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services)
+        protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
+        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, protocol)
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
