@@ -82,7 +82,7 @@ def open(
 
 @contextmanager
 def naming_topics(storage: Storage) -> Iterator[None]:
-    """Where a TopicNotFoundError is raised, it names the topics below, if there are some."""
+    """A TopicNotFoundError that is raised inside names the topics below the address, if there are some."""
     try:
         yield
     except TopicNotFoundError as error:
