@@ -88,6 +88,27 @@ def test_a_value_out_of_range_is_refused_with_its_name_and_rule(name: str, value
         TopicConfig.parse({name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("retention.ms", "1d", ", without a unit: 1d is 86400000"),
+        ("retention.ms", "7 Days", ", without a unit: 7 Days is 604800000"),
+        ("segment.ms", "1.5h", ", without a unit: 1.5h is 5400000"),
+        ("segment.bytes", "1GiB", ", without a unit: 1GiB is 1073741824"),
+        ("segment.bytes", "1g", ", without a unit: 1g is 1073741824"),
+        ("retention.bytes", "20 GB", ", without a unit: 20 GB is 20000000000"),
+        ("retention.bytes", "1.5b", ", without a unit"),
+        ("retention.ms", "1 GB", ""),
+        ("flush.messages", "1k", ""),
+        ("retention.ms", "soon", ""),
+    ],
+)
+def test_a_number_with_a_unit_is_refused_with_the_number_that_is_meant(name: str, value: str, hint: str) -> None:
+    """Kafka's tools take no units either."""
+    with pytest.raises(InvalidConfigError, match=rf"{name} must be .*[0-9r]{hint} \(value={value}\)"):
+        TopicConfig.parse({name: value})
+
+
 def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(InvalidConfigError, match=r"unknown setting retenton.ms; did you mean retention.ms\?"):
         TopicConfig.parse({"retenton.ms": "1"})

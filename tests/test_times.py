@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from distlog.core.times import to_ms
         ("2023-11-14T22:13:20", 1_700_000_000_000),
         ("2023-11-15T00:13:20.123+02:00", 1_700_000_000_123),
         (datetime(2023, 11, 14, 22, 13, 20), 1_700_000_000_000),
+        (date(2023, 11, 14), 1_699_920_000_000),
         (datetime(2023, 11, 15, 0, 13, 20, tzinfo=timezone(timedelta(hours=2))), 1_700_000_000_000),
     ],
 )

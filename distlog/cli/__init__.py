@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from distlog.console.output import INTERRUPTED, escape_what_cannot_be_encoded, fail, open_closed_streams
 from distlog.core.errors import DistlogError, RetentionWarning, TimestampWarning
@@ -31,25 +32,34 @@ def load() -> Callable[[], None]:
     return lambda: _run(app)
 
 
-def _run(app: Callable[[], None]) -> None:
+def _run(app: Callable[..., Any]) -> None:
     # the report of `append` has these warnings
     for category in (RetentionWarning, TimestampWarning):
         warnings.filterwarnings("ignore", category=category)
     try:
-        app()
+        status = app(standalone_mode=False)
     except (DistlogError, OSError, ModuleNotFoundError) as error:
         sys.exit(fail("distlog", error, as_json="--json" in sys.argv))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except SystemExit as ended:
-        _print_as_json(ended.__context__)
-        raise
+    except Exception as error:
+        # typer's own, most of whose classes are private
+        if hasattr(error, "format_message"):
+            sys.exit(_refuse(error))
+        if type(error).__name__ != "Abort":
+            raise
+        # it asked a question, and got no answer
+        is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
+        sys.exit(INTERRUPTED if is_interrupted else fail("distlog", error, "aborted"))
+    sys.exit(status)
 
 
-def _print_as_json(error: BaseException | None) -> None:
-    """Print an error of the command line as JSON too, with `--json`: typer has printed it as text."""
-    if error is not None and "--json" in sys.argv and hasattr(error, "format_message"):
-        from distlog.console.output import print_json
-
-        print_json({"error": error.format_message(), "type": type(error).__name__})
-        sys.stdout.flush()
+def _refuse(error: Any) -> int:
+    """Print on one line what is wrong with the command line; returns the exit status."""
+    about = error.ctx.command_path if getattr(error, "ctx", None) else "distlog"
+    if not sys.argv[1:]:
+        error.show()  # the help
+    else:
+        text = error.format_message().rstrip(".")
+        fail("distlog", error, f"{text} ({about} --help)", as_json="--json" in sys.argv)
+    return int(error.exit_code)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from distlog import __version__
-from distlog.cli import maintenance_commands, record_commands, service_commands, topic_commands
+from distlog.cli import doctor, maintenance_commands, record_commands, service_commands, topic_commands
 
 app = typer.Typer(
     name="distlog",
@@ -61,4 +61,5 @@ app.command()(service_commands.run)
 app.command()(service_commands.serve)
 app.command()(service_commands.users)
 app.command()(maintenance_commands.check_store)
+app.command()(doctor.doctor)
 app.command()(service_commands.warmup)

@@ -20,6 +20,7 @@ from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.storage.store_check import check_store as check
 from distlog.core.times import now_ms
 from distlog.core.topic_handle import topic_log
+from distlog.core.topics.open_topic import naming_topics
 
 # ---
 # Commands that maintain a topic. Each prints a report, by partition or file. Each may be repeated.
@@ -139,7 +140,9 @@ def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json
     It also works on a dropped topic.
     """
     folder = TopicStorage(url, dict(storage))
-    _end(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)
+    with naming_topics(folder):
+        report = vacuum_files(folder, topic_log(folder), dry_run=dry_run)
+    _end(report, as_json)
 
 
 def _end(report: Report, as_json: bool) -> None:

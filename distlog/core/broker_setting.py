@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from distlog.core.config import MAX_LONG
+from distlog.core.config import MAX_LONG, without_unit
 from distlog.core.errors import InvalidConfigError
 
 _SETTING = "broker_setting"
@@ -95,7 +95,8 @@ def whole_number(name: str, value: object, least: int, most: int = MAX_LONG) -> 
     try:
         number = int(str(value).strip())
     except ValueError:
-        raise InvalidConfigError(f"{name} must be a whole number", value=value) from None
+        hint = without_unit(name, str(value).strip())
+        raise InvalidConfigError(f"{name} must be a whole number{hint}", value=value) from None
     if not least <= number <= most:
         raise InvalidConfigError(f"{name} must be between {least} and {most}", value=value)
     return number

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -283,7 +284,36 @@ def _parse(name: str, value: object) -> object:
             return {"true": True, "false": False}[text.lower()]
         return kind(text)
     except (KeyError, ValueError):
-        raise InvalidConfigError(f"{name} must be {_FIELDS[name].metadata['rule']}", value=value) from None
+        rule = f"{name} must be {_FIELDS[name].metadata['rule']}"
+        raise InvalidConfigError(f"{rule}{without_unit(name, text)}", value=value) from None
+
+
+#: Units of time in ms by how people write them, and what the names of settings end with. Also of sizes, in bytes: as
+#: in `ls`, a letter alone and one with `i` count by 1024.
+_TIMES = {
+    **dict.fromkeys(("ms", "millis", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), HOUR_MS),
+    **dict.fromkeys(("d", "day", "days"), DAY_MS),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * DAY_MS),
+}
+_SIZES = {
+    "b": 1,
+    "bytes": 1,
+    **{f"{letter}{end}": 1024**power for power, letter in enumerate("kmgt", 1) for end in ("", "ib")},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+}
+
+
+def without_unit(name: str, text: str) -> str:
+    """The end of an error: for a number with a unit, the number alone that the setting `name` takes; else nothing."""
+    units = _SIZES if name.endswith(".bytes") else _TIMES
+    number, own = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]+)", text), units.get(name.rpartition(".")[2])
+    if number is None or own is None or (unit := units.get(number[2].lower())) is None:
+        return ""
+    meant = float(number[1]) * unit / own
+    return f", without a unit: {text} is {int(meant)}" if meant.is_integer() else ", without a unit"
 
 
 def _show(value: object) -> str:

@@ -22,6 +22,8 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
 ├── StorageError                 the storage cannot hold a log, or failed
 │   ├── StorageFullError         no space is left, or a quota is used up: vacuum, or make room
+│   ├── StorageRefusedError      its answer is no, and would be no again: correct the address, options or permissions
+│   │   └── StorageDeniedError   ... it does not let this process do that
 │   └── LockHeldError            another process or thread holds a lock: find out why, or end it
 └── CorruptionError              bytes read are not the bytes written: verify, then rebuild or restore
     ├── CorruptRecordError       ... a record batch in a log file
@@ -169,7 +171,11 @@ class LockHeldError(StorageError):
     """A process, or a thread of this one, holds a lock for longer than the caller waits; nothing was done."""
 
 
-class StorageDeniedError(StorageError, PermissionError):
+class StorageRefusedError(StorageError):
+    """The storage's answer is no, and would be no again: there is no such bucket, or no access to it."""
+
+
+class StorageDeniedError(StorageRefusedError, PermissionError):
     """The storage does not let this process do that."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _TOO_LATE_MS = 10**14
 #: The rule for a number that is a time; the commands have an option for the unit, too.
 WHOLE_TIME = "a timestamp is a whole number of milliseconds since 1970, or of the unit that timestamp_unit names"
 
-Time = int | str | datetime | np.datetime64
+Time = int | str | date | np.datetime64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -76,8 +76,8 @@ def wrong_unit(number: int, unit: str = "ms") -> str | None:
 def to_ms(value: Time, unit: str = "ms") -> int:
     """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
-    No zone means UTC.
-    Parts of a millisecond are cut off, as Arrow does. Raises ValueError for anything else.
+    No zone means UTC, and a date its midnight. Parts of a millisecond are cut off, as Arrow does. Raises ValueError
+    for anything else.
     """
     try:
         if isinstance(value, str):
@@ -87,6 +87,8 @@ def to_ms(value: Time, unit: str = "ms") -> int:
             value = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
         if isinstance(value, np.datetime64):
             value = _of_numpy(value)
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
             return int((aware - _EPOCH) // _MILLISECOND)

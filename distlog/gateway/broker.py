@@ -34,7 +34,10 @@ class Api(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The gateway as its handlers see it. `apis` are by their keys."""
+    """The gateway as its handlers see it. `apis` are by their keys.
+
+    `security_protocol` is Kafka's name for how its clients connect.
+    """
 
     config: GatewayConfig
     metadata: MetadataCache
@@ -47,6 +50,7 @@ class Broker:
     groups: GroupServices
     transactions: TransactionServices
     quotas: ClientQuotas
+    security_protocol: str = "PLAINTEXT"
 
     @property
     def cluster_id(self) -> str:

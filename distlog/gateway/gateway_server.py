@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from distlog.core.config import MAX_LONG
 from distlog.core.display import counted
+from distlog.core.errors import DistlogError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.scheduler import Scheduler
@@ -40,6 +41,7 @@ from distlog.gateway.kafka_apis import (
 )
 from distlog.gateway.leadership import PERIOD_MS
 from distlog.gateway.protocol import messages
+from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.server.connection import Acceptor, Processor, ShutdownDeadline
 from distlog.gateway.server.fairness import Shares
@@ -171,7 +173,8 @@ class GatewayServer:
         self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
-        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services)
+        protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
+        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, protocol)
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -199,11 +202,18 @@ class GatewayServer:
         scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
-        scheduler.schedule("client-quotas", self.broker.quotas.look, delay_ms=0, period_ms=look_ms)
+        scheduler.schedule("client-quotas", self._look_at_quotas, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
+
+    def _look_at_quotas(self) -> None:
+        # a task that raises would be the thread's last
+        try:
+            self.broker.quotas.look()
+        except DistlogError as error:
+            error_code(error, "a look at the quotas of clients")
 
     @property
     def host(self) -> str:
@@ -243,17 +253,21 @@ class GatewayServer:
         return f"{self._host}:{self.port}"
 
     def start(self) -> GatewayServer:
-        """Begin to answer. Raises StorageError if it cannot listen."""
+        """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses, and would refuse again.
+
+        A storage that cannot be reached is tried again and again instead.
+        """
         messages.load((api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1))
         self._thread.start()
         try:
             self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()
+            host, port = self.broker.config.advertised or advertised(self._host, self.port)
+            self._lease.be_at(host, port, this_machine())
+            self._groups.start()
         except BaseException:
+            self._in_loop(self._acceptor.stop(0)).result()
             self._end_loop(STOP_TIMEOUT_S)
             raise
-        host, port = self.broker.config.advertised or advertised(self._host, self.port)
-        self._lease.be_at(host, port, this_machine())
-        self._groups.start()
         self._transactions.start()
         for handlers in self._handlers:
             handlers.start()

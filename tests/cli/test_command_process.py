@@ -43,10 +43,8 @@ def test_ctrl_c_during_the_imports_is_quiet(module: str) -> None:
 
 def test_ctrl_c_after_the_imports_raises_as_usual() -> None:
     usual = "signal.getsignal(signal.SIGINT) is signal.default_int_handler"
-    program = (
-        f"import signal, distlog.cli.app as all; all.app = lambda: print({usual}); import distlog_command as script"
-    )
-    program = [sys.executable, "-c", f"{program}; script.main()"]
+    program = f"import signal, distlog.cli.app as all; all.app = lambda **_: print({usual}); import distlog_command"
+    program = [sys.executable, "-c", f"{program}; distlog_command.main()"]
     assert subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False).stdout == "True\n"
 
 

@@ -47,9 +47,10 @@ GIVEN = {
     "users": "MISSING",
     "warmup": "",
     "check-store": "MISSING",
+    "doctor": "MISSING",
 }
 #: Commands that do not fail where nothing is: they make what is missing.
-MAKERS = {"create", "serve", "warmup", "check-store"}
+MAKERS = {"create", "serve", "warmup", "check-store", "doctor"}
 
 
 def run(cli: CommandLine, name: str, *more: str) -> Outcome:
@@ -70,8 +71,23 @@ def test_every_command_is_known_here() -> None:
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_wrong_option_is_2(cli: CommandLine, name: str) -> None:
     outcome = run(cli, name, "--no-such-option")
-    assert (outcome.status, outcome.out) == (output.WRONG_USAGE, "")
-    assert "--no-such-option" in outcome.err
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.WRONG_USAGE, "", 1)
+    assert "No such option: --no-such-option" in outcome.err
+    assert outcome.err.endswith(f" {name} --help)\n")
+
+
+@pytest.mark.parametrize("given", ["read", "read URL --limit x", "read URL more", "no-such-command"])
+def test_a_command_line_that_is_wrong_is_told_on_one_line_and_as_json(cli: CommandLine, given: str) -> None:
+    outcome = cli.bare(*given.split(), "--json")
+    assert (outcome.status, outcome.err.count("\n")) == (output.WRONG_USAGE, 1)
+    assert outcome.err == f"distlog: {outcome.json['error']}\n"
+
+
+def test_a_question_that_gets_no_answer_is_1(cli: CommandLine) -> None:
+    distlog.create(cli.url)
+    outcome = cli("drop", stdin=b"")
+    assert (outcome.status, outcome.err.splitlines()[-1].endswith("distlog: aborted")) == (output.FAILED, True)
+    assert distlog.open(cli.url).partitions == 1
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -83,6 +99,20 @@ def test_help_is_0(cli: CommandLine, name: str) -> None:
 def test_what_is_not_there_is_1(cli: CommandLine, name: str) -> None:
     outcome = run(cli, name, "--json")
     assert (outcome.status, outcome.err.count("\n")) == (output.FAILED, 0 if name == "dump" else 1)
+
+
+#: Commands that take no topic.
+OTHERS = MAKERS | {"list", "append", "dump", "adopt", "run", "users"}
+
+
+@pytest.mark.parametrize("name", [*sorted(set(GIVEN) - OTHERS), "append"])
+def test_a_folder_of_topics_is_1_and_its_topics_are_named(cli: CommandLine, name: str) -> None:
+    for topic in ("views", "clicks"):
+        distlog.create(f"{Path(cli.url).parent}/missing/{topic}")
+    (Path(cli.url).parent / "missing" / "another").mkdir()
+    outcome = run(cli, name)
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.FAILED, "", 1)
+    assert "this is no topic, but a folder of topics: add the name of one: clicks, views (url=" in outcome.err
 
 
 @pytest.mark.parametrize("name", sorted(set(GIVEN) - {"users", "warmup"}))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import CommandLine
+from fault_proxy import FOREVER, FaultProxy, answer
 from forked_programs import command
 from gateways import until
 
@@ -117,6 +118,34 @@ def test_a_port_that_is_taken_is_told(serve: Any) -> None:
         done = serve(f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.status == 1
     assert "cannot listen" in done.err
+
+
+def ended(serve: Any, root: str, options: dict[str, Any]) -> str:
+    """The reason, on one line, for which a gateway of a root does not begin."""
+    given = [word for name, value in options.items() for word in ("--storage", f"{name}={value}")]
+    done = serve("127.0.0.1:0", "--root", root, *given)
+    assert (done.status, done.out) == (1, "")
+    return str(done.err.splitlines()[-1])
+
+
+@pytest.mark.s3
+def test_a_bucket_that_is_not_there_or_cannot_be_is_an_error(serve: Any, s3_server: Any) -> None:
+    assert "NoSuchBucket (HTTP 404)" in ended(serve, "s3://no-such-bucket/logs", s3_server.options)
+    assert "ParamValidationError" in ended(serve, "s3://No_Bucket!/logs", s3_server.options)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_bucket_that_the_gateway_may_not_read_or_write_is_an_error(serve: Any, s3_server: Any, method: str) -> None:
+    with FaultProxy(s3_server.endpoint) as proxy:
+        proxy.inject(method, answer(403, "AccessDenied"), times=FOREVER)
+        options = {**s3_server.options, "endpoint_url": proxy.url}
+        assert "AccessDenied (HTTP 403)" in ended(serve, s3_server.address().url, options)
+
+
+def test_a_folder_that_cannot_be_is_an_error(serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in ended(serve, str(tmp_path / "file"), {})
 
 
 def test_a_clock_that_is_set_back_during_the_warm_up_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

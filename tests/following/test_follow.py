@@ -84,6 +84,8 @@ def test_the_topic_object_stays_at_its_snapshot(topic: Topic) -> None:
         (distlog.LATEST, 10),
         (datetime.datetime.fromtimestamp((NOW + 7) / 1000, datetime.timezone.utc), 7),
         ("2023-11-14T22:13:20.003Z", 3),
+        (datetime.date(2023, 11, 14), 0),
+        (datetime.date(2099, 1, 1), 10),
         ("2099-01-01", 10),
         ({0: "2023-11-14T22:13:20.003Z"}, 3),
     ],

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from conftest import Address
+from fault_proxy import FOREVER, FaultProxy, answer
 from gateways import FETCH, PRODUCE, Wire, fetch_fields, fetching, produce_fields, producing, until
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
+from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 
@@ -169,3 +173,19 @@ def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent
         told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
     assert [each.responses[0].partition_responses[0].base_offset for each in told] == [1, 0]
     assert opened(address).end_offsets()[0] == 2
+
+
+@pytest.mark.s3
+def test_quotas_of_clients_are_looked_at_again_after_the_storage_refused(
+    s3_server: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gateway_server._LOOK_MS, False, 20)
+    address = s3_server.address()
+    with FaultProxy(s3_server.endpoint) as proxy, caplog.at_level(logging.ERROR, "distlog"):
+        proxy.inject("GET", answer(403, "AccessDenied"), path="*__client_quotas*", times=FOREVER)
+        with started(Address(address.url, {**address.options, "endpoint_url": proxy.url})):
+            until(lambda: "a look at the quotas of clients failed" in caplog.text)
+            (task,) = (each for each in threading.enumerate() if each.name == "distlog-client-quotas")
+            assert task.is_alive()
+            seen = proxy.count("GET", "*__client_quotas*")
+            until(lambda: proxy.count("GET", "*__client_quotas*") > seen)

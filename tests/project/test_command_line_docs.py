@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+from docs_pages import table
 from typer.main import get_command
 
 from distlog.cli.app import app
@@ -25,6 +26,6 @@ def test_the_commands_take_what_the_page_gives_them() -> None:
 
 
 def test_the_formats_are_those_of_the_commands() -> None:
-    assert re.findall(r"^\| `([a-z]+)` \|", TEXT, re.MULTILINE) == [each.value for each in Format]
+    assert [row[0].strip("`") for row in table(TEXT, "## append")] == [each.value for each in Format]
     rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))
     assert set(re.findall(r"`%(.)`", rows)) == {*output._SHOWN, "t", "%"}

@@ -160,6 +160,9 @@ def test_an_unknown_protocol_is_an_error() -> None:
         ("endpiont_url", "endpoint_url"),
         ("aws_secret_access_key", "secret"),
         ("region", "client_kwargs="),
+        ("regoin_name", "client_kwargs="),
+        ("kye", "key"),
+        ("ENDPOINT_URL", "endpoint_url"),
     ],
 )
 def test_an_option_that_the_client_does_not_know_gets_the_one_that_was_meant(name: str, meant: str) -> None:

@@ -120,6 +120,17 @@ def test_a_topic_that_was_dropped_meanwhile_gets_nothing(again: bool, storage: S
 # --- records that are refused
 
 
+def test_a_record_of_a_mebibyte_is_refused_with_the_limit_that_its_batch_is_above(local: Storage) -> None:
+    topic = topic_on(local, 1)
+    refused = r"max.message.bytes.*[ (]size=10486\d\d .*limit=1048588\)"
+    with pytest.raises(InvalidRecordError, match=refused):
+        topic.append([{"value": bytes(1 << 20)}])
+    with topic.writer() as writer, pytest.raises(InvalidRecordError, match=refused):
+        writer.append(bytes(1 << 20))
+    topic.append([{"value": bytes((1 << 20) - 100)}])
+    assert topic.refresh().end_offsets() == {0: 1}
+
+
 @pytest.mark.parametrize(
     ("data", "partition", "message"),
     [
@@ -131,7 +142,11 @@ def test_a_topic_that_was_dropped_meanwhile_gets_nothing(again: bool, storage: S
         (values([1]), -1, "partitions 0 to 1"),
         (values([1]), "1", "a partition must be an integer"),
         ([{"value": b"", "timestamp": -2}], None, "row=0"),
-        ([{"value": b""}, {"value": b"x" * 2000}], 1, "above max.message.bytes .*partition=1 row_of_partition=1"),
+        (
+            [{"value": b""}, {"value": b"x" * 2000}],
+            1,
+            "above max.message.bytes,.*partition=1 row_of_partition=1.*limit=1000",
+        ),
         (pa.table({"value": [b"v"], "vlaue": [b"v"]}), None, "unknown column vlaue"),
         (
             pa.table({"value": [b""] * 2, "headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS_TYPE)}),

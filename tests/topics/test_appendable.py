@@ -122,7 +122,7 @@ def test_no_rows_are_no_error() -> None:
         ([{"value": b"v", "headers": [("h", b"1", 2)]}], "a header must be"),
         ([{"value": b"v", "headers": ["hv"]}], "a header must be"),
         ([{"value": b"v", "headers": [("h", 3)]}], "a header's value must be bytes"),
-        ([{"value": b"v", "headers": {"h": b"v"}}], "headers must be a list"),
+        ([{"value": b"v", "headers": {"h": 5}}], "a header's value must be bytes"),
         ([{"value": b"v", "headers": "hv"}], "headers must be a list"),
         ([b"v"], "a record must be a dict"),
         (b"v", "append takes Arrow"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,19 @@ def test_what_callers_give_becomes_the_types_that_arrow_wants() -> None:
     assert type(row_of(b"", partition=np.int64(1)).partition) is int
 
 
+def test_a_dict_of_headers_is_a_list_of_its_pairs_and_a_date_its_midnight_in_utc() -> None:
+    headers = {"key": "a", "value": None}
+    assert row_of(b"", headers=headers).headers == [("key", b"a"), ("value", None)]
+    batch = batch_of({"value": [b""], "headers": [headers], "timestamp": [date(2026, 1, 2)]})
+    assert batch.to_pylist() == [
+        {
+            "value": b"",
+            "headers": [{"key": "key", "value": b"a"}, {"key": "value", "value": None}],
+            "timestamp": 1_767_312_000_000,
+        }
+    ]
+
+
 def test_what_a_caller_changes_afterwards_is_not_changed_here() -> None:
     value = bytearray(b"before")
     row = row_of(value, headers=[("h", value)])
@@ -100,10 +113,11 @@ def test_what_a_caller_changes_afterwards_is_not_changed_here() -> None:
         ({"timestamp": 1.7e9}, "milliseconds since 1970.*multiply seconds with a fraction by 1000.*got=1700000000.0"),
         ({"timestamp": 2**63}, "timestamp must be an integer"),
         ({"timestamp": True}, "timestamp must be an integer"),
-        ({"timestamp": "soon"}, "timestamp must be ms since 1970, a datetime or ISO 8601"),
+        ({"timestamp": "soon"}, "timestamp must be ms since 1970, a datetime, a date or ISO 8601"),
         ({"partition": -1}, "partition must be an integer from 0 to"),
         ({"partition": 2**31}, "partition must be an integer from 0 to"),
-        ({"headers": {"h": b""}}, "headers must be a list"),
+        ({"headers": {"h": 5}}, "a header's value must be bytes, text or None"),
+        ({"headers": {b"h": b""}}, "a header must be"),
         ({"headers": 5}, "headers must be a list"),
         ({"headers": ["ab"]}, "a header must be"),
         ({"headers": [(b"h", b"")]}, "a header must be"),

@@ -171,7 +171,7 @@ _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
 #: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow.
 _RECORD_SPARE = 8
 
-_ABOVE_MAX = "a record makes a batch above max.message.bytes"
+_ABOVE_MAX = "a record makes a batch above max.message.bytes, or above segment.bytes if that is less"
 _COMPLAINTS = {
     record_write.BAD_TIMESTAMP: "a timestamp is negative (-1 alone says that there is none)",
     record_write.NULL_HEADER_KEY: "the key of a header is null",
@@ -268,7 +268,7 @@ class RecordEncoder:
             return InvalidRecordError(_COMPLAINTS[status], row=row)
         size = end - int(draft["position"])
         if self._form.codec == compression.NONE:
-            return InvalidRecordError(_ABOVE_MAX, row=row, size=size)
+            return InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=self._form.max_batch_bytes)
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
@@ -343,7 +343,8 @@ def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> En
 def _check_sizes(sizes: np.ndarray, largest: int, drafts: np.ndarray) -> None:
     if (sizes > largest).any():
         batch = int(np.argmax(sizes > largest))
-        raise InvalidRecordError(_ABOVE_MAX, row=int(drafts["first_record"][batch]), size=int(sizes[batch]))
+        row, size = int(drafts["first_record"][batch]), int(sizes[batch])
+        raise InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=largest)
 
 
 def write_headers(view: memoryview, batches: np.ndarray) -> None:

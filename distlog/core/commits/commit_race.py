@@ -205,11 +205,15 @@ class GroupCommit:
         self._is_over = self._is_over or any(isinstance(action, Drop) for action in commit.actions)
 
     def goes_on_at(self, head: Snapshot) -> None:
-        """Begin anew at `head`, if it was loaded without the commits before it, which may have the append."""
+        """Begin anew at `head`, if it was loaded without the commits before it.
+
+        Raises CommitStateUnknownError if these may have the append.
+        """
         if head.version == self._version:
             return
-        if self.is_left:
-            raise CorruptMetadataError("commits were deleted that may have the append", version=head.version)
+        if self.is_left and not self._is_over:
+            text = "commits were deleted that may have the append: look whether its records are there"
+            raise CommitStateUnknownError(text, version=head.version)
         self._begin(head)
 
     def joins_line(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date
 from math import inf
 
 import numpy as np
@@ -47,7 +47,7 @@ def start_offset(
     state = snapshot.partitions[partition]
     if own is None:
         return state.log_start_offset
-    if isinstance(own, str | datetime):
+    if isinstance(own, str | date):
         return _at_time(reader, snapshot, partition, to_ms(own))
     offset = whole_number("start", own)
     if offset < 0:

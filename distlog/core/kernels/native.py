@@ -8,12 +8,14 @@ import logging
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache as remember
 from importlib.resources import files
 from pathlib import Path
@@ -91,8 +93,8 @@ _TURN = "compiling"
 #: The folder for code below that of the source, as numba names it.
 _CODE = "__pycache__"
 
-#: The ids of kernels, which live as long as the process.
-_kernels: set[int] = set()
+#: By their ids, how the names of the files of kernels' code begin; kernels live as long as the process.
+_kernels: dict[int, str] = {}
 #: Compilations that take longer are told of.
 _WORTH_A_LINE_S = 1.0
 
@@ -100,8 +102,32 @@ _WORTH_A_LINE_S = 1.0
 def with_kept_code(function: Callable[..., Any], **options: Any) -> Any:
     """`function` compiled by numba with these options; its code is loaded from the folder for code, or kept there."""
     compiled = _cached(function, **options) or numba.njit(**options)(function)
-    _kernels.add(id(compiled))
+    stem, line = function.__module__.rpartition(".")[2], function.__code__.co_firstlineno
+    _kernels[id(compiled)] = f"{stem}.{function.__qualname__}-{line}.py{sys.version_info[0]}{sys.version_info[1]}."
     return compiled
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCode:
+    """The folder of kept code, and how many of the kernels that are imported have some there, for this Python.
+
+    Without a `folder`, `reasons` has one for each place that could not be used.
+    """
+
+    folder: Path | None
+    kernels: int
+    compiled: int
+    reasons: tuple[str, ...] = ()
+
+
+def kept_code() -> KeptCode:
+    """The state of kept code now."""
+    folder = _folder()
+    if folder is None:
+        reasons = (distrust(each / _CODE, _LIBRARY) or f"{each.parent} cannot be written" for each in _folders())
+        return KeptCode(None, len(_kernels), 0, tuple(reasons))
+    names = [file.name for file in _code_in(folder / _CODE)]
+    return KeptCode(folder, len(_kernels), sum(any(n.startswith(p) for n in names) for p in _kernels.values()))
 
 
 def _cached(function: Callable[..., Any], **options: Any) -> Any | None:
@@ -221,8 +247,7 @@ def _sources() -> dict[str, bytes]:
 @remember
 def _folder() -> Path | None:
     """The folder for code, made if need be; None if no place for it can be written, or none is trusted."""
-    digest = hashlib.sha256(repr((numba.__version__, sorted(_sources().items()))).encode()).hexdigest()
-    folders = [place / f"kernels-{VERSION}-{digest[:16]}" for place in _places()]
+    folders = _folders()
     for number, folder in enumerate(folders):
         try:
             if not folder.exists():
@@ -234,6 +259,12 @@ def _folder() -> Path | None:
         if _is_trusted(folder / _CODE):
             return folder
     return None
+
+
+def _folders() -> list[Path]:
+    """The folders that may be the one for code, the best first."""
+    digest = hashlib.sha256(repr((numba.__version__, sorted(_sources().items()))).encode()).hexdigest()
+    return [place / f"kernels-{VERSION}-{digest[:16]}" for place in _places()]
 
 
 def _places() -> Iterator[Path]:

@@ -276,7 +276,8 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
 
     - An upload to an unreferenced segment or bundle is dead if its writer read a version below the gc `floor`: its
       commit would be refused.
-    - An upload to a manifest is dead under the same rule: its commit is there, or would be refused.
+    - An upload to a manifest, or to an append that waits, is dead under the same rule: its commit is there, or would
+      be refused.
     - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
       The file is there, and making an index or a checkpoint anew does not take so long.
     """
@@ -292,9 +293,11 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
     stem = stem_of(upload.name, referenced.topic)
     if stem is not None and stem not in referenced.stems:
         return is_below(stem, floor)
-    manifest = paths.manifest_read_version(upload.name)
+    manifest, pending = paths.manifest_read_version(upload.name), paths.parse_pending_file(upload.name)
     if manifest is not None:
         return manifest < floor
+    if pending is not None:
+        return is_below((None, pending), floor)
     is_known = stem is not None or checkpoint.version_of(upload.name) is not None
     return is_known and upload.started_ms < before_ms
 
@@ -315,7 +318,7 @@ FILES_AT_ONCE = 10_000
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
     """The appends that wait for a commit, and were begun below the `floor`: no commit takes them any more."""
     found = ((file, paths.parse_pending_file(file.name)) for file in files)
-    return [file for file, stem in found if stem is not None and (paths.stem_read_version(stem) or 0) < floor]
+    return [file for file, stem in found if stem is not None and is_below((None, stem), floor)]
 
 
 def left_over_files(files: Iterable[FileInfo], before_ms: int) -> list[FileInfo]:

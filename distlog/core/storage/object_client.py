@@ -315,8 +315,8 @@ def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> N
     names = [each.name for each in known if each.kind in kinds and each.name != "self"]
     # arguments for the classes that it is made from are no slip
     above = {name for kind in client.__mro__ for name in inspect.signature(kind.__init__).parameters}
+    meant = {**{name: name for name in names}, **(_S3_NAMES if protocol == "s3" else {})}
     for name in [each for each in settings if each not in above]:
-        meant = _S3_NAMES.get(name) if protocol == "s3" else None
-        close = [meant] if meant else difflib.get_close_matches(name, names, 1, 0.7)
-        if close:
-            raise StorageError(f"{protocol}:// has no storage option {name!r}: did you mean {close[0]}?")
+        # of three letters two may have changed places
+        if close := difflib.get_close_matches(name.lower(), meant, 1, 0.66):
+            raise StorageError(f"{protocol}:// has no storage option {name!r}: did you mean {meant[close[0]]}?")

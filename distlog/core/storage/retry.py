@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError
+from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError, StorageRefusedError
 from distlog.core.storage.parallel import in_parallel
 
 # ---
@@ -90,8 +90,11 @@ class ErrorClassifier(ABC):
         """The error to raise instead of `error`, whose own text may hold a secret."""
         if isinstance(error, StorageError):
             return error
-        kind = StorageDeniedError if isinstance(error, PermissionError) else StorageError
-        return kind(f"cannot {action}: {self.describe(error)}", file=path)
+        text = f"cannot {action}: {self.describe(error)}"
+        if isinstance(error, PermissionError):
+            return StorageDeniedError(text, file=path)
+        may_pass = self.kind(error) is ErrorKind.UNCLEAR
+        return (StorageError if may_pass else StorageRefusedError)(text, file=path)
 
 
 def retried(call: Callable[[], T], action: str, path: str, errors: ErrorClassifier, deadline: Deadline) -> T:

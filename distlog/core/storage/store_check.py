@@ -35,7 +35,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """The results of `check_store`. `speeds` has medians in ms, and MB/s; it is empty if a check failed."""
+    """The results of `check_store`. `speeds` has medians in ms, and MB/s; it may be empty."""
 
     url: str
     checks: tuple[Check, ...]
@@ -62,8 +62,13 @@ class _WrongError(Exception):
     """The storage answered, and not as it must."""
 
 
-def check_store(storage: Storage, clock: Callable[[], int], monotonic: Callable[[], float]) -> StoreReport:
-    """Check the storage in a new folder below it; `clock` gives our time in ms, `monotonic` measures in seconds."""
+def check_store(
+    storage: Storage, clock: Callable[[], int], monotonic: Callable[[], float], *, is_measured: bool = True
+) -> StoreReport:
+    """Check the storage in a new folder below it; `clock` gives our time in ms, `monotonic` measures in seconds.
+
+    The speeds are measured if no check failed, and only where `is_measured` is true: that takes most of the time.
+    """
     was_there = storage.is_there()
     folder = storage.child(f".distlog-check-{uuid.uuid4().hex}")
     done: list[Check] = []
@@ -89,7 +94,7 @@ def check_store(storage: Storage, clock: Callable[[], int], monotonic: Callable[
                 # it does not get better, and each try takes seconds
                 is_met = True
                 done.append(Check(name, False, str(error)))
-        speeds = _speeds(folder, monotonic) if all(check.ok for check in done) else {}
+        speeds = _speeds(folder, monotonic) if is_measured and all(check.ok for check in done) else {}
     finally:
         _clear(storage, folder, was_there=was_there)
     return StoreReport(storage.url, tuple(done), speeds)

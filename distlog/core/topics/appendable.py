@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date
 from functools import partial
 from sys import getsizeof
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG, TopicConfig
 from distlog.core.errors import InvalidRecordError, TimestampWarning
+from distlog.core.segments.segment_writer import largest_batch
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, iso, scale, to_ms, wrong_unit
 
 # ---
@@ -320,14 +321,14 @@ def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
 
 def _timestamp(value: Any, unit: str = "ms") -> int | None:
     original = value
-    if isinstance(value, (datetime, np.datetime64, str)):
+    if isinstance(value, (date, np.datetime64, str)):
         if value != value:  # not a time, as pandas and numpy have it: missing
             return None
         try:
             value = to_ms(value, unit)
         except ValueError as error:
             raise InvalidRecordError(
-                "a timestamp must be ms since 1970, a datetime or ISO 8601", got=repr(value)
+                "a timestamp must be ms since 1970, a datetime, a date or ISO 8601", got=repr(value)
             ) from error
     elif isinstance(value, (float, np.floating)):
         raise InvalidRecordError(
@@ -374,9 +375,9 @@ def _utf8(name: str, text: str) -> bytes:
 def _headers(headers: Any) -> list[Header] | None:
     if headers is None:
         return None
-    if isinstance(headers, (str, bytes, Mapping)) or not isinstance(headers, Iterable):
-        raise InvalidRecordError("headers must be a list of (key, value)", got=type(headers).__name__)
-    return [_header(header) for header in headers]
+    if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
+        raise InvalidRecordError("headers must be a list of (key, value), or a dict", got=type(headers).__name__)
+    return [_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)]
 
 
 def _header(header: Any) -> Header:
@@ -563,7 +564,7 @@ def normalize(
 
 def room_of(config: TopicConfig, codec: str) -> int:
     """The most bytes that a record may have before compression, for Kafka's producer and for the writer."""
-    room = min(config.max_message_bytes, config.segment_size) - HEADER_SIZE
+    room = largest_batch(config) - HEADER_SIZE
     # data that does not compress grows a little
     return room if codec == "none" else room - (room >> 10) - 64
 
@@ -577,7 +578,8 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
         raise InvalidRecordError(_KEY_NEEDED)
     room = room_of(config, codec)
     if size > room:
-        raise InvalidRecordError("a record must fit max.message.bytes and segment.bytes", size=size, room=room)
+        text, limit = "a record must fit max.message.bytes and segment.bytes", largest_batch(config)
+        raise InvalidRecordError(text, size=size, room=room, limit=limit)
     check_timestamp(row.timestamp, config, now_ms)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,6 +43,8 @@ from distlog.core.topics.topic import Topic
 StorageOptions = Mapping[str, Any]
 #: How many topics are opened at the same time.
 _OPENED = 8
+#: How many folders are looked at for topics where there is none, and how many of these are named.
+_LOOKED_AT, _NAMED = 20, 5
 
 
 def create(
@@ -74,13 +76,38 @@ def open(
 ) -> Topic:
     """Open the topic at `url`: its newest version, or read-only at a version or a time.
 
-    Raises TopicNotFoundError if there is none, OffsetOutOfRangeError if it has no such version, or none yet at that
-    time, InvalidConfigError for a version that is no number.
+    Raises TopicNotFoundError if there is none, and names topics below `url`, OffsetOutOfRangeError if it has no such
+    version, or none yet at that time, InvalidConfigError for a version that is no number.
     """
+    with naming_topics(storage := Storage(url, storage_options)):
+        return _open(storage, version, timestamp)
+
+
+@contextmanager
+def naming_topics(storage: Storage) -> Iterator[None]:
+    """A TopicNotFoundError that is raised inside names the topics below the address, if there are some."""
+    try:
+        yield
+    except TopicNotFoundError as error:
+        found = _names_below(storage)
+        if not found:
+            raise
+        named = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+        text = f"this is no topic, but a folder of topics: add the name of one: {named}"
+        raise TopicNotFoundError(text, **error.details) from None
+
+
+def _names_below(storage: Storage) -> list[str]:
+    """Topics among the first folders below, dropped ones too; none if the storage does not tell."""
+    with suppress(DistlogError, OSError):
+        return _topics_of(storage, sorted(storage.list_folders())[:_LOOKED_AT])
+    return []
+
+
+def _open(storage: Storage, version: int | None = None, timestamp: Time | None = None) -> Topic:
     if version is not None and timestamp is not None:
         raise ValueError("give a version or a timestamp to open a topic at, not both")
     number = None if version is None else whole_number("version", version)
-    storage = Storage(url, storage_options)
     log = topic_log(storage)
     timestamp_ms = None if timestamp is None else to_ms(timestamp)
     snapshot = log.load(version=number, timestamp_ms=timestamp_ms)
@@ -99,12 +126,13 @@ def open_or_create(
     `config` is for a new topic. Raises InvalidConfigError if the topic has another number of partitions than
     `partitions`, and as `create` and `open` do.
     """
+    storage = Storage(url, storage_options)
     try:
-        topic = open(url, storage_options=storage_options)
+        topic = _open(storage)
     except TopicNotFoundError:
         with suppress(TopicExistsError):
             return create(url, 1 if partitions is None else partitions, config, storage_options)
-        topic = open(url, storage_options=storage_options)
+        topic = _open(storage)
     if partitions not in (None, topic.partitions):
         raise InvalidConfigError(
             "the topic exists with another number of partitions: do not give one, or give this",
@@ -119,7 +147,7 @@ def topics(root: str, storage_options: StorageOptions | None = None) -> list[Top
 
     def opened(storage: Storage) -> Topic | None:
         with suppress(TopicNotFoundError):
-            return open(storage.url, storage_options=storage_options)
+            return _open(Storage(storage.url, storage_options))
         return None
 
     opens = (partial(opened, storage) for storage in find_topics(Storage(root, storage_options)))
@@ -128,8 +156,13 @@ def topics(root: str, storage_options: StorageOptions | None = None) -> list[Top
 
 def find_topics(root: Storage) -> list[Storage]:
     """The folders right below `root` that hold commits, by name: its topics, and dropped ones."""
-    names = (name for name in root.list_folders() if name != paths.COMMITS_DIR)
-    return [root.child(name) for name in sorted(names) if f"{name}/{paths.COMMITS_DIR}" in root.list_folders(name)]
+    return [root.child(name) for name in _topics_of(root, sorted(root.list_folders()))]
+
+
+def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
+    """The folders among `names` that hold commits, which the commits of `root` itself do not."""
+    others = (name for name in names if name != paths.COMMITS_DIR)
+    return [name for name in others if f"{name}/{paths.COMMITS_DIR}" in root.list_folders(name)]
 
 
 # ---

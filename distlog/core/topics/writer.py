@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol
@@ -439,7 +439,7 @@ class Writer:
         *,
         key: bytes | str | None = None,
         timestamp: int | None = None,
-        headers: Iterable[Header] | None = None,
+        headers: Iterable[Header] | Mapping[str, bytes | None] | None = None,
         partition: int | None = None,
     ) -> None:
         """Take one record; a missing timestamp is now, a number counts the writer's unit.

@@ -12,7 +12,7 @@ from distlog.core.config import TopicConfig, settings
 from distlog.core.topics.topic import check_grows
 from distlog.gateway.apis.cluster import TopicIds, attempted, grouped, only_once, topic_uuid
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.config import GatewayConfig, gateway_settings, topic_default_settings
+from distlog.gateway.config import ShownSetting, gateway_settings, topic_default_settings
 from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
 from distlog.gateway.server.request import Request
 
@@ -61,10 +61,11 @@ def described(config: TopicConfig, *, documentation: bool = False, synonyms: boo
 
 
 def described_broker(
-    config: GatewayConfig, defaults: Mapping[str, object], *, documentation: bool = False, synonyms: bool = False
+    broker: Broker, request: Request, *, documentation: bool = False, synonyms: bool = False
 ) -> Iterator[Fields]:
-    """Each setting of the gateway, and the `defaults` of topics; none can be altered while it runs."""
-    for name, value, is_default, meaning in (*gateway_settings(config), *topic_default_settings(defaults)):
+    """Each setting of the gateway, and the defaults of topics; none can be altered while it runs."""
+    own, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
+    for name, value, is_default, meaning in (_advertised(broker, request), *own, *defaults):
         source = _DEFAULT if is_default else _OF_BROKER
         yield {
             "name": name,
@@ -76,6 +77,14 @@ def described_broker(
             "config_type": _type_of(value),
             "documentation": meaning if documentation else None,
         }
+
+
+def _advertised(broker: Broker, request: Request) -> ShownSetting:
+    """The listener as this client is told to find it; Kafka's tools look for it among the settings."""
+    host, port = broker.address(request, broker.cluster.node)
+    value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
+    meaning = "where clients find this gateway; set by `--advertised`"
+    return ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
 
 
 def _type_of(shown: str) -> int:
@@ -221,6 +230,7 @@ def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fi
     wanted = None if None in asked else frozenset().union(*asked)
     all_settings = _all_settings(
         broker,
+        request,
         resources[0],
         documentation=request.get("include_documentation", False),
         synonyms=request.get("include_synonyms", False),
@@ -228,7 +238,7 @@ def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fi
     return {"configs": [each for each in all_settings if wanted is None or each["name"] in wanted]}
 
 
-def _all_settings(broker: Broker, resource: Any, **details: bool) -> Iterable[Fields]:
+def _all_settings(broker: Broker, request: Request, resource: Any, **details: bool) -> Iterable[Fields]:
     if resource.resource_type == TOPIC:
         return described(broker.metadata.fresh_topic(resource.resource_name).snapshot.config, **details)
     if resource.resource_type != BROKER:
@@ -237,7 +247,7 @@ def _all_settings(broker: Broker, resource: Any, **details: bool) -> Iterable[Fi
         # no name stands for dynamic settings of all brokers, of which there are none
         return ()
     _check_this_broker(broker, resource.resource_name)
-    return described_broker(broker.config, broker.metadata.defaults, **details)
+    return described_broker(broker, request, **details)
 
 
 def _check_this_broker(broker: Broker, name: str) -> None:

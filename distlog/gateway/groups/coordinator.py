@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import DistlogError, TopicNotFoundError
+from distlog.core.errors import DistlogError, StorageRefusedError, TopicNotFoundError
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import (
@@ -263,8 +263,11 @@ class GroupServices:
         return self._store.partitions
 
     def start(self) -> None:
-        """Join the root's gateways, and load stored groups; failures are logged, and tried again."""
-        if self._has_done("is no gateway of the root yet", self._sync):
+        """Join the root's gateways, and load stored groups; failures are logged, and tried again.
+
+        Raises StorageRefusedError if the storage's answer is no, and would be no again.
+        """
+        if self._has_done("is no gateway of the root yet", self._sync, but=StorageRefusedError):
             self._has_done("does not coordinate groups yet", self._step)
         for thread in self._threads:
             thread.start()
@@ -340,14 +343,16 @@ class GroupServices:
             if before - self.coordination.loaded:
                 self._unloaded.set()
 
-    def _has_done(self, task: str, work: Callable[[], None]) -> bool:
-        """Do `work`; False if it failed. A task that fails again and again is logged once."""
+    def _has_done(self, task: str, work: Callable[[], None], but: type[Exception] | tuple[()] = ()) -> bool:
+        """Do `work`; False if it failed. A task that fails again and again is logged once. Raises errors of `but`."""
         try:
             work()
         except GroupRefusedError:
             # the lease has changed meanwhile
             return False
         except Exception as error:
+            if isinstance(error, but):
+                raise
             if task not in self._failed_tasks:
                 _log.error("the gateway %s: %s", task, error, exc_info=not isinstance(error, DistlogError))
             self._failed_tasks.add(task)

@@ -76,6 +76,7 @@ class ScramExchange:
         self._name = _known_name(_unescaped(match["name"]), _unescaped(match["as"] or ""))
         self._secret, self._exists = self._users.secret(self._name, self._mechanism)
         self._gs2, self._nonce = match["gs2"], match["nonce"] + self._new_nonce()
+        self._nonce_of_old_librdkafka = match["nonce"] + self._nonce
         answer = f"r={self._nonce},s={b64encode(self._secret.salt).decode()},i={self._secret.iterations}"
         self._messages = f"{match['bare']},{answer}"
         return answer.encode()
@@ -83,6 +84,9 @@ class ScramExchange:
     def last(self, token: bytes) -> tuple[bytes, AuthenticatedUser]:
         """The answer to a client's last message, a proof of the server; the user. Raises as `first`."""
         match = _LAST.fullmatch(_text(token))
+        if match is not None and match["nonce"] == self._nonce_of_old_librdkafka:
+            # Kafka 4 refuses it too
+            raise AuthenticationFailedError("its nonce came twice, as of librdkafka before 2.6.1: upgrade the client")
         if match is None or match["nonce"] != self._nonce or _decoded(match["gs2"]) != self._gs2.encode():
             raise AuthenticationFailedError("a malformed SCRAM message")
         algorithm, message = HASHES[self._mechanism], f"{self._messages},{match['without']}".encode()

@@ -241,10 +241,29 @@ def test_the_gateway_tells_its_settings_and_which_of_them_were_given(tmp_path: P
     assert (changed.error_code, changed.configs) == (ErrorCode.none, ())
 
 
-def _describing(broker: str) -> dict[str, Any]:
-    schema = import_module("kio.schema.describe_configs.v4.request")
-    resource = schema.DescribeConfigsResource(resource_type=4, resource_name=broker, configuration_keys=None)
-    return {"resources": (resource,), "include_synonyms": False, "include_documentation": False}
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_the_listener_is_a_setting_too_as_this_client_is_told_to_find_it(tmp_path: Path, version: int) -> None:
+    asked = _describing("0", version, ("advertised.listeners",)) | {"include_synonyms": True}
+    told = []
+    for advertised in (None, ("log.example.org", 9092), ("fd00::7", 9092)):
+        with serving(tmp_path, advertised=advertised) as gateway, Wire(gateway) as wire:
+            (result,) = wire.ask(32, version, **asked).results
+            (one,) = result.configs
+            assert (result.error_code, one.name, one.read_only) == (ErrorCode.none, "advertised.listeners", True)
+            assert [(each.name, each.value) for each in one.synonyms] == [(one.name, one.value)]
+            told.append((one.value.replace(str(gateway.port), "PORT"), int(one.config_source)))
+    assert told == [
+        ("PLAINTEXT://127.0.0.1:PORT", 5),
+        ("PLAINTEXT://log.example.org:9092", 4),
+        ("PLAINTEXT://[fd00::7]:9092", 4),
+    ]
+
+
+def _describing(broker: str, version: int = 4, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
+    schema = import_module(f"kio.schema.describe_configs.v{version}.request")
+    resource = schema.DescribeConfigsResource(resource_type=4, resource_name=broker, configuration_keys=keys)
+    documentation = {"include_documentation": False} if version >= 3 else {}
+    return {"resources": (resource,), "include_synonyms": False, **documentation}
 
 
 def test_what_is_asked_for_again_and_again_is_told_once(gateway: GatewayServer) -> None:

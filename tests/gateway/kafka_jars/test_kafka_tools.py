@@ -21,3 +21,6 @@ def test_kafkas_tools_write_read_and_describe(gateway: GatewayServer) -> None:
     assert sum(int(line.split(":")[2]) for line in offsets.splitlines() if line.startswith("clicks:")) == 1000
     topic = tool("org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", "clicks")
     assert "PartitionCount: 2" in topic
+    configs = tool("kafka.admin.ConfigCommand", *server, "--describe", "--all", "--broker", "0")
+    assert f"advertised.listeners=PLAINTEXT://{gateway.address} sensitive=false synonyms=" in configs
+    assert "max.connections=2000 sensitive=false" in configs

@@ -114,6 +114,15 @@ def test_a_proof_of_another_exchange_fails(users: Users, changed: dict[str, str]
         exchange.last(client_last("SCRAM-SHA-256", "alice", PASSWORD, first, **changed))  # type: ignore[arg-type]
 
 
+def test_a_client_that_repeats_its_nonce_is_known_as_an_old_librdkafka(users: Users) -> None:
+    """Before 2.6.1 it puts its own nonce before the server's, which begins with it."""
+    exchange = ScramExchange("SCRAM-SHA-256", users, new_nonce)
+    first = exchange.first(client_first("alice")).decode()
+    twice = client_last("SCRAM-SHA-256", "alice", PASSWORD, first).replace(b"r=", f"r={NONCE}".encode(), 1)
+    with pytest.raises(AuthenticationFailedError, match=r"nonce came twice, .*librdkafka before 2\.6\.1: upgrade"):
+        exchange.last(twice)
+
+
 def test_plain_takes_the_password_and_no_other(users: Users) -> None:
     assert check_plain(f"\0alice\0{PASSWORD}".encode(), users).name == "alice"
     assert check_plain(f"alice\0alice\0{PASSWORD}".encode(), users).name == "alice"

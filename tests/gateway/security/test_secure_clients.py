@@ -127,6 +127,14 @@ def test_aiokafka_writes_and_reads(served: Secured) -> None:
     assert asyncio.run(both()) == VALUES
 
 
+def test_the_setting_advertised_listeners_names_the_protocol(served: Secured) -> None:
+    admin = pytest.importorskip("confluent_kafka.admin")
+    resource = admin.ConfigResource(admin.ConfigResource.Type.BROKER, "0")
+    client = admin.AdminClient(confluent(served))
+    found = client.describe_configs([resource])[resource].result(30)
+    assert found["advertised.listeners"].value == f"{served.protocol}://127.0.0.1:{served.gateway.port}"
+
+
 @pytest.mark.parametrize(("protocol", "mechanism"), WRONG)
 def test_clients_with_another_password_are_told(tmp_path: Path, protocol: str, mechanism: str) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")

@@ -1,0 +1,333 @@
+"""`distlog doctor`: the needs of distlog on a machine and of a store, their state, and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distlog import __version__
+from distlog.cli.options import Json, Storage
+from distlog.console.output import Summary, print_report, status_of
+from distlog.core.display import counted, size_text
+from distlog.core.errors import DistlogError
+from distlog.core.kernels.native import COMPILED, kept_code
+from distlog.core.storage.storage import Storage as Folder
+from distlog.core.storage.store_check import check_store
+from distlog.core.times import now_ms
+
+OK, WARNING, ERROR = "ok", "warning", "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check, and if that is not well, what to do."""
+
+    check: str
+    status: str
+    found: str
+    advice: str = ""
+
+    def row(self) -> dict[str, str]:
+        """As it is printed."""
+        return {"check": self.check, "status": self.status, "found": self.found, "advice": self.advice}
+
+
+def doctor(
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="Also try a folder for topics, as s3://bucket/logs.")
+    ] = None,
+    *,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Look for what is wrong with this machine, or with a store.
+
+    It looks at Python, packages, Java, Spark and limits, and with a URL at the store. It changes nothing: what it
+    writes to the store it deletes again. The exit status is 1 if a check is an error.
+    """
+    findings = [*_findings_here(), *(() if url is None else _findings_at(url, dict(storage)))]
+    counts = {each: sum(finding.status == each for finding in findings) for each in (ERROR, WARNING)}
+    said = [counted(count, status) for status, count in counts.items() if count]
+    rows = [finding.row() for finding in findings]
+    report = Summary(", ".join(said) or "all well", {"ok": not counts[ERROR], "checks": rows}, rows)
+    print_report(report, as_json=as_json)
+    raise typer.Exit(status_of(report))
+
+
+def _findings_here() -> Iterator[Finding]:
+    yield Finding("Python", OK, f"{sys.version.split()[0]} at {sys.executable}, with distlog {__version__}")
+    yield from _packages()
+    yield _kernels()
+    yield _descriptors()
+    pyspark = _pyspark_folder()
+    yield _java(is_needed=pyspark is not None and _starts_java(pyspark))
+    if pyspark is None:
+        yield Finding("PySpark", OK, "not installed, and Spark alone needs it: pip install 'distlog[spark]'")
+    else:
+        yield _pyspark(pyspark)
+        yield _spark_format()
+
+
+# ---
+# Packages: their versions against the bounds that distlog's own package states.
+
+
+#: Extras that no user of distlog needs.
+_DEVELOPERS = ("test", "docs", "bench")
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])? *([^;]*?) *(?:; *extra *== *[\"'](\w+)[\"'])?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Requirement:
+    package: str
+    bounds: str
+    extra: str | None
+
+    def fault(self, version: str) -> tuple[str, str] | None:
+        """The status and the advice for a version that is not within the bounds."""
+        install = f"pip install '{self.package}{self.bounds}'"
+        for operator, bound in re.findall(r"(>=|<)([\d.]+)", self.bounds):
+            if operator == ">=" and _numbers(version) < _numbers(bound):
+                return ERROR, install
+            if operator == "<" and _numbers(version) >= _numbers(bound):
+                return WARNING, f"distlog was not tried with it: {install}"
+        return None
+
+
+def _numbers(version: str) -> list[int]:
+    """The numbers of a version, without zeros at its end: 4.0 is 4."""
+    numbers = [int(each) for each in re.findall(r"\d+", re.match(r"[\d.]*", version)[0])]  # type: ignore[index]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return numbers
+
+
+def _requirements() -> list[_Requirement]:
+    """The requirements of distlog's package; none where distlog is not installed, as from an archive or a clone."""
+    try:
+        lines = metadata.requires("distlog") or []
+    except metadata.PackageNotFoundError:
+        return []
+    found = [_Requirement(*match.groups()) for line in lines if (match := _REQUIREMENT.fullmatch(line))]
+    return [each for each in found if each.extra not in _DEVELOPERS]
+
+
+def _packages() -> Iterator[Finding]:
+    requirements = _requirements()
+    if not requirements:
+        advice = "pip install distlog here, for this check"
+        yield Finding("packages", WARNING, "distlog is imported, but not installed: it states no versions", advice)
+    versions, well = dict[str, str](), []
+    for each in requirements:
+        try:
+            versions[each.package] = metadata.version(each.package)
+        except metadata.PackageNotFoundError:
+            if each.extra is None:
+                yield Finding("packages", ERROR, f"no {each.package}", f"pip install '{each.package}{each.bounds}'")
+            continue
+        shown = f"{each.package} {versions[each.package]}"
+        if fault := each.fault(versions[each.package]):
+            yield Finding("packages", fault[0], f"{shown} is not {each.bounds}", fault[1])
+        else:
+            well.append(shown)
+    if well:
+        yield Finding("packages", OK, ", ".join(well))
+
+
+# ---
+# Kernels, and limits of the process.
+
+
+def _kernels() -> Finding:
+    kept = kept_code()
+    if not COMPILED:
+        return Finding("kernels", WARNING, "run as plain Python, some 100 times as long", "unset NUMBA_DISABLE_JIT")
+    if kept.folder is None:
+        advice = "set NUMBA_CACHE_DIR to a folder of your own: each process compiles for 5 to 10 seconds"
+        return Finding("kernels", WARNING, f"no folder keeps their code: {'; '.join(kept.reasons)}", advice)
+    status = kept.folder.stat()
+    place = f"{kept.folder} of user {status.st_uid}, mode {status.st_mode & 0o777:o}"
+    if not kept.compiled:
+        return Finding("kernels", WARNING, f"cold: no code is in {place}", "distlog warmup, or the first use does it")
+    return Finding("kernels", OK, f"warm: code of {kept.compiled} of {kept.kernels} is in {place}")
+
+
+#: The limit that most systems begin with.
+_USUAL_FILES = 1024
+
+
+def _descriptors() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = [("unlimited" if each == resource.RLIM_INFINITY else f"{each:,}") for each in (soft, hard)]
+    found = f"{shown[0]}, and {shown[1]} for distlog serve, which raises its own"
+    if soft == resource.RLIM_INFINITY or soft >= _USUAL_FILES:
+        return Finding("open files", OK, found)
+    return Finding("open files", WARNING, found, f"ulimit -n {_USUAL_FILES} or more: half are for partitions' logs")
+
+
+# ---
+# Java and PySpark. Nothing here starts Spark; of PySpark only what plans distlog's format is imported.
+
+
+#: PySpark 4 runs on no older Java.
+_OLDEST_JAVA = 17
+_JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
+
+
+def _java(*, is_needed: bool) -> Finding:
+    """The Java that Spark would start: of JAVA_HOME, else of PATH."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    where = f"JAVA_HOME={home}" if home else "PATH"
+    if not is_needed and not (java and os.access(java, os.X_OK)):
+        return Finding("Java", OK, f"none in {where}, and Spark alone needs one")
+    fault = ERROR if is_needed else OK
+    if java is None or not os.access(java, os.X_OK):
+        return Finding("Java", fault, f"none in {where}", _JAVA_ADVICE)
+    said = _output_of([java, "-version"])
+    version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    if version is None:
+        return Finding("Java", fault, f"{java} does not tell its version: {said[:200]}", _JAVA_ADVICE)
+    found = f"{version[1]} at {java}, by {'JAVA_HOME' if home else 'PATH'}"
+    if int(version[2]) < _OLDEST_JAVA:
+        return Finding("Java", fault, found, _JAVA_ADVICE if is_needed else "")
+    return Finding("Java", OK, found)
+
+
+def _output_of(command: list[str]) -> str:
+    """All that a program prints, on one line, or the reason why it could not."""
+    try:
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return " ".join(ran.stdout.decode(errors="replace").split())
+
+
+def _pyspark_folder() -> Path | None:
+    """The folder of the PySpark that would be imported, which it is not yet."""
+    spec = find_spec("pyspark")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def _starts_java(pyspark: Path) -> bool:
+    """False of the client of Spark Connect, which has no jars."""
+    return "SPARK_REMOTE" not in os.environ and ("SPARK_HOME" in os.environ or (pyspark / "jars").is_dir())
+
+
+def _pyspark(pyspark: Path) -> Finding:
+    try:
+        text = (pyspark / "version.py").read_text(encoding="utf-8")
+        version = re.findall(r"^__version__.*?[\"'](.+?)[\"']", text, re.MULTILINE)[0]
+        from distlog.spark import data_source
+    except Exception as error:
+        found = f"distlog.spark cannot be imported with {pyspark}: {type(error).__name__}: {error}"
+        return Finding("PySpark", ERROR, found, "pip install 'distlog[spark]'")
+    del data_source  # it could be imported
+    if (home := os.environ.get("SPARK_HOME")) is not None:
+        jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
+        if not jars:
+            return Finding("PySpark", ERROR, f"SPARK_HOME={home} has no Spark", "unset SPARK_HOME, or correct it")
+        other = jars[0].stem.rpartition("-")[2]
+        if _numbers(other)[:2] != _numbers(version)[:2]:
+            found = f"{version} would start Spark {other} of SPARK_HOME={home}"
+            return Finding("PySpark", ERROR, found, f"unset SPARK_HOME, or pip install pyspark=={other}")
+    return Finding("PySpark", OK, f"{version} at {pyspark}")
+
+
+#: What the process does in which Spark looks for formats. Two arguments: the Python and the distlog of this process,
+#: which has imported the format itself.
+_LOOK = """
+import json, sys
+from importlib.util import find_spec
+from pkgutil import iter_modules
+
+found, failed = [each.name for each in iter_modules() if each.name.startswith("pyspark_")], {}
+distlog, module = find_spec("distlog"), find_spec("pyspark_distlog")
+is_known = distlog is not None and [sys.prefix, distlog.origin] == sys.argv[1:]
+names = [name for name in found if name != "pyspark_distlog"]
+for name in names + ([] if is_known or distlog is None else ["distlog.spark.data_source"]):
+    try:
+        __import__(name)
+    except Exception as error:
+        failed[name] = f"{type(error).__name__}: {error}"
+print(json.dumps([found, failed, distlog and distlog.origin, module and module.origin]))
+"""
+
+
+def _spark_format() -> Finding:
+    """A plain Spark session finds the format in the Python that it runs, by the names of modules there."""
+    check, variables = 'format("distlog")', ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    chosen = next((name for name in variables if os.environ.get(name)), "PATH")
+    python = os.environ.get(chosen, "") if chosen != "PATH" else "python3"
+    who = f"{shutil.which(python) or python} (by {chosen})"
+    use = f"set PYSPARK_PYTHON={sys.executable}, or let distlog.spark.session make the session"
+    here = find_spec("distlog")
+    said = _output_of([python, "-c", _LOOK, sys.prefix, str(here and here.origin)])
+    try:
+        found, failed, library, module = json.loads(said)
+    except ValueError:
+        return Finding(check, WARNING, f"{who}, which Spark would run, does not work: {said[-200:]}", use)
+    if library is None:
+        return Finding(check, WARNING, f"{who}, which Spark would run, has no distlog", use)
+    if failed:
+        name, reason = next(iter(failed.items()))
+        advice = use if name.startswith("distlog") else f"mend or remove {name}: it hides all formats of modules"
+        return Finding(check, WARNING, f"{who} cannot import {name}: {reason}", advice)
+    if "pyspark_distlog" not in found:
+        seen = f"is installed so that Spark cannot see it: {module}" if module else "is not beside distlog"
+        advice = "distlog.spark.register(spark), or a plain pip install of distlog, or a path in PYTHONPATH"
+        return Finding(check, WARNING, f"the module pyspark_distlog {seen}", advice)
+    return Finding(check, OK, f"a plain session finds it in {module} by {who}")
+
+
+# ---
+# A store.
+
+
+#: A local disk that is as full as this, by bytes or inodes, is worth a line.
+_FREE_SHARE = 0.05
+
+
+def _findings_at(url: str, options: dict[str, Any]) -> Iterator[Finding]:
+    try:
+        storage = Folder(url, options)
+        if storage.is_local:
+            yield from _space(storage.local_path(""))
+        report = check_store(storage, now_ms, time.monotonic, is_measured=False)
+    except (DistlogError, OSError, ModuleNotFoundError) as error:
+        yield Finding("store", ERROR, str(error))
+        return
+    for each in report.checks:
+        if each.ok is not None:
+            yield Finding(f"store: {each.name}", OK if each.ok else ERROR, each.about)
+
+
+def _space(folder: str) -> Iterator[Finding]:
+    """Free space and free inodes of the disk that has the folder, or will have it."""
+    path = Path(folder)
+    while not path.exists():
+        path = path.parent
+    disk = os.statvfs(path)
+    # some file systems, as btrfs, count no inodes
+    for check, free, total, shown in (
+        ("space", disk.f_bavail, disk.f_blocks, size_text(disk.f_bavail * disk.f_frsize)),
+        ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,}"),
+    ):
+        if total:
+            status = ERROR if not free else WARNING if free < _FREE_SHARE * total else OK
+            advice = "distlog vacuum, or make room" if status != OK else ""
+            yield Finding(check, status, f"{shown} free of {path}, {free / total:.0%}", advice)

@@ -1,0 +1,259 @@
+"""`distlog doctor`: what is well is ok, and each thing that is wrong has a row that says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from careless_bucket import Bucket
+from careless_bucket import bucket as bucket
+from careless_bucket import new_process as new_process
+from command_line import CommandLine
+from docs_pages import read, table
+
+import distlog
+
+LIBRARY = Path(distlog.__file__).parent.parent
+Rows = dict[str, dict[str, str]]
+
+
+def rows(cli: CommandLine, *arguments: str, status: int = 0) -> Rows:
+    """The rows by their check, of the worst where a check has several."""
+    outcome = cli.bare("doctor", *arguments, "--json")
+    assert (outcome.status, outcome.json["ok"], outcome.err) == (status, status == 0, "")
+    return by_check(outcome.json["checks"])
+
+
+def by_check(found: list[dict[str, str]]) -> Rows:
+    """As `rows`."""
+    order = ["ok", "warning", "error"]
+    return {row["check"]: row for row in sorted(found, key=lambda row: order.index(row["status"]))}
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Python that Spark would run has the standard library alone; its program may be changed."""
+    path = tmp_path / "python"
+    program(path, f'exec {sys.executable} -S -E "$@"')
+    monkeypatch.setenv("PYSPARK_PYTHON", str(path))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def spark() -> None:
+    pytest.importorskip("pyspark")
+
+
+def test_where_all_is_well_no_row_is_an_error_and_the_page_has_all_of_them(
+    cli: CommandLine, spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    found = rows(cli, cli.url)
+    assert {row["status"] for name, row in found.items() if name != "kernels"} == {"ok"}
+    shown = {name.partition(":")[0].strip("`") for name, *_ in table(read("docs/command-line.md"), "## doctor")}
+    assert shown == {name.partition(":")[0] for name in found}
+    assert not Path(cli.url).exists()
+
+
+def test_people_see_a_count_and_a_table(cli: CommandLine, spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    outcome = cli.bare("doctor")
+    assert (outcome.status, outcome.rows[1]) == (1, ["check", "status", "found", "advice"])
+    assert outcome.rows[0][0].startswith("1 error")
+    (java,) = (row for row in outcome.rows if row[0] == "Java")
+    assert java[1:3] == ["error", "none in JAVA_HOME=/nonexistent"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "ok"),
+        ('openjdk version "25" 2025-09-16', "ok"),
+        ('java version "1.8.0_402"', "error"),
+        ('openjdk version "11.0.22" 2024-01-16', "error"),
+        ("Error: could not find libjava.so", "error"),
+    ],
+)
+def test_java_is_that_of_java_home_and_17_or_newer(
+    cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: str
+) -> None:
+    program(tmp_path / "java" / "bin" / "java", f"echo '{said}' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    row = rows(cli, status=1 if status == "error" else 0)["Java"]
+    assert (row["status"], "install Java 17" in row["advice"]) == (status, status == "error")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
+    assert rows(cli)["Java"]["status"] == "ok"
+
+
+def test_without_java_spark_is_told_to_have_none(
+    cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = rows(cli, status=1)
+    assert (found["Java"]["status"], found["Java"]["found"]) == ("error", "none in PATH")
+
+
+@pytest.mark.parametrize("jars", [[], ["spark-core_2.13-4.1.0.jar"]])
+def test_another_spark_in_spark_home_is_an_error(
+    cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: list[str]
+) -> None:
+    for name in jars:
+        program(tmp_path / "jars" / name, "")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    row = rows(cli, status=1)["PySpark"]
+    assert row["status"] == "error"
+    assert ("Spark 4.1.0 of SPARK_HOME" if jars else "has no Spark") in row["found"]
+
+
+def look(cli: CommandLine) -> dict[str, str]:
+    return rows(cli)['format("distlog")']
+
+
+def test_a_python_of_spark_without_distlog_is_named(cli: CommandLine, spark: None, python: Path) -> None:
+    row = look(cli)
+    assert (row["status"], row["found"]) == (
+        "warning",
+        f"{python} (by PYSPARK_PYTHON), which Spark would run, has no distlog",
+    )
+    assert f"PYSPARK_PYTHON={sys.executable}" in row["advice"]
+    python.unlink()
+    assert "does not work" in look(cli)["found"]
+
+
+#: An editable install as setuptools makes it: a finder knows the module, and no folder of sys.path has it.
+FINDER = """
+import importlib.util, sys
+
+sys.prefix = "PREFIX"
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        places = {"distlog": "LIBRARY/distlog/__init__.py", "pyspark_distlog": "LIBRARY/pyspark_distlog.py"}
+        return importlib.util.spec_from_file_location(name, places[name]) if name in places else None
+
+sys.meta_path.append(Finder)
+text = sys.argv[2]
+sys.argv[1:3] = []
+exec(text)
+"""
+
+
+def test_an_editable_install_that_spark_cannot_see_is_told_of(cli: CommandLine, spark: None, python: Path) -> None:
+    finder = python.with_name("finder.py")
+    finder.write_text(FINDER.replace("LIBRARY", str(LIBRARY)).replace("PREFIX", sys.prefix))
+    program(python, f'exec {sys.executable} -S -E {finder} "$@"')
+    row = look(cli)
+    assert (row["status"], str(LIBRARY / "pyspark_distlog.py") in row["found"]) == ("warning", True)
+    assert row["advice"].startswith("distlog.spark.register(spark)")
+
+
+@pytest.mark.parametrize("name", ["pyspark_broken", "distlog.spark"])
+def test_what_the_python_of_spark_cannot_import_is_named(
+    cli: CommandLine, spark: None, python: Path, name: str
+) -> None:
+    """A module of another package hides the formats of all; a distlog there may lack its packages."""
+    if name == "pyspark_broken":
+        program(python, f'PYTHONPATH={LIBRARY} exec {sys.executable} "$@"')
+        (python.parent / "pyspark_broken.py").write_text("raise RuntimeError('no')")
+    else:
+        shutil.copytree(LIBRARY / "distlog", python.parent / "distlog")
+    row = look(cli)
+    assert (row["status"], f"cannot import {name}" in row["found"]) == ("warning", True)
+
+
+def test_few_open_files_are_a_warning(cli: CommandLine) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        row = rows(cli)["open files"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (row["status"], row["found"][:4]) == ("warning", "512,")
+
+
+@pytest.mark.parametrize(("name", "check"), [("f_bavail", "space"), ("f_favail", "inodes")])
+def test_a_full_disk_is_an_error_and_one_that_is_nearly_full_a_warning(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str, check: str
+) -> None:
+    disk = dict.fromkeys(("f_bavail", "f_blocks", "f_favail", "f_files", "f_frsize"), 1000)
+    for free, status in ((0, "error"), (49, "warning"), (50, "ok")):
+        seen = type("Disk", (), {**disk, name: free})
+        monkeypatch.setattr("distlog.cli.doctor.os.statvfs", lambda _, seen=seen: seen)
+        assert rows(cli, cli.url, status=1 if status == "error" else 0)[check]["status"] == status
+
+
+def test_a_store_that_cannot_hold_a_topic_has_a_row_for_its_fault(cli: CommandLine, bucket: type[Bucket]) -> None:
+    bucket.looks = False
+    found = rows(cli, "gs://bucket/logs", status=1)
+    assert [name for name, row in found.items() if row["status"] == "error"] == ["store: a race for one name"]
+    assert found["store: clock"]["status"] == "ok"
+
+
+def test_an_address_that_is_none_is_a_row_too_and_no_secret_is_shown(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    for url in ("s3://key:s3cret@bucket/logs", "hdfs://host/logs"):
+        outcome = cli.bare("doctor", url, "--storage", "secret=s3cret")
+        assert (outcome.status, "s3cret" in outcome.out + outcome.err) == (1, False)
+        assert outcome.rows[-1][:2] == ["store", "error"]
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Any:
+    """Runs the doctor in a Python without PySpark, s3fs and Java, and with other versions of two packages."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for place in map(Path, sys.path):
+        for each in place.iterdir() if place.name == "site-packages" else ():
+            if not each.name.startswith(("pyspark", "s3fs", "numba-", "fsspec-", "__editable__")):
+                (packages / each.name).symlink_to(each)
+    for name, version in (("numba", "0.99.0"), ("fsspec", "2024.1.0")):
+        folder = packages / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": f"{LIBRARY}:{packages}", "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def run(*arguments: str) -> Rows:
+        command = [sys.executable, "-S", "-m", "distlog_command", "doctor", *arguments, "--json"]
+        ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (1, "")
+        return by_check(json.loads(ran.stdout)["checks"])
+
+    return run
+
+
+def test_it_works_without_java_pyspark_and_s3fs_and_knows_the_bounds_of_versions(bare: Any) -> None:
+    found = bare("s3://bucket/logs")
+    assert [(found[name]["status"], "Spark alone needs" in found[name]["found"]) for name in ("Java", "PySpark")] == [
+        ("ok", True),
+        ("ok", True),
+    ]
+    assert 'format("distlog")' not in found
+    store = found["store: writes and reads"]
+    assert (store["status"], "distlog[s3]" in store["found"]) == ("error", True)
+    # rows of packages that are well come first
+    assert found["packages"] == {
+        "check": "packages",
+        "status": "error",
+        "found": "fsspec 2024.1.0 is not >=2025.2",
+        "advice": "pip install 'fsspec>=2025.2'",
+    }
+    assert (found["kernels"]["status"], found["kernels"]["found"][:5]) == ("warning", "cold:")
+    assert str(os.geteuid()) in found["kernels"]["found"]
