@@ -306,6 +306,8 @@ def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(t
         group.goes_on_at(dataclasses.replace(later, version=9))
     group.saw(dataclasses.replace(append_of(topic, 2), version=8, actions=(Drop(),)))
     group.goes_on_at(dataclasses.replace(later, version=9))
+    with pytest.raises(CommitConflictError), group.outcome():
+        raise CommitConflictError("the topic was dropped")
 
 
 # --- vacuum

@@ -177,7 +177,7 @@ class GroupCommit:
         self._goes_at: float | None = None
         self._others = dict[str, Commit | None]()
         self._taken = list[str]()
-        self._goes_alone = False
+        self._goes_alone = self._is_over = False
         #: True once the append may be where others find it.
         self.is_left = False
         #: True once this writer takes along what waits.
@@ -187,7 +187,7 @@ class GroupCommit:
 
     def _begin(self, base: Snapshot) -> None:
         self._base = self._version = base.version
-        self._seen, self._is_over = set[str](), False
+        self._seen = set[str]()
 
     def is_crowd(self, commit: Commit) -> bool:
         """True if the commit, which has the append, has more than one other."""
