@@ -268,12 +268,20 @@ def test_a_large_append_goes_on_at_once_and_takes_others_along(topic: Topic, mon
     assert waiting(topic) == []
 
 
-def test_where_nobody_may_list_the_append_goes_on_alone(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object) -> None:
-        raise StorageDeniedError("no")
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("list_after", StorageDeniedError("no")), ("put", FileNotFoundError("its upload was aborted"))],
+)
+def test_where_there_can_be_no_line_the_append_goes_on_alone(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
+) -> None:
+    append = append_of(topic, 1)
 
-    monkeypatch.setattr(Storage, "list_after", denied)
-    group = group_of(topic)
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Storage, call, fails)
+    group = group_of(topic, append)
     assert group.is_first(0)
     assert not group.joins_line()
     assert group.others(topic.snapshot, []) == []

@@ -229,8 +229,8 @@ class GroupCommit:
                 self.is_left = True
                 self._storage.put(paths.pending_file(self._stem), data)
             self._listed, self.is_in_line = self._list(), True
-        except StorageError as error:
-            # as where a policy lets no one list: then it is committed as if there was no line
+        except (StorageError, FileNotFoundError) as error:
+            # as where a policy lets no one list, or vacuum ended an upload: then it goes on as if there was no line
             _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
             self._goes_alone = True
         return self.is_left and not self._goes_alone
