@@ -270,7 +270,7 @@ def test_a_large_append_goes_on_at_once_and_takes_others_along(topic: Topic, mon
 
 @pytest.mark.parametrize(
     ("call", "error"),
-    [("list_after", StorageDeniedError("no")), ("put", FileNotFoundError("its upload was aborted"))],
+    [("list_after", StorageDeniedError("no")), ("put", FileNotFoundError("aborted"))],
 )
 def test_where_there_can_be_no_line_the_append_goes_on_alone(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
