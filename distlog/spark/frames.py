@@ -397,7 +397,7 @@ def lag(
 
     `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`,
     and `lag_bytes` about how many bytes of log these are. Without `topic` the ends are those that the query saw when
-    it planned that batch, which costs no request; Spark does not tell the bytes of the format kafka, so they are None.
+    it planned that batch, which costs no request; those of the format kafka have no bytes, so these are None.
     With `topic` the rows are of that topic alone, up to its end as it is now; for a Topic in place of its URL, which
     moves on to the newest version, this is one request. There are no rows before the first batch is done. A progress,
     as a StreamingQueryListener gets it, will do as well.
