@@ -393,7 +393,7 @@ def lag(
     *,
     storage_options: StorageSettings | None = None,
 ) -> Listing:
-    """How far a streaming query is behind, a row for each partition that it reads with the format distlog or kafka.
+    """The lag of a streaming query, a row for each partition that it reads with the format distlog or kafka.
 
     `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`,
     and `lag_bytes` about how many bytes of log these are. Without `topic` the ends are those that the query saw when
