@@ -8,12 +8,13 @@
 """
 
 import distlog.spark.versions  # noqa: F401 - first, since it tells of a PySpark that is too old
-from distlog.spark.frames import append, compact, read, rebuild_indexes, register_tables, stream, verify
+from distlog.spark.frames import append, compact, lag, read, rebuild_indexes, register_tables, stream, verify
 from distlog.spark.spark_session import register, session
 
 __all__ = [
     "append",
     "compact",
+    "lag",
     "read",
     "rebuild_indexes",
     "register",

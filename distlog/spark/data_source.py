@@ -310,10 +310,11 @@ class DistlogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader that plans the read and reads `schema`. The schema is checked: it may come from the user."""
         settle()
-        check_schema(schema)
         # this object is sent to the tasks later, and the snapshot is too large to send
         loaded, self._loaded = self._loaded, None
+        # before the schema: a table of the catalog has one of any types, and no option that names a topic
         options = loaded[0] if loaded else ReadOptions.parse(self._given)
+        check_schema(schema)
         snapshot = loaded[1] if loaded else _load(options)
         check_part(HAS_FILTERS or not options.push_filters, "the option pushFilters", "4.1")
         kind = FilteringReader if options.push_filters else DistlogReader

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display import Listing
 from distlog.core.errors import InvalidConfigError, InvalidTopicError, TopicNotFoundError
 from distlog.core.integers import count_of
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
@@ -36,6 +42,7 @@ from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_split
 from distlog.spark.read_options import format_assign, format_offsets
 from distlog.spark.sink import TopicFacts, find_write, parse_batch_id, partition_column
 from distlog.spark.spark_session import cores, format_with
+from distlog.spark.stream_plan import BYTES_BEHIND, log_bytes
 from distlog.spark.tasks import SparkRun, clean_in_tasks
 from distlog.spark.versions import by_id
 
@@ -360,6 +367,98 @@ def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[
         "endingOffsets": format_offsets(topic.name, ends),
         "failOnDataLoss": "false",
     }
+
+
+# ---
+# How far a streaming query is behind its topics: by what Spark tells of its progress, and by a topic as it is now.
+
+
+_LAG = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("position", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("lag", pa.int64()),
+        ("lag_bytes", pa.int64()),
+    ]
+)
+#: Offsets by topic and partition.
+_Offsets = Mapping[str, Mapping[str, int]]
+
+
+def lag(
+    query: StreamingQuery | StreamingQueryProgress,
+    topic: str | Topic | None = None,
+    *,
+    storage_options: StorageSettings | None = None,
+) -> Listing:
+    """The lag of a streaming query, a row for each partition that it reads with the format distlog or kafka.
+
+    `position` is the end of the last batch that is done, `lag` the number of offsets from there to `end_offset`,
+    and `lag_bytes` about how many bytes of log these are. Without `topic` the ends are those that the query saw when
+    it planned that batch, which costs no request; those of the format kafka have no bytes, so these are None.
+    With `topic` the rows are of that topic alone, up to its end as it is now; for a Topic in place of its URL, which
+    moves on to the newest version, this is one request. There are no rows before the first batch is done. A progress,
+    as a StreamingQueryListener gets it, will do as well.
+
+    Raises InvalidConfigError if the query does not read `topic`, TopicNotFoundError if it read one that was dropped.
+    """
+    progress = query if isinstance(query, StreamingQueryProgress) else query.lastProgress
+    # its JSON, since before 4.2 the texts of its offsets are none
+    sources = [] if progress is None else json.loads(progress.json)["sources"]
+    read = {index: each["endOffset"] for index, each in enumerate(sources) if _offsets_in(each.get("endOffset"))}
+    if topic is None:
+        rows = [row for index, end in read.items() for row in _told_lag(end, sources[index].get("latestOffset"))]
+    else:
+        rows = list(_lag_behind(_newest(topic, storage_options), list(read.values())))
+    return Listing(pa.Table.from_pylist(rows, _LAG), "partitions")
+
+
+def _offsets_in(value: Any) -> _Offsets:
+    """The offsets in JSON of this source or of Spark's Kafka source; none for any other source."""
+    offsets = value.get("offsets", value) if isinstance(value, dict) else {}
+    are_offsets = isinstance(offsets, dict) and all(
+        isinstance(each, dict) and all(number.isdecimal() for number in each) for each in offsets.values()
+    )
+    return offsets if are_offsets else {}
+
+
+def _told_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
+    """The rows of a source, by the offsets at which the batch ends, and at which the topics ended."""
+    ends = _offsets_in(newest)
+    behind = newest.get(BYTES_BEHIND) if ends else None
+    for topic, offsets in _offsets_in(end).items():
+        for number, position in offsets.items():
+            last = ends.get(topic, {}).get(number)
+            left = None if last is None else max(0, last - position)
+            size = 0 if left == 0 else None if behind is None else behind.get(topic, {}).get(number)
+            yield _lag_row(topic, number, position, last, left, size)
+
+
+def _lag_behind(snapshot: Snapshot, read: Sequence[Any]) -> Iterator[dict[str, object]]:
+    """The rows of the sources that read this topic."""
+    mine = [value for value in read if snapshot.name in _offsets_in(value)]
+    if read and not mine:
+        topics = sorted({name for value in read for name in _offsets_in(value)})
+        raise InvalidConfigError("the query does not read this topic", topic=snapshot.name, reads=", ".join(topics))
+    for value in mine:
+        if value.get("topicId", snapshot.topic_id) != snapshot.topic_id:
+            raise TopicNotFoundError("the query reads a topic of this name that was dropped", topic=snapshot.name)
+        for number, position in _offsets_in(value)[snapshot.name].items():
+            state = snapshot.partitions[int(number)]
+            start, end = max(position, state.log_start_offset), state.log_end_offset
+            size = log_bytes(state.segments, start, end)
+            yield _lag_row(snapshot.name, number, position, end, max(0, end - start), size)
+
+
+def _lag_row(topic: str, partition: str, *values: int | None) -> dict[str, object]:
+    return dict(zip(_LAG.names, (topic, int(partition), *values), strict=True))
+
+
+def _newest(topic: str | Topic, storage_options: StorageSettings | None) -> Snapshot:
+    opened = _opened(topic, None, None, storage_options)
+    return opened.live_snapshot if isinstance(topic, str) else opened.refresh().live_snapshot
 
 
 # ---

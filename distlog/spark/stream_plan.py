@@ -67,6 +67,8 @@ from distlog.spark.read_options import (
 FORMAT = 1
 #: What a stream starts from. A constant, since Spark asks for it several times, also after a restart.
 INITIAL: Mapping[str, Any] = {"version": FORMAT, "initial": True}
+#: What Spark's progress shows beside the newest offsets, by partition; named as the metrics of Spark's Kafka source.
+OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,7 @@ def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, 
     its index to be worth a request is taken whole.
     """
     tables = {number: snapshot.partitions[number].segments for number in available}
-    sizes = {number: _bytes(tables[number], *span) for number, span in available.items()}
+    sizes = {number: log_bytes(tables[number], *span) for number, span in available.items()}
     if sum(sizes.values()) <= most:
         return {number: end for number, (_, end) in available.items()}
     shares = _shares(sizes, most)
@@ -315,7 +317,7 @@ def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
     return shares
 
 
-def _bytes(segments: SegmentTable, start: int, end: int) -> int:
+def log_bytes(segments: SegmentTable, start: int, end: int) -> int:
     """The bytes of log between two offsets, at least one, if all records of a segment are equal in size."""
     if start >= end:
         return 0
@@ -538,20 +540,41 @@ class StreamPlan:
         self._heads: dict[int, tuple[PartitionState, int]] = {}
         self._first: StreamOffset | None = None
         self._target: StreamOffset | None = None
+        self._last_end: Json = INITIAL
 
     def freeze(self) -> None:
         """Let the stream end where the topic ends now."""
         self._target = self._head(self._topic.look())
 
     def head(self) -> Json:
-        """The offsets up to which the stream could read, as of the last look, or where it will end."""
-        return (self._target or self._head(self._topic.known)).to_json()
+        """The offsets up to which the stream could read, as of the last look, or where it will end.
+
+        With them is what the batch that was planned last leaves, of each partition of which it leaves something.
+        """
+        snapshot = self._topic.known
+        head, planned = self._target or self._head(snapshot), StreamOffset.parse(self._last_end)
+        value = head.to_json()
+        if planned is None or not head.topic_id == planned.topic_id == snapshot.topic_id:
+            return value
+        left = {}
+        for number, end in head.offsets.items():
+            first = snapshot.partitions[number].log_start_offset
+            if (position := max(planned.offsets.get(number, first), first)) < end:
+                left[number] = position, end
+        records = {number: end - start for number, (start, end) in left.items()}
+        sizes = {number: log_bytes(snapshot.partitions[number].segments, *span) for number, span in left.items()}
+        behind = {OFFSETS_BEHIND: records, BYTES_BEHIND: sizes}
+        return {**value, **{name: _by_partition(head.topic, given) for name, given in behind.items()}}
 
     def next_end(self, start: Json, *, limited: bool) -> Json:
         """The end of the batch from `start` on; `start` itself if there is nothing to read.
 
         Raises OffsetOutOfRangeError and TopicNotFoundError for lost records, unless they may be lost.
         """
+        self._last_end = end = self._next_end(start, limited=limited)
+        return end
+
+    def _next_end(self, start: Json, *, limited: bool) -> Json:
         snapshot = self._topic.look()
         before = offset_in(start, snapshot)
         if before and "version" not in start:

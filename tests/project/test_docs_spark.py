@@ -72,6 +72,8 @@ def test_the_lines_that_read_a_stream_run(tmp_path: Path, spark: Any) -> None:
         exec(python(STREAMING, "## Reading"), names)
         assert spark.read.parquet(names["output"]).distinct().count() == topic.refresh().scan().count()
         topic.append([{"key": f"w{n}", "value": b"v"} for n in range(5)])
+    exec(python(STREAMING, "### How far a query is behind"), names)
+    assert names["behind"] == 5
 
 
 @pytest.mark.spark
@@ -85,7 +87,7 @@ def test_the_lines_of_a_streaming_write_run(tmp_path: Path, spark: Any) -> None:
 
 def test_these_are_all_examples_in_python() -> None:
     run = [[one for one in examples(text) if one.language == "python" and not one.why] for text in (SPARK, STREAMING)]
-    assert [len(found) for found in run] == [2, 2]
+    assert [len(found) for found in run] == [2, 3]
 
 
 def test_the_options_of_reads_are_in_the_tables() -> None:

@@ -89,6 +89,25 @@ def test_a_table_of_the_catalog_is_refused_when_it_is_made(spark: SparkSession, 
     assert not spark.catalog.tableExists("refused")
 
 
+def test_a_table_that_spark_makes_without_asking_tells_at_each_use_that_views_are_the_way(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = fill(str(tmp_path), "clicks", 1)
+    rows = spark.sql("SELECT 'v' AS value")
+    spark.sql(f"CREATE TABLE declared (value int) USING distlog OPTIONS (path '{topic.url}')")
+    rows.write.format("distlog").mode("append").option("path", topic.url).saveAsTable("saved")
+    try:
+        for name in ("declared", "saved"):
+            with pytest.raises(Exception, match="make a temporary view"):
+                spark.sql(f"SELECT * FROM {name}").collect()
+        with pytest.raises(Exception, match="make a temporary view"):
+            spark.sql("INSERT INTO saved VALUES ('w')")
+    finally:
+        for name in ("declared", "saved"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+    assert topic.refresh().scan().count() == 2, "saveAsTable appends to the topic, and DROP TABLE leaves it alone"
+
+
 def test_a_topic_that_is_read_with_an_option_of_the_catalogs_names_is_no_table(tmp_path: Path) -> None:
     topic = fill(str(tmp_path), "clicks", 1)
     for name in ("owner", "provider"):

@@ -139,8 +139,21 @@ def test_what_a_version_lacks_is_an_error_that_names_the_versions(
     assert f"and this is {pyspark.__version__}" in str(raised.value)
 
 
-def test_a_pyspark_without_sources_in_python_is_refused_by_its_version(tmp_path: Path) -> None:
-    program = "import pyspark; pyspark.__version__ = '3.5.7'; import distlog.spark"
+#: A PySpark that is as 3.5: it has another version, and no modules for data sources.
+AS_3_5 = """
+import sys, pyspark
+pyspark.__version__ = "3.5.7"
+sys.modules |= dict.fromkeys(["pyspark.sql.datasource", "pyspark.sql.streaming.datasource"])
+from {module} import {name}
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("distlog.spark", "append"), ("distlog.spark.frames", "read"), ("distlog.jobs.read", "main")],
+)
+def test_a_pyspark_without_sources_in_python_is_refused_by_its_version(module: str, name: str) -> None:
+    program = AS_3_5.format(module=module, name=name)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.stderr.splitlines()[-1].startswith(
         "ImportError: distlog.spark needs PySpark 4.0 or newer, and this is 3.5.7"

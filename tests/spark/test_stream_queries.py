@@ -233,3 +233,18 @@ def test_a_driver_killed_between_the_commits_and_sparks_own_leaves_each_row_once
         assert values(topic)[:2] == before[kind]
         assert sorted(values(topic)) == ["a", "b", "c"]
         assert topic.verify().ok
+
+
+def test_spark_refuses_real_time_mode_by_the_names_that_the_documentation_has(
+    spark: SparkSession, tmp_path: Path, topic: distlog.Topic
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
+    rows = spark.readStream.format("distlog").load(topic.url).select("value").writeStream.outputMode("update")
+    for sink, place, name in [
+        ("console", {}, "STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED"),
+        ("distlog", {"path": topic.url}, "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST"),
+    ]:
+        query = rows.format(sink).option("checkpointLocation", str(tmp_path / sink)).options(**place)
+        with pytest.raises(Exception, match=name):
+            query.trigger(realTime="5 seconds").start().awaitTermination()
+        assert f"`{name}`" in page

@@ -13,7 +13,18 @@ from typing import Any
 import pyspark
 
 import distlog
-from distlog.spark import append, compact, read, rebuild_indexes, register, register_tables, session, stream, verify
+from distlog.spark import (
+    append,
+    compact,
+    lag,
+    read,
+    rebuild_indexes,
+    register,
+    register_tables,
+    session,
+    stream,
+    verify,
+)
 
 
 class Steps:
@@ -120,6 +131,15 @@ class Steps:
         assert sum(found) == 20
         assert len(found) > 2
 
+    def behind(self) -> None:
+        """How far a query is behind."""
+        topic = self._topic("behind", 20)
+        frame = stream(self.spark, topic, start=distlog.EARLIEST)
+        query = self._finish(frame.writeStream.format("noop"), "behind")
+        assert lag(query).column("lag").to_pylist() == [0, 0]
+        topic.append([{"value": b"v", "partition": 1}])
+        assert lag(query, topic).column("lag").to_pylist() == [0, 1]
+
     def sink(self) -> None:
         """A stream into a topic by the format."""
         source, topic = self._topic("sink", 20), self._topic("sunk")
@@ -168,6 +188,7 @@ LABELS = {
     "push": "`pushFilters`",
     "source": "a stream out of a topic",
     "limits": "limits of micro-batches, as `maxOffsetsPerTrigger`",
+    "behind": "`lag`",
     "sink": "a stream into a topic",
     "each_batch": "`append` in `foreachBatch`, once for each batch",
     "maintain": "`compact`, `verify` and `rebuild_indexes` as tasks",
