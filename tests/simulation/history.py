@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from distlog.core.commits.commit_log import CommitLog
@@ -22,11 +23,14 @@ from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts
 from simulation.oracle import Oracle
 from simulation.world import Process, World
 
+if TYPE_CHECKING:
+    from simulation.local_disk import DiskFaults
+
 URL = "s3://bucket/clicks"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
     """What a seed means: the actors by name, the topic, and what the world does to them."""
 
     seed: int
@@ -34,14 +38,44 @@ class Plan:
     partitions: int
     keys: int
     config: dict[str, object]
-    faults: Faults
+    faults: Faults | DiskFaults
     length_s: float
     pause_s: float
+    #: The numbers of the actors that act.
+    chosen: Sequence[int] | None = None
+
+    def acts(self, number: int) -> bool:
+        """Whether the actor with this number acts."""
+        return self.chosen is None or number in self.chosen
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What is in it: actors, those that there are several of, jobs of maintenance, kinds of faults, the place."""
+        cast = [(name, actor) for number, (name, actor) in enumerate(self.cast) if self.acts(number)]
+        counts = Counter(name for name, _ in cast)
+        return frozenset(
+            {
+                *counts,
+                *(f"several {name}s" for name, count in counts.items() if count > 1),
+                *(job for _, actor in cast for job in _jobs(actor)),
+                *(each.name for each in fields(self.faults) if getattr(self.faults, each.name)),
+                *self._surroundings(),
+            }
+        )
+
+    def _surroundings(self) -> Iterable[str]:
+        """Words for where it happens."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Drawn):
+    """What a seed means on an object store."""
+
+    faults: Faults
     #: Whose rules the store has, and from which size on objects are uploaded in parts.
     protocol: str = "s3"
     part_bytes: int = 8 << 20
-    #: The numbers of the actors that act.
-    chosen: Sequence[int] | None = None
     #: `commit.retention.ms`, in s; 0 for the default, which no history is long enough for.
     commits_s: float = 0.0
 
@@ -50,27 +84,14 @@ class Plan:
         """The topic's address."""
         return f"{self.protocol}://bucket/clicks"
 
-    def acts(self, number: int) -> bool:
-        """Whether the actor with this number acts."""
-        return self.chosen is None or number in self.chosen
-
-    @property
-    def words(self) -> frozenset[str]:
-        """What is in it: actors, those that there are several of, jobs of maintenance, kinds of faults, the store."""
-        cast = [(name, actor) for number, (name, actor) in enumerate(self.cast) if self.acts(number)]
-        counts = Counter(name for name, _ in cast)
-        return frozenset(
-            {
-                *counts,
-                *(f"several {name}s" for name, count in counts.items() if count > 1),
-                *(job for _, actor in cast for job in _jobs(actor)),
-                *(each.name for each in fields(Faults) if getattr(self.faults, each.name)),
-                self.protocol,
-                *(("parts",) if self.part_bytes < 1024 else ()),
-                *(("long",) if self.length_s > 100 else ()),
-                *(("deletes soon",) if self.config["file.delete.delay.ms"] == 20_000 else ()),
-            }
-        )
+    def _surroundings(self) -> Iterator[str]:
+        yield self.protocol
+        if self.part_bytes < 1024:
+            yield "parts"
+        if self.length_s > 100:
+            yield "long"
+        if self.config["file.delete.delay.ms"] == 20_000:
+            yield "deletes soon"
 
 
 def plan(seed: int) -> Plan:
@@ -126,8 +147,8 @@ def plan(seed: int) -> Plan:
     calm = random.random() < 0.2
     level = 0.0 if calm else random.choice((0.003, 0.01, 0.03))
     drawn = Plan(
-        seed,
-        cast,
+        seed=seed,
+        cast=cast,
         partitions=random.choice((1, 1, 2, 4)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,
@@ -155,12 +176,8 @@ def plan(seed: int) -> Plan:
     return replace(drawn, faults=faults, length_s=6 * commits_s, pause_s=min(drawn.pause_s, 5.0), commits_s=commits_s)
 
 
-def run(world: World, flaws: Flaws, drawn: Plan | None = None) -> None:
-    """Let the history of the world's seed happen; raises BrokenPromiseError if a promise was broken in it.
-
-    It is drawn, unless it is given.
-    """
-    drawn = drawn or plan(world.seed)
+def run(world: World, flaws: Flaws, drawn: Plan) -> None:
+    """Let a history happen; raises BrokenPromiseError if a promise was broken in it."""
     if {"query", "stream"} & drawn.words:
         # it takes seconds, and none within a world
         importlib.import_module("simulation.spark_driver")

@@ -266,12 +266,17 @@ def shown(value: float) -> str:
 
 
 def page(text: str, figures: Mapping[str, Any]) -> str:
-    """The page with the tables of these figures, each behind its marker."""
+    """The page with the tables of these figures."""
+    return with_tables(text, lambda name: table(name, figures[name]))
+
+
+def with_tables(text: str, table_of: Callable[[str], str]) -> str:
+    """A page with new tables, each behind the marker with its name."""
     parts = re.split(r"(<!-- table: .+ -->\n)(?:\|.*\n)*", text)
     for number, part in enumerate(parts):
         if number % 2:
             name = part.removeprefix("<!-- table: ").removesuffix(" -->\n")
-            parts[number] += table(name, figures[name]) + "\n"
+            parts[number] += table_of(name) + "\n"
     return "".join(parts)
 
 
