@@ -269,7 +269,7 @@ class World:
         _places.lead_here()
         # what a process keeps for itself: its threads, and its copies of index files
         self._crews = dict[int, parallel.WorkerThreads]()
-        self._folder = tempfile.mkdtemp(prefix="simulation-", dir=MEMORY)
+        self.folder = tempfile.mkdtemp(prefix="simulation-", dir=MEMORY)
         for owner, name, made in ((parallel, "_crew", self._crew), (index_cache, "default_folder", self._copies)):
             self._undo.append((owner, name, getattr(owner, name)))
             setattr(owner, name, made)
@@ -283,7 +283,7 @@ class World:
 
     def _copies(self) -> str:
         fiber = current()
-        return os.path.join(self._folder, fiber.process.name if fiber else "nobody")
+        return os.path.join(self.folder, fiber.process.name if fiber else "nobody")
 
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
@@ -291,7 +291,7 @@ class World:
             for fiber in process.fibers:
                 if not fiber.dead:
                     fiber.switch()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         # of processes that died
         writer._unclosed.forget_parents()
         for owner, name, real in reversed(self._undo):
