@@ -491,8 +491,14 @@ def _decisions_are_not_stored() -> Any:
 
 
 def _names_of_copies_are_offsets() -> Any:
-    """A log that has grown is adopted under the name of what an adoption before it sent."""
-    return mock.patch.object(adopt, "with_names_of_contents", lambda partition: partition)
+    """A log that has grown is adopted under the names of what an adoption before it sent, which is deleted first."""
+    real = adopt.place
+
+    def place(topic: Any, name: str, partition: Any, **named: Any) -> None:
+        adopt.delete_targets(topic, name, [partition])
+        real(topic, name, partition, **named)
+
+    return mock.patch.multiple(adopt, with_names_of_contents=lambda partition: partition, place=place)
 
 
 def _exports_keep_what_was_rewritten() -> Any:
