@@ -207,9 +207,10 @@ class Oracle:
         return batch
 
     def says(self, text: str) -> None:
-        """Note a broken promise."""
+        """Note a broken promise; nothing happens after it."""
         self.world.note(f"BROKEN: {text}")
         self.broken.append(text)
+        self.world.is_decided = True
 
     def check(self) -> None:
         """Raise BrokenPromiseError if a promise was broken."""

@@ -78,7 +78,7 @@ class Stage:
 
         self.world, self.measured = World(0), Measured()
         self.world.most_calls, self.world.switching = 1 << 60, 0.0
-        self.store = ObjectStore(self.world, watch=self._watch)
+        self.store = ObjectStore(self.world, watchers=[self._watch])
         self.partitions, self.config = partitions, dict(config or {})
         self.began_s, self.url = 0.0, "s3://bucket/clicks"
 

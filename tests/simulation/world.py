@@ -154,6 +154,8 @@ class World:
         self.errors: list[tuple[Process, BaseException]] = []
         self._order = itertools.count()
         self._line: list[tuple[float, int, Fiber | Callable[[], None], int]] = []
+        #: Whether nothing happens any more, since what was looked for is found.
+        self.is_decided = False
         #: How often a fiber that could go on lets others go first, at a lock or a queue.
         self.switching = 0.02
 
@@ -175,7 +177,7 @@ class World:
 
     def run(self, until: float = float("inf")) -> None:
         """Go on until nothing is left, or until a time."""
-        while self._line and self._line[0][0] <= until:
+        while self._line and self._line[0][0] <= until and not self.is_decided:
             if self.calls > self.most_calls:
                 raise StuckError(f"more than {self.most_calls} requests: this has no end")
             when, _, next_one, token = heapq.heappop(self._line)
@@ -197,13 +199,17 @@ class World:
 
     def check_over(self) -> None:
         """Raise StuckError if a fiber of a living process still waits, though nothing can happen any more."""
-        stuck = [
-            f"{each.name}/{fiber.name}"
-            for each in self.processes
-            if each.is_alive
-            for fiber in each.fibers
-            if fiber.name != "background" and not fiber.is_over and not fiber.dead and not fiber.waits_for_work
-        ]
+        stuck = (
+            ()
+            if self.is_decided
+            else [
+                f"{each.name}/{fiber.name}"
+                for each in self.processes
+                if each.is_alive
+                for fiber in each.fibers
+                if fiber.name != "background" and not fiber.is_over and not fiber.dead and not fiber.waits_for_work
+            ]
+        )
         if stuck:
             raise StuckError(f"these wait for ever: {', '.join(stuck)}")
 
