@@ -13,7 +13,8 @@ from histories import (
     segment,
 )
 
-from distlog.core.commits.actions import Add, GcFloor
+from distlog.core import paths
+from distlog.core.commits.actions import Add, GcFloor, LogFloor
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -53,6 +54,19 @@ def test_history_is_newest_first(storage: Storage, old: Snapshot) -> None:
     assert [commit.version for commit in log.history(limit=3)] == [25, 24, 23]
     assert [commit.version for commit in log.history(limit=100)] == list(range(25, -1, -1))
     assert log.history(limit=1)[0].id == old.commit_id
+
+
+def test_history_begins_at_a_floor_that_rises_while_it_is_read(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = commit_log(storage, checkpoint_commits=1)
+    before = append(log, append(log, append(log, log.create(1, CONFIG))))
+    log.commit(before, "gc", lambda _: [GcFloor(2), LogFloor(2)])
+    storage.delete([paths.commit_file(version) for version in (0, 1)])
+    heads = iter([before])
+    load = log.load
+    monkeypatch.setattr(log, "load", lambda **named: next(heads, None) or load(**named))
+    assert [commit.version for commit in log.history()] == [4, 3, 2]
 
 
 def test_history_does_not_hide_that_a_commit_was_replaced(storage: Storage, old: Snapshot) -> None:

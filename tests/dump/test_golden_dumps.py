@@ -137,6 +137,13 @@ def test_only_the_first_bytes_are_read_if_that_is_asked_for() -> None:
     assert dumped(log, max_bytes=second + 1).lines == lines[:3]
 
 
+def test_the_name_of_a_copy_on_object_storage_is_no_offset(tmp_path: Path) -> None:
+    (log, *_) = sorted(PARTITIONS["first.codec-lz4-0"].folder.glob("*.log"))
+    copy = tmp_path / f"{'9' * 20}.log"
+    copy.write_bytes(log.read_bytes())
+    assert "Log starting offset: 0" in dumped(copy).lines
+
+
 def test_a_sanity_check_and_an_empty_index_are_one_line_each(tmp_path: Path) -> None:
     folder = PARTITIONS["first.codec-lz4-0"].folder
     (index, *_) = sorted(folder.glob("*.index"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +14,10 @@ from log_dirs import STAGES, copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import InvalidTopicError, StorageError, TopicExistsError
+from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
+from distlog.core.commits.actions import GcFloor, LogFloor
+from distlog.core.commits.commit_log import CommitLog
 from distlog.core.kafka_directory import adopt as adopt_module
 from distlog.core.storage.storage import Storage
 
@@ -110,6 +114,27 @@ def test_after_a_trial_adoption_the_final_one_adds_what_was_written_since(name: 
     assert str(again).startswith("adopted 0 topics, 0 bytes")
 
 
+@pytest.mark.parametrize("is_appended_to", [False, True])
+def test_a_batch_in_both_logs_tells_what_is_new_when_the_commits_of_adoptions_are_deleted(
+    is_appended_to: bool, tmp_path: Path
+) -> None:
+    name, url = "codec-none-0", str(tmp_path / "topic")
+    trial, final = partition_of("first", tmp_path / "trial", name), partition_of("first", tmp_path / "final", name)
+    cut(trial, 150)
+    topic = distlog.adopt(trial, url).topic
+    if is_appended_to:
+        topic.append([{"value": b"ours"}])
+    log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer="a", checkpoint_commits=1)
+    for _ in range(3):
+        log.commit(log.load(), "gc", lambda head: [GcFloor(head.version), LogFloor(head.version)])
+    topic.storage.delete([paths.commit_file(version) for version in range(2)])
+    if is_appended_to:
+        with pytest.raises(TopicExistsError, match="partition 0 has other records"):
+            distlog.adopt(final, url)
+    else:
+        assert read(distlog.adopt(final, url).topic) == GOLDEN[name].records()
+
+
 def test_what_was_written_since_is_not_put_behind_other_records(tmp_path: Path) -> None:
     trial, name = partition_of("first", tmp_path / "trial", "codec-none-0"), "codec-none-0"
     end = cut(trial, 150)
@@ -199,11 +224,11 @@ def test_of_two_adoptions_at_once_the_later_one_leaves_the_files_of_the_first(
     cut(short, 200)
     distlog.adopt(trial, url, storage_options=storage_url.options)
 
-    def adopting_later(topic: Storage, *, is_made: bool = False) -> AbstractContextManager[None]:
+    def adopting_later(topic: Storage) -> AbstractContextManager[None]:
         # the other adoption begins and ends between our look at the topic and our lock
         monkeypatch.setattr(adopt_module, "adopting", adopting)
         distlog.adopt(long, url, storage_options=storage_url.options)
-        return adopting(topic, is_made=is_made)
+        return adopting(topic)
 
     monkeypatch.setattr(adopt_module, "adopting", adopting_later)
     report = distlog.adopt(short, url, storage_options=storage_url.options)

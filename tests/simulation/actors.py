@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -27,6 +28,9 @@ from distlog.core.commits.actions import Pin
 from simulation.gateways import Gateway, Register, registers
 from simulation.oracle import Batch, Oracle, Rows, rows_of
 from simulation.world import BEGIN_MS, Process
+
+if TYPE_CHECKING:
+    from simulation.kafka_directories import Broker
 
 #: What an actor may meet without a broken promise.
 PASSING = (StorageError, CommitStateUnknownError, CommitConflictError, TopicNotFoundError)
@@ -49,6 +53,8 @@ class Stage:
     #: The gateways by their names, and the positions of their groups.
     gateways: dict[str, Gateway] = field(default_factory=dict)
     registers: Mapping[str, Register] = field(default_factory=registers)
+    #: What is adopted, and exported to.
+    kafka: Broker | None = None
     #: Of the group of followers, by topic id and partition: up to where its members got records, and committed
     #: positions.
     handed_out: dict[tuple[str, int], int] = field(default_factory=dict)

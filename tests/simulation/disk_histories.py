@@ -15,7 +15,7 @@ from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
 from distlog.core.log import flush
 from simulation import actors
 from simulation.actors import PASSING, Actor, Memory, Stage
-from simulation.history import frequent_checkpoints
+from simulation.history import Drawn, frequent_checkpoints
 from simulation.local_disk import DiskFaults, LocalDisk
 from simulation.oracle import Batch, Oracle
 from simulation.world import Process, World
@@ -346,17 +346,11 @@ def _lenient(oracle: DiskOracle) -> Iterator[None]:
 # A history.
 
 
-@dataclass(frozen=True, slots=True)
-class DiskPlan:
-    """What a seed means: the actors by name, the topic, and what the disk does to them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskPlan(Drawn):
+    """What a seed means on a local disk."""
 
-    cast: Sequence[tuple[str, Actor]]
-    partitions: int
-    keys: int
-    config: dict[str, object]
     faults: DiskFaults
-    length_s: float
-    pause_s: float
     jobs: Sequence[str]
     span_bytes: int
 
@@ -398,7 +392,8 @@ def plan(seed: int) -> DiskPlan:
     cast += [("maintainer", actors.maintains(jobs))] * random.randrange(0, 2)
     rate = random.choice((0.001, 0.003, 0.01))
     return DiskPlan(
-        cast,
+        seed=seed,
+        cast=cast,
         partitions=random.choice((1, 1, 2, 3)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,
@@ -420,10 +415,10 @@ def plan(seed: int) -> DiskPlan:
 
 
 class DiskHistory:
-    """The history of the world's seed; `run` raises BrokenPromiseError if a promise was broken in it."""
+    """The history of a plan; `run` raises BrokenPromiseError if a promise was broken in it."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.drawn, self.disk = world, plan(world.seed), LocalDisk(world)
+    def __init__(self, world: World, drawn: DiskPlan) -> None:
+        self.world, self.drawn, self.disk = world, drawn, LocalDisk(world)
         self.random = Random(f"disk fate/{world.seed}")
         self.memories: dict[str, Memory] = {}
         self.played: dict[int, Actor] = {}
@@ -447,8 +442,8 @@ class DiskHistory:
             world.run()
             self.stage.end_s = world.now + drawn.length_s
             disk.faults, disk.replace, disk.after_loss = drawn.faults, self._replace, self._lose_power
-            for number, (name, actor) in enumerate(drawn.cast):
-                self._start(Memory(f"{name}-{number}"), actor)
+            for name, actor in self._actors():
+                self._start(Memory(name), actor)
             world.run()
             world.check_over()
             disk.faults = DiskFaults(writeback=drawn.faults.writeback)
@@ -458,6 +453,12 @@ class DiskHistory:
             for process, error in world.errors:
                 oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
             oracle.check()
+
+    def _actors(self) -> Iterator[tuple[str, Actor]]:
+        """Each actor that acts, with a name of its own."""
+        for number, (name, actor) in enumerate(self.drawn.cast):
+            if self.drawn.acts(number):
+                yield f"{name}-{number}", actor
 
     def _start(self, memory: Memory, actor: Actor) -> None:
         process = self.world.process(memory.name, skew_ms=self.skew_ms)
@@ -490,8 +491,8 @@ class DiskHistory:
 
         def start_all() -> None:
             self.disk.faults = faults
-            for number, (name, actor) in enumerate(self.drawn.cast):
-                self._start(self.memories[f"{name}-{number}"], actor)
+            for name, actor in self._actors():
+                self._start(self.memories[name], actor)
 
         def audit() -> None:
             self.oracle.audit(distlog.open(self.oracle.url), after_loss=True)
@@ -535,6 +536,6 @@ class DiskHistory:
             self.oracle.says("a record that was appended in the end is not there")
 
 
-def run(world: World) -> None:
-    """Let the history of the world's seed on a local disk happen."""
-    DiskHistory(world).run()
+def run(world: World, drawn: DiskPlan) -> None:
+    """Let a history on a local disk happen."""
+    DiskHistory(world, drawn).run()

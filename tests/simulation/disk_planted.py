@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 from unittest import mock
@@ -19,8 +19,7 @@ from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.topics import destinations
 from simulation.local_disk import boot_id
-
-Plant = Callable[[], Any]
+from simulation.planted import Bug, Plant, bug
 
 
 def _without(owner: Any, name: str, result: Any = None) -> Plant:
@@ -130,21 +129,21 @@ def _rolls_let_go_of_the_lock() -> Any:
 
 
 #: Each bug, by what is wrong with it.
-BUGS: Mapping[str, Plant] = {
-    "a folder is not synced after a link": _without(LocalFiles, "sync"),
-    "folders above are not synced": _both(
-        _without(durable_files, "_sync_above"), _without(durable_files, "sync_folder")
+BUGS: Mapping[str, Bug] = {
+    "a folder is not synced after a link": bug(_without(LocalFiles, "sync")),
+    "folders above are not synced": bug(
+        _both(_without(durable_files, "_sync_above"), _without(durable_files, "sync_folder"))
     ),
-    "a commit is not synced before its link": _commits_are_not_synced,
-    "a failed sync is tried again": _failed_syncs_are_tried_again,
-    "a page of another boot is believed": _other_boots_are_believed,
-    "locks keep nobody out": _without(FileLock, "_has_locked", True),
-    "a roll lets go of the lock": _rolls_let_go_of_the_lock,
-    "recovery cuts a sound batch": _the_last_batch_is_cut,
-    "a flush is told before its sync": _flushed_before_the_sync,
-    "a flush waits for nothing": _flushes_wait_for_nothing,
-    "indexes are trimmed too far": _indexes_are_trimmed_too_far,
-    "a seal is not synced": _without(LogSegment, "_sync"),
-    "new segments have no durable names": _without(SegmentFiles, "sync_names"),
-    "a recovery point is not synced": _without(SegmentFiles, "sync_indexes"),
+    "a commit is not synced before its link": bug(_commits_are_not_synced),
+    "a failed sync is tried again": bug(_failed_syncs_are_tried_again),
+    "a page of another boot is believed": bug(_other_boots_are_believed),
+    "locks keep nobody out": bug(_without(FileLock, "_has_locked", True)),
+    "a roll lets go of the lock": bug(_rolls_let_go_of_the_lock),
+    "recovery cuts a sound batch": bug(_the_last_batch_is_cut),
+    "a flush is told before its sync": bug(_flushed_before_the_sync),
+    "a flush waits for nothing": bug(_flushes_wait_for_nothing),
+    "indexes are trimmed too far": bug(_indexes_are_trimmed_too_far),
+    "a seal is not synced": bug(_without(LogSegment, "_sync")),
+    "new segments have no durable names": bug(_without(SegmentFiles, "sync_names")),
+    "a recovery point is not synced": bug(_without(SegmentFiles, "sync_indexes")),
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from distlog.core.commits.commit_log import CommitLog
@@ -16,17 +17,21 @@ from distlog.core.config import MAX_LONG
 from distlog.core.groups import group_log
 from distlog.core.maintenance import log_floor
 from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
-from simulation import actors, gateways
+from simulation import actors, gateways, kafka_directories
 from simulation.actors import Actor, Memory, Stage
+from simulation.kafka_directories import Beside, Broker
 from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
 from simulation.oracle import Oracle
 from simulation.world import Process, World
 
+if TYPE_CHECKING:
+    from simulation.local_disk import DiskFaults
+
 URL = "s3://bucket/clicks"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
     """What a seed means: the actors by name, the topic, and what the world does to them."""
 
     seed: int
@@ -34,14 +39,44 @@ class Plan:
     partitions: int
     keys: int
     config: dict[str, object]
-    faults: Faults
+    faults: Faults | DiskFaults
     length_s: float
     pause_s: float
+    #: The numbers of the actors that act.
+    chosen: Sequence[int] | None = None
+
+    def acts(self, number: int) -> bool:
+        """Whether the actor with this number acts."""
+        return self.chosen is None or number in self.chosen
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What is in it: actors, those that there are several of, jobs of maintenance, kinds of faults, the place."""
+        cast = [(name, actor) for number, (name, actor) in enumerate(self.cast) if self.acts(number)]
+        counts = Counter(name for name, _ in cast)
+        return frozenset(
+            {
+                *counts,
+                *(f"several {name}s" for name, count in counts.items() if count > 1),
+                *(job for _, actor in cast for job in _jobs(actor)),
+                *(each.name for each in fields(self.faults) if getattr(self.faults, each.name)),
+                *self._surroundings(),
+            }
+        )
+
+    def _surroundings(self) -> Iterable[str]:
+        """Words for where it happens."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Drawn):
+    """What a seed means on an object store."""
+
+    faults: Faults
     #: Whose rules the store has, and from which size on objects are uploaded in parts.
     protocol: str = "s3"
     part_bytes: int = 8 << 20
-    #: The numbers of the actors that act.
-    chosen: Sequence[int] | None = None
     #: `commit.retention.ms`, in s; 0 for the default, which no history is long enough for.
     commits_s: float = 0.0
 
@@ -50,27 +85,14 @@ class Plan:
         """The topic's address."""
         return f"{self.protocol}://bucket/clicks"
 
-    def acts(self, number: int) -> bool:
-        """Whether the actor with this number acts."""
-        return self.chosen is None or number in self.chosen
-
-    @property
-    def words(self) -> frozenset[str]:
-        """What is in it: actors, those that there are several of, jobs of maintenance, kinds of faults, the store."""
-        cast = [(name, actor) for number, (name, actor) in enumerate(self.cast) if self.acts(number)]
-        counts = Counter(name for name, _ in cast)
-        return frozenset(
-            {
-                *counts,
-                *(f"several {name}s" for name, count in counts.items() if count > 1),
-                *(job for _, actor in cast for job in _jobs(actor)),
-                *(each.name for each in fields(Faults) if getattr(self.faults, each.name)),
-                self.protocol,
-                *(("parts",) if self.part_bytes < 1024 else ()),
-                *(("long",) if self.length_s > 100 else ()),
-                *(("deletes soon",) if self.config["file.delete.delay.ms"] == 20_000 else ()),
-            }
-        )
+    def _surroundings(self) -> Iterator[str]:
+        yield self.protocol
+        if self.part_bytes < 1024:
+            yield "parts"
+        if self.length_s > 100:
+            yield "long"
+        if self.config["file.delete.delay.ms"] == 20_000:
+            yield "deletes soon"
 
 
 def plan(seed: int) -> Plan:
@@ -123,11 +145,12 @@ def plan(seed: int) -> Plan:
     if commits_s:
         config |= {"commit.retention.ms": int(commits_s * 1000)}
         cast += [("vacuumer", actors.maintains(["vacuum", "vacuum", "pin"]))]
+    cast += _of_kafka(Random(f"kafka/{seed}"))
     calm = random.random() < 0.2
     level = 0.0 if calm else random.choice((0.003, 0.01, 0.03))
     drawn = Plan(
-        seed,
-        cast,
+        seed=seed,
+        cast=cast,
         partitions=random.choice((1, 1, 2, 4)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,
@@ -155,12 +178,26 @@ def plan(seed: int) -> Plan:
     return replace(drawn, faults=faults, length_s=6 * commits_s, pause_s=min(drawn.pause_s, 5.0), commits_s=commits_s)
 
 
-def run(world: World, flaws: Flaws, drawn: Plan | None = None) -> None:
-    """Let the history of the world's seed happen; raises BrokenPromiseError if a promise was broken in it.
+def _of_kafka(random: Random) -> list[tuple[str, Actor]]:
+    """The actors that adopt and export, in some of the histories."""
+    cast = list[tuple[str, Actor]]()
+    if random.random() < 0.2:
+        jobs = random.choice((["vacuum", "rebuild"], ["vacuum", "vacuum", "pin"]))
+        others: list[tuple[str, Actor]] = [
+            ("maintainer of adopted", Beside(actors.maintains(jobs))),
+            ("reader of adopted", Beside(actors.holds_snapshots)),
+            ("follower of adopted", Beside(actors.follows)),
+        ]
+        cast += [("broker", kafka_directories.grows), ("adopter", kafka_directories.adopts)]
+        cast += [("adopter", kafka_directories.adopts)] * random.randrange(2)
+        cast += random.sample(others, random.randrange(3))
+    if random.random() < 0.15:
+        cast += [("exporter", kafka_directories.exports)]
+    return cast
 
-    It is drawn, unless it is given.
-    """
-    drawn = drawn or plan(world.seed)
+
+def run(world: World, flaws: Flaws, drawn: Plan) -> None:
+    """Let a history happen; raises BrokenPromiseError if a promise was broken in it."""
     if {"query", "stream"} & drawn.words:
         # it takes seconds, and none within a world
         importlib.import_module("simulation.spark_driver")
@@ -175,11 +212,15 @@ def run(world: World, flaws: Flaws, drawn: Plan | None = None) -> None:
         oracle.has_markers = any(actor is gateways.transacts for actor in cast)
         oracle.old.kept_s = drawn.commits_s or oracle.old.kept_s
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
+        if {"adopter", "exporter"} & drawn.words:
+            stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
         with connected(store), frequent_checkpoints(), parts_of(drawn.part_bytes):
             world.process("creator").start(lambda: actors.create(stage, drawn.config))
             world.run()
             stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults
-            _begin(world, stage, drawn)
+            if stage.kafka is not None:
+                stage.kafka.stage.end_s = stage.end_s
+            memories = _begin(world, stage, drawn)
             world.run()
             for process, error in world.errors:
                 oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
@@ -187,21 +228,41 @@ def run(world: World, flaws: Flaws, drawn: Plan | None = None) -> None:
             world.check_over()
             store.faults, store.silent_until, store.replace = Faults(), 0.0, None
             auditor = world.process("auditor")
-            auditor.start(partial(_audit, stage, auditor))
+            auditor.start(partial(_audit, stage, auditor, memories))
             world.run()
         for process, error in world.errors:
             oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
         oracle.check()
 
 
-def _audit(stage: Stage, auditor: Process) -> None:
+def _stage_of_adopted(stage: Stage, drawn: Plan) -> Stage:
+    url = f"{drawn.protocol}://bucket/adopted"
+    oracle = Oracle(stage.oracle.world, stage.oracle.store, url, stage.oracle.delay_s, broken=stage.oracle.broken)
+    oracle.old.kept_s = stage.oracle.old.kept_s
+    # what is rewritten takes nothing more from its broker
+    config = {name: value for name, value in drawn.config.items() if "clean" not in name}
+    return Stage(oracle, url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, config)
+
+
+def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory]) -> None:
     if stage.oracle.has_markers:
         gateways.finish(stage, auditor)
+    _audit_topic(stage)
+    if stage.kafka is not None:
+        for memory in memories:
+            if memory.name.startswith("exporter"):
+                kafka_directories.export(stage, memory, is_adopted=True)
+        kafka_directories.adopt(stage, auditor)
+        if stage.kafka.batches:
+            _audit_topic(stage.kafka.stage)
+
+
+def _audit_topic(stage: Stage) -> None:
     topic = stage.open()
     stage.oracle.audit(topic)
     # the first raises the floor above what dead writers left, and the second deletes it
     for _ in range(2):
-        auditor.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)
+        stage.oracle.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)
         topic.vacuum()
     stage.oracle.check_vacuumed()
     stage.oracle.audit(stage.open())
@@ -227,7 +288,8 @@ def _jobs(actor: Actor) -> Sequence[str]:
     return [job for cell in cells for job in cell.cell_contents]
 
 
-def _begin(world: World, stage: Stage, drawn: Plan) -> None:
+def _begin(world: World, stage: Stage, drawn: Plan) -> list[Memory]:
+    """Have the actors begin; returns what each remembers."""
     random, memories = Random(f"fate/{drawn.seed}"), dict[int, tuple[Memory, Actor, int]]()
 
     def start(memory: Memory, actor: Actor, skew_ms: int) -> None:
@@ -255,3 +317,4 @@ def _begin(world: World, stage: Stage, drawn: Plan) -> None:
         skew_ms = random.choice((0, 0, 0, -3_600_000, 3_600_000, -7 * 86_400_000, 86_400_000))
         if drawn.acts(number):
             start(Memory(f"{name}-{number}"), actor, skew_ms)
+    return [memory for memory, _, _ in memories.values()]

@@ -117,7 +117,7 @@ class ObjectStore:
     #: Called to end a process, and to have another one go on.
     replace: Callable[[Process], None] | None = None
     #: Called before each change of an object: with the name of the change, the key and the bytes.
-    watch: Callable[[str, str, bytes | None], None] | None = None
+    watchers: list[Callable[[str, str, bytes | None], None]] = field(default_factory=list)
     #: The process whose request has its effect now.
     author: Process | None = None
     #: How many requests there were of each kind.
@@ -138,8 +138,8 @@ class ObjectStore:
         known = self.objects.get(key)
         if self.protocol == "gs" and known is not None and self.world.now < known.written_s + GCS_PAUSE_S:
             raise ReplyError(429, "rateLimitExceeded")
-        if self.watch is not None:
-            self.watch("put", key, data)
+        for watch in self.watchers:
+            watch("put", key, data)
         self.recent.append((self.world.now, key, self.objects.get(key)))
         self.objects[key] = Object(data, self.world.now)
 
@@ -148,8 +148,8 @@ class ObjectStore:
         if key not in self.objects and self.protocol != "s3":
             raise FileNotFoundError(key)
         if key in self.objects:
-            if self.watch is not None:
-                self.watch("delete", key, None)
+            for watch in self.watchers:
+                watch("delete", key, None)
             self.recent.append((self.world.now, key, self.objects[key]))
             del self.objects[key]
 

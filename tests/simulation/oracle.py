@@ -196,7 +196,7 @@ class Oracle:
         return self.url.partition("://")[2] + "/"
 
     def __post_init__(self) -> None:
-        self.store.watch = self._changes
+        self.store.watchers.append(self._changes)
 
     def new_batch(
         self, values: Sequence[bytes], keys: Sequence[bytes | None], *, atomic: bool = True, sender: str = ""
@@ -207,9 +207,10 @@ class Oracle:
         return batch
 
     def says(self, text: str) -> None:
-        """Note a broken promise."""
+        """Note a broken promise; nothing happens after it."""
         self.world.note(f"BROKEN: {text}")
         self.broken.append(text)
+        self.world.is_decided = True
 
     def check(self) -> None:
         """Raise BrokenPromiseError if a promise was broken."""
@@ -374,7 +375,8 @@ class Oracle:
     def check_vacuumed(self) -> None:
         """Vacuum ran long after the end of all writers: only live segments are there, and no parts of others.
 
-        Where no version came behind the first, no gc floor can tell what is left of dead writers.
+        What an adoption left that died does not tell when it was written, and stays. Where no version came behind the
+        first, no gc floor can tell what is left of dead writers.
         """
         if not self.head:
             return
@@ -383,10 +385,11 @@ class Oracle:
         for key in self.store.objects:
             name = key.partition(self._prefix)[2]
             bundle, own = paths.parse_bundle_file(name), paths.parse_segment_file(name, topic)
-            if (bundle and bundle not in stems) or (own and own not in live):
+            if (bundle and bundle not in stems) or (own and own not in live and not _is_adopted(own)):
                 self.says(f"{name} is there after vacuum, and no version names it")
         for key, _, _ in self.store.uploads.values():
-            if key.startswith(self._prefix):
+            own = paths.parse_segment_file(key.partition(self._prefix)[2], topic)
+            if key.startswith(self._prefix) and not (own and own not in live and _is_adopted(own)):
                 self.says(f"the parts of {key} are there after vacuum")
 
     def _told(self) -> Snapshot:
@@ -457,6 +460,10 @@ class Oracle:
         if not spans:
             return any(starts.values())
         return any(first < starts.get(partition, 0) for partition, (first, _) in spans.items())
+
+
+def _is_adopted(segment: tuple[int, str]) -> bool:
+    return paths.stem_read_version(segment[1]) is None
 
 
 Rows = Set[tuple[int, int, bytes]]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+
+import numpy as np
 
 from distlog.core import times
 from distlog.core.commits import checkpoint, commit_log, snapshot_loader
@@ -18,8 +20,9 @@ from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
-from distlog.core.errors import CommitStateUnknownError, DistlogError, StorageError
+from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.groups import group_log, membership
+from distlog.core.kafka_directory import adopt, export
 from distlog.core.maintenance import log_floor, restore, vacuum
 from distlog.core.maintenance.removals import StemSet
 from distlog.core.storage import object_store, retry
@@ -439,14 +442,12 @@ def _a_drop_ends_snapshots() -> Any:
 
 def _bundles_are_forgotten() -> Any:
     """Vacuum looks for segments, and not for the bundles that they are in."""
-    real = StemSet.add
+    real = StemSet.has
 
-    def add(self: Any, partitions: Any, stems: Any, which: Any) -> None:
-        kept, self._add = self._add, lambda hashes: kept(hashes) if len(hashes) == len(partitions) else None
-        real(self, partitions, stems, which)
-        self._add = kept
+    def has(self: Any, stems: Any) -> Any:
+        return real(self, stems) & np.array([partition is not None for partition, _ in stems])
 
-    return mock.patch.object(StemSet, "add", add)
+    return mock.patch.object(StemSet, "has", has)
 
 
 def _groups_outlive_topics() -> Any:
@@ -481,16 +482,30 @@ def _old_producers_are_not_fenced() -> Any:
 
 
 def _decisions_are_not_stored() -> Any:
-    """A coordinator writes end markers before its decision is stored."""
+    """A coordinator tells its decision before that is stored."""
 
     def decide(self: Any, transaction: Any, decided: Any) -> None:
-        self._ends.end(decided, 1.0)
-        self._log.write(decided)
         transaction.state = decided
-        with suppress(DistlogError):
-            self._finish(transaction, decided)
 
     return mock.patch.object(transaction_coordinator.TransactionCoordinator, "_decide", decide)
+
+
+def _names_of_copies_are_offsets() -> Any:
+    """A log that has grown is adopted under the names of what an adoption before it sent, which is deleted first."""
+    real = adopt.place
+
+    def place(topic: Any, name: str, partition: Any, **named: Any) -> None:
+        adopt.delete_targets(topic, name, [partition])
+        real(topic, name, partition, **named)
+
+    return mock.patch.multiple(adopt, with_names_of_contents=lambda partition: partition, place=place)
+
+
+def _exports_keep_what_was_rewritten() -> Any:
+    """An export takes a segment that begins at the same offset for the same."""
+    return mock.patch.object(
+        export.ExportedSegment, "is_of", lambda self, segment: self.base_offset == segment.base_offset
+    )
 
 
 def _of_spark(name: str, change: Any) -> Plant:
@@ -516,74 +531,70 @@ class Bug:
     words: frozenset[str]
 
 
-def _bug(plant: Plant, *words: str) -> Bug:
+def bug(plant: Plant, *words: str) -> Bug:
+    """A bug with these words."""
     return Bug(plant, frozenset(words))
 
 
 #: Each bug, by what is wrong with it.
 BUGS: Mapping[str, Bug] = {
-    "a put that exists is another's": _bug(_exists_means_lost, "unanswered"),
-    "an unclear put has failed": _bug(_settle(_unclear_means_failed), "plain", "unanswered"),
-    "an unknown outcome is a failure": _bug(_settle(_unknown_means_failed), "plain", "silence"),
-    "a commit's put has no condition": _bug(_put_overwrites),
-    "a batch is never a replay": _bug(_never_a_replay, "appender"),
-    "a replay is known only at the start": _bug(_replays_only_at_first, "appender"),
-    "files below the floor are committed": _bug(_old_files_are_committed, "vacuum", "still", "plain"),
-    "vacuum does not commit its floor": _bug(_floor_is_not_committed, "vacuum", "still", "plain"),
-    "vacuum waits half as long": _bug(_delay_of(0.5), "vacuum", "reader"),
-    "vacuum does not wait": _bug(_delay_of(0.0), "vacuum"),
-    "vacuum goes by its process's clock": _bug(_vacuum_by_own_clock, "vacuum"),
-    "vacuum forgets what was removed": _bug(_vacuum_forgets_what_was_removed, "vacuum"),
-    "vacuum deletes what is not named yet": _bug(_vacuum_takes_all_that_is_not_named, "vacuum"),
-    "a wrong clock is believed": _bug(_time_stands_still),
-    "a missing version is passed over": _bug(_a_hole_is_passed_over, "unanswered"),
-    "stale members commit positions": _bug(_stale_members_commit, "several followers", "still"),
-    "members live for ever": _bug(_members_live_for_ever, "several followers", "still"),
-    "others die at once": _bug(_others_die_at_once, "several followers"),
-    "a checkpoint lacks transactions": _bug(_lost("transactions", NO_TRANSACTIONS)),
-    "a checkpoint lacks the gc floor": _bug(_lost("gc_floor", 0), "vacuum"),
-    "a checkpoint lacks producers": _bug(_a_checkpoint_lacks_producers, "client"),
-    "a loser does not plan again": _bug(_a_loser_does_not_plan_again),
-    "a failed read is the end": _bug(_a_failed_read_is_the_end, "silence"),
-    "a newer producer ends none": _bug(_a_newer_producer_ends_none, "several producers"),
-    "nothing is committed unchecked": _bug(_nothing_is_committed_unchecked, "several producers"),
-    "an abort believes in itself": _bug(_an_abort_believes_in_itself, "producer", "silence"),
-    "a producer's batches are not checked": _bug(_a_producer_is_not_checked, "client", "unanswered"),
-    "producers are checked only at first": _bug(
+    "a put that exists is another's": bug(_exists_means_lost, "unanswered"),
+    "an unclear put has failed": bug(_settle(_unclear_means_failed), "plain", "unanswered"),
+    "an unknown outcome is a failure": bug(_settle(_unknown_means_failed), "plain", "silence"),
+    "a commit's put has no condition": bug(_put_overwrites),
+    "a batch is never a replay": bug(_never_a_replay, "appender"),
+    "a replay is known only at the start": bug(_replays_only_at_first, "appender"),
+    "files below the floor are committed": bug(_old_files_are_committed, "vacuum", "still", "plain"),
+    "vacuum does not commit its floor": bug(_floor_is_not_committed, "vacuum", "still", "plain"),
+    "vacuum waits half as long": bug(_delay_of(0.5), "vacuum", "reader"),
+    "vacuum does not wait": bug(_delay_of(0.0), "vacuum"),
+    "vacuum goes by its process's clock": bug(_vacuum_by_own_clock, "vacuum"),
+    "vacuum forgets what was removed": bug(_vacuum_forgets_what_was_removed, "vacuum"),
+    "vacuum deletes what is not named yet": bug(_vacuum_takes_all_that_is_not_named, "vacuum"),
+    "a wrong clock is believed": bug(_time_stands_still),
+    "a missing version is passed over": bug(_a_hole_is_passed_over, "unanswered"),
+    "stale members commit positions": bug(_stale_members_commit, "several followers", "still"),
+    "members live for ever": bug(_members_live_for_ever, "several followers", "still"),
+    "others die at once": bug(_others_die_at_once, "several followers"),
+    "a checkpoint lacks transactions": bug(_lost("transactions", NO_TRANSACTIONS)),
+    "a checkpoint lacks the gc floor": bug(_lost("gc_floor", 0), "vacuum"),
+    "a checkpoint lacks producers": bug(_a_checkpoint_lacks_producers, "client"),
+    "a loser does not plan again": bug(_a_loser_does_not_plan_again),
+    "a failed read is the end": bug(_a_failed_read_is_the_end, "silence"),
+    "a newer producer ends none": bug(_a_newer_producer_ends_none, "several producers"),
+    "nothing is committed unchecked": bug(_nothing_is_committed_unchecked, "several producers"),
+    "an abort believes in itself": bug(_an_abort_believes_in_itself, "producer", "silence"),
+    "a producer's batches are not checked": bug(_a_producer_is_not_checked, "client", "unanswered"),
+    "producers are checked only at first": bug(
         _a_commit_checks_producers_only_at_first, "client", "several gateways"
     ),
-    "a restore leaves log starts": _bug(_a_restore_leaves_starts, "restore", "delete-records"),
-    "a log start goes back": _bug(_a_log_start_goes_back, "delete-records"),
-    "a new topic takes old records": _bug(_a_new_topic_takes_old_records, "recreate"),
-    "a drop ends snapshots": _bug(_a_drop_ends_snapshots, "recreate", "vacuum", "deletes soon"),
-    "vacuum forgets bundles": _bug(_bundles_are_forgotten),
-    "groups outlive topics": _bug(_groups_outlive_topics, "follower", "recreate"),
-    "nobody begins to lead": _bug(_nobody_begins_to_lead, "committing"),
-    "ended transactions take records": _bug(_ended_transactions_take_records, "several transactings"),
-    "old producers are not fenced": _bug(_old_producers_are_not_fenced, "several transactings"),
-    "Spark's commit is not looked for": _bug(_of_spark("find_write", lambda *_, **__: None), "query"),
-    "a micro-batch has no number": _bug(
+    "a restore leaves log starts": bug(_a_restore_leaves_starts, "restore", "delete-records"),
+    "a log start goes back": bug(_a_log_start_goes_back, "delete-records"),
+    "a new topic takes old records": bug(_a_new_topic_takes_old_records, "recreate"),
+    "a drop ends snapshots": bug(_a_drop_ends_snapshots, "recreate", "vacuum", "deletes soon"),
+    "vacuum forgets bundles": bug(_bundles_are_forgotten),
+    "groups outlive topics": bug(_groups_outlive_topics, "follower", "recreate"),
+    "nobody begins to lead": bug(_nobody_begins_to_lead, "committing"),
+    "ended transactions take records": bug(_ended_transactions_take_records, "several transactings"),
+    "old producers are not fenced": bug(_old_producers_are_not_fenced, "several transactings"),
+    "Spark's commit is not looked for": bug(_of_spark("find_write", lambda *_, **__: None), "query"),
+    "a micro-batch has no number": bug(
         _of_spark("WriteTransaction", lambda *_, **__: SimpleNamespace(app_id=None, batch_id=None, in_order=False)),
         "query",
     ),
-    "files of the dead stay": _bug(_files_of_the_dead_stay, "death"),
-    "uploads of the dead stay": _bug(_uploads_of_the_dead_stay, "death", "parts", "s3"),
-    "decisions are not stored": _bug(_decisions_are_not_stored, "transacting", "several gateways"),
-    "a late put is believed": _bug(_late_puts_are_believed, "vacuumer"),
-    "a late miss is believed": _bug(_late_misses_are_believed, "vacuumer"),
-    "looks are fresh for ever": _bug(_looks_are_fresh_for_ever, "vacuumer"),
-    "an old head is the newest": _bug(_what_is_old_is_the_newest, "vacuumer"),
-    "the log floor is not committed": _bug(_log_floor_is_not_committed, "vacuumer"),
-    "no checkpoint at the log floor": _bug(_no_checkpoint_at_the_floor, "vacuumer"),
-    "the newest commits go first": _bug(_newest_commits_go_first, "vacuumer"),
-    "pins hold no commits": _bug(_pins_are_ignored, "vacuumer"),
-    "commits go by the process's clock": _bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
-    "commits stay half as long": _bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
+    "files of the dead stay": bug(_files_of_the_dead_stay, "death"),
+    "uploads of the dead stay": bug(_uploads_of_the_dead_stay, "death", "parts", "s3"),
+    "decisions are not stored": bug(_decisions_are_not_stored, "transacting", "several gateways", "death"),
+    "names of copies are offsets": bug(_names_of_copies_are_offsets, "adopter", "late"),
+    "exports keep what was rewritten": bug(_exports_keep_what_was_rewritten, "exporter", "compact"),
+    "a late put is believed": bug(_late_puts_are_believed, "vacuumer"),
+    "a late miss is believed": bug(_late_misses_are_believed, "vacuumer"),
+    "looks are fresh for ever": bug(_looks_are_fresh_for_ever, "vacuumer"),
+    "an old head is the newest": bug(_what_is_old_is_the_newest, "vacuumer"),
+    "the log floor is not committed": bug(_log_floor_is_not_committed, "vacuumer"),
+    "no checkpoint at the log floor": bug(_no_checkpoint_at_the_floor, "vacuumer"),
+    "the newest commits go first": bug(_newest_commits_go_first, "vacuumer"),
+    "pins hold no commits": bug(_pins_are_ignored, "vacuumer"),
+    "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
+    "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
 }
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """The library with one of BUGS in it."""
-    with BUGS[name].plant():
-        yield

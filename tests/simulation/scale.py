@@ -78,7 +78,7 @@ class Stage:
 
         self.world, self.measured = World(0), Measured()
         self.world.most_calls, self.world.switching = 1 << 60, 0.0
-        self.store = ObjectStore(self.world, watch=self._watch)
+        self.store = ObjectStore(self.world, watchers=[self._watch])
         self.partitions, self.config = partitions, dict(config or {})
         self.began_s, self.url = 0.0, "s3://bucket/clicks"
 
@@ -266,12 +266,17 @@ def shown(value: float) -> str:
 
 
 def page(text: str, figures: Mapping[str, Any]) -> str:
-    """The page with the tables of these figures, each behind its marker."""
+    """The page with the tables of these figures."""
+    return with_tables(text, lambda name: table(name, figures[name]))
+
+
+def with_tables(text: str, table_of: Callable[[str], str]) -> str:
+    """A page with new tables, each behind the marker with its name."""
     parts = re.split(r"(<!-- table: .+ -->\n)(?:\|.*\n)*", text)
     for number, part in enumerate(parts):
         if number % 2:
             name = part.removeprefix("<!-- table: ").removesuffix(" -->\n")
-            parts[number] += table(name, figures[name]) + "\n"
+            parts[number] += table_of(name) + "\n"
     return "".join(parts)
 
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import TypeVar
 
-from simulation.history import Plan, plan
-from simulation.object_store import Faults
+from simulation.history import Drawn
 
-#: Runs the history of a plan; returns the text of what was broken in it, or None.
-Try = Callable[[Plan], str | None]
+Plan = TypeVar("Plan", bound=Drawn)
 #: A history shorter than this shows nothing.
-LEAST_S = 5.0
+LEAST_S = 1.0
 
 
-def arguments_of(made: Plan) -> list[str]:
-    """The arguments of the command that run a plan which was drawn, and then made smaller."""
-    drawn = plan(made.seed)
+def arguments_of(drawn: Plan, made: Plan) -> list[str]:
+    """The arguments of the command that run what was made of a plan that was drawn."""
     arguments = ["--seed", str(made.seed)]
     if made.chosen is not None:
         arguments += ["--cast", ",".join(map(str, made.chosen))]
     if made.length_s != drawn.length_s:
         arguments += ["--length", f"{made.length_s:g}"]
-    for each in fields(Faults):
+    for each in fields(drawn.faults):
         if getattr(made.faults, each.name) != getattr(drawn.faults, each.name):
             arguments += ["--without", each.name]
     return arguments
@@ -39,8 +37,11 @@ def smaller(
     return made if length_s is None else replace(made, length_s=length_s)
 
 
-def shrink(drawn: Plan, broken: str, attempt: Try, most: int = 100) -> Plan:
-    """The smallest plan that was found in so many attempts, in which the same is broken."""
+def shrink(drawn: Plan, broken: str, attempt: Callable[[Plan], str | None], most: int = 100) -> Plan:
+    """The smallest plan that was found in so many attempts, in which the same is broken.
+
+    `attempt` runs the history of a plan, and returns the text of what was broken in it.
+    """
     is_smaller, left = True, most
     while is_smaller:
         is_smaller = False
@@ -61,7 +62,7 @@ def _candidates(drawn: Plan) -> Iterator[Plan]:
         yield replace(drawn, chosen=[each for each in chosen if each != number])
     if drawn.length_s >= 2 * LEAST_S:
         yield replace(drawn, length_s=drawn.length_s / 2)
-    for each in fields(Faults):
+    for each in fields(drawn.faults):
         if each.name != "still_s" and getattr(drawn.faults, each.name):
             yield replace(drawn, faults=replace(drawn.faults, **{each.name: 0.0}))
 
@@ -71,12 +72,12 @@ def _kind(broken: str) -> str:
     return re.sub(r"[0-9a-f-]{8,}|[0-9]+|\[.*\]|\{.*\}", "#", broken)
 
 
-def as_test(made: Plan, broken: str) -> str:
-    """A test for test_histories.py, which fails as long as the promise is broken."""
-    arguments = ", ".join(f'"{each}"' for each in arguments_of(made))
+def as_test(arguments: list[str], broken: str) -> str:
+    """A test for test_histories.py, which fails as long as the command with these arguments finds what is broken."""
+    seed, given = arguments[arguments.index("--seed") + 1], ", ".join(f'"{each}"' for each in arguments)
     return f"""
-def test_history_of_seed_{made.seed}_keeps_every_promise() -> None:
+def test_history_of_seed_{seed}_keeps_every_promise() -> None:
     # {broken[:100]}
-    done = simulated({arguments})
+    done = simulated({given})
     assert done.returncode == 0, done.stdout + done.stderr
 """

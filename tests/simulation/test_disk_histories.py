@@ -21,10 +21,3 @@ def test_the_same_seed_gives_the_same_history_on_a_disk() -> None:
     assert first[:-1] == second[:-1]
     assert first[:-1] != other[:-1]
     assert len(first) > 50
-
-
-@pytest.mark.long
-def test_each_planted_bug_of_a_disk_is_found_by_its_seed() -> None:
-    done = simulated("--disk", "--planted", "found")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) >= 14

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulation import disk_histories
 from simulation.history import Plan, plan
 from simulation.shrinking import arguments_of, as_test, shrink, smaller
+from simulation.world import World
 
 
 def drawn() -> Plan:
@@ -31,7 +33,7 @@ def test_only_what_breaks_the_promise_is_left() -> None:
 
 def test_the_command_runs_the_smaller_history_again() -> None:
     made = shrink(drawn(), str(broken_by(drawn())), broken_by)
-    words = arguments_of(made)
+    words = arguments_of(drawn(), made)
     without = [words[at + 1] for at, word in enumerate(words) if word == "--without"]
     again = smaller(
         plan(made.seed),
@@ -42,8 +44,22 @@ def test_the_command_runs_the_smaller_history_again() -> None:
     assert replace(again, cast=()) == replace(made, cast=())
 
 
+def test_a_history_on_a_disk_is_made_smaller_too() -> None:
+    plans = map(disk_histories.plan, range(1000))
+    long = next(each for each in plans if len(each.cast) > 3 and each.length_s > 5 and each.faults.power)
+
+    def fails(made: disk_histories.DiskPlan) -> str | None:
+        return "power" if made.acts(1) and made.faults.power else None
+
+    made = shrink(long, "power", fails)
+    assert made.chosen == [1]
+    assert made.length_s < 2
+    assert (bool(made.faults.power), made.faults.writeback) == (True, 0.0)
+    disk_histories.run(World(made.seed), made)
+
+
 def test_it_is_printed_as_a_test() -> None:
     made = replace(drawn(), chosen=[1, 2])
-    text = as_test(made, "record b'1' is lost")
-    assert f'simulated("--seed", "{made.seed}", "--cast", "1,2")' in text
+    text = as_test(["--disk", *arguments_of(drawn(), made)], "record b'1' is lost")
+    assert f'simulated("--disk", "--seed", "{made.seed}", "--cast", "1,2")' in text
     compile(text, "test", "exec")

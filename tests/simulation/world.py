@@ -154,6 +154,8 @@ class World:
         self.errors: list[tuple[Process, BaseException]] = []
         self._order = itertools.count()
         self._line: list[tuple[float, int, Fiber | Callable[[], None], int]] = []
+        #: Whether nothing happens any more, since what was looked for is found.
+        self.is_decided = False
         #: How often a fiber that could go on lets others go first, at a lock or a queue.
         self.switching = 0.02
 
@@ -175,7 +177,7 @@ class World:
 
     def run(self, until: float = float("inf")) -> None:
         """Go on until nothing is left, or until a time."""
-        while self._line and self._line[0][0] <= until:
+        while self._line and self._line[0][0] <= until and not self.is_decided:
             if self.calls > self.most_calls:
                 raise StuckError(f"more than {self.most_calls} requests: this has no end")
             when, _, next_one, token = heapq.heappop(self._line)
@@ -197,13 +199,17 @@ class World:
 
     def check_over(self) -> None:
         """Raise StuckError if a fiber of a living process still waits, though nothing can happen any more."""
-        stuck = [
-            f"{each.name}/{fiber.name}"
-            for each in self.processes
-            if each.is_alive
-            for fiber in each.fibers
-            if fiber.name != "background" and not fiber.is_over and not fiber.dead and not fiber.waits_for_work
-        ]
+        stuck = (
+            ()
+            if self.is_decided
+            else [
+                f"{each.name}/{fiber.name}"
+                for each in self.processes
+                if each.is_alive
+                for fiber in each.fibers
+                if fiber.name != "background" and not fiber.is_over and not fiber.dead and not fiber.waits_for_work
+            ]
+        )
         if stuck:
             raise StuckError(f"these wait for ever: {', '.join(stuck)}")
 
@@ -269,7 +275,7 @@ class World:
         _places.lead_here()
         # what a process keeps for itself: its threads, and its copies of index files
         self._crews = dict[int, parallel.WorkerThreads]()
-        self._folder = tempfile.mkdtemp(prefix="simulation-", dir=MEMORY)
+        self.folder = tempfile.mkdtemp(prefix="simulation-", dir=MEMORY)
         for owner, name, made in ((parallel, "_crew", self._crew), (index_cache, "default_folder", self._copies)):
             self._undo.append((owner, name, getattr(owner, name)))
             setattr(owner, name, made)
@@ -283,7 +289,7 @@ class World:
 
     def _copies(self) -> str:
         fiber = current()
-        return os.path.join(self._folder, fiber.process.name if fiber else "nobody")
+        return os.path.join(self.folder, fiber.process.name if fiber else "nobody")
 
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
@@ -291,7 +297,7 @@ class World:
             for fiber in process.fibers:
                 if not fiber.dead:
                     fiber.switch()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         # of processes that died
         writer._unclosed.forget_parents()
         for owner, name, real in reversed(self._undo):

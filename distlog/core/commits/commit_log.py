@@ -594,9 +594,12 @@ class CommitLog:
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """The last `limit` commits, or all that are kept, newest first; raises as `load` does."""
-        head = self.load(include_dropped=True)
-        end = head.version + 1
-        return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
+        while True:
+            head = self.load(include_dropped=True)
+            end = head.version + 1
+            # the floor may rise meanwhile
+            with suppress(OffsetOutOfRangeError):
+                return self.commits(max(head.log_floor, 0 if limit is None else end - limit), end)[::-1]
 
     def commits(self, start: int, end: int) -> list[Commit]:
         """The commits of the versions `start` (in) to `end` (out), which must exist, oldest first.

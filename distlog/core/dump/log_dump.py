@@ -266,9 +266,9 @@ class DumpedFile:
 
     @property
     def base_offset(self) -> int:
-        """The offset in the name, before its first dot; 0 if there is none, as in distlog's own names."""
+        """The offset in the name, before its first dot; 0 if there is none, as in the names that distlog gives."""
         stem = self.name.partition(".")[0]
-        return min(int(stem), MAX_LONG) if _BASE_OFFSET.fullmatch(stem) else 0
+        return offset if _BASE_OFFSET.fullmatch(stem) and (offset := int(stem)) <= MAX_LONG else 0
 
     @property
     def size(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ import numpy as np
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
+from distlog.core.commits import fields
 from distlog.core.commits.actions import Action, Add, ProducerBatches, SetLogStartOffset, SetPartitions, each
 from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES
 from distlog.core.commits.commit_log import CommitLog
@@ -52,7 +55,6 @@ from distlog.core.storage.durable_files import failing_as, make_folders
 from distlog.core.storage.locks_and_pages import open_lock
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import new_id
 from distlog.core.transaction_state import TransactionState, TransactionStatus
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
@@ -153,6 +155,9 @@ def _marker(state: TransactionState, coordinator_epoch: int, offset: int, leader
 # Puts the files of adopted partitions where their topic is: as second names of the same files, or as copies.
 #
 # The broker's own folders stay as they are. So until the commit that makes the topic, nothing has happened to them.
+#
+# On object storage a request may have its effect after the next adoption, of a log that has grown since. So there a
+# name tells the content, and nothing is deleted: a late put writes what is there already, or a file of nobody's.
 
 
 #: A file of up to this size is copied in one piece.
@@ -165,6 +170,18 @@ def placed(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) ->
     """The files where the partitions' files will be, or are."""
     folders = [paths.partition_dir(name, partition.name.partition) for partition in partitions]
     return [file.name for folder in folders for file in topic.list(folder)]
+
+
+def with_names_of_contents(partition: AdoptedPartition) -> AdoptedPartition:
+    """The partition with other stems: 20 digits, more than an offset has, that no other content gets."""
+
+    def renamed(segment: AdoptedSegment) -> AdoptedSegment:
+        facts = json.dumps(fields.write(dataclasses.replace(segment.info, created_ms=0)), sort_keys=True)
+        digest = int.from_bytes(hashlib.sha256(facts.encode()).digest(), "big")
+        stem = str(10**19 + digest % (9 * 10**19))
+        return segment._replace(info=dataclasses.replace(segment.info, stem=stem))
+
+    return dataclasses.replace(partition, segments=tuple(map(renamed, partition.segments)))
 
 
 def delete_targets(topic: Storage, name: str, partitions: Sequence[AdoptedPartition]) -> None:
@@ -252,10 +269,10 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, sta
 
 
 # ---
-# The mark `.adoption` in a topic's folder: it stands until the topic is made, and keeps other adoptions out.
+# The mark `.adoption` in a topic's folder on a disk: it stands until the topic is made, and keeps other adoptions
+# out. Its file is locked, so a process that dies lets go of it, and the next adoption goes on.
 #
-# On a local disk its file is locked, so a process that dies lets go of it, and the next adoption goes on. On object
-# storage a process cannot tell whether the other adoption is still at work: there it is refused, and says what to do.
+# On object storage adoptions are at work beside each other: their files are the same, and one of their commits wins.
 
 
 _MARK = ".adoption"
@@ -263,17 +280,12 @@ _TEXT = b"an adoption is under way, or has died: adopt again\n"
 
 
 @contextmanager
-def adopting(topic: Storage, *, is_made: bool = False) -> Iterator[None]:
-    """Keep other adoptions out of the topic's folder; the mark stays until `end`. The topic may be made already.
+def adopting(topic: Storage) -> Iterator[None]:
+    """Keep other adoptions out of the topic's folder on a disk; the mark stays until `end`.
 
-    Raises StorageError if one is under way, or, on object storage, may be.
+    Raises StorageError if one is under way.
     """
     if not topic.is_local:
-        unique = b"%s %s" % (new_id().encode(), _TEXT)
-        if topic.put_if_absent(_MARK, unique) != unique:
-            text = "another adoption to this address is under way, or has died: if it has, delete"
-            what = _MARK if is_made else f"its files and then {_MARK}"
-            raise StorageError(f"{text} {what}, and adopt again", url=topic.url, file=_MARK)
         yield
         return
     path = topic.local_path(_MARK)
@@ -291,8 +303,9 @@ def is_marked(topic: Storage) -> bool:
 
 def end(topic: Storage) -> None:
     """Say that no adoption is under way; the files in the topic's folder belong to the topic, or are gone."""
-    with suppress(StorageError):
-        topic.delete([_MARK])
+    if topic.is_local:
+        with suppress(StorageError):
+            topic.delete([_MARK])
 
 
 def _locked(path: str, url: str) -> int:
@@ -387,6 +400,8 @@ def adopt_topic(
     # before anything is put in place
     topic_id = _topic_id(copies)
     partitions = [with_end_markers(_most_complete(each), states) for each in copies]
+    if not topic.is_local:
+        partitions = [with_names_of_contents(each) for each in partitions]
     is_linked = in_place and topic.is_local
     if existing is not None:
         _check_is_same(existing, topic, topic_id)
@@ -395,16 +410,18 @@ def adopt_topic(
     adopted = AdoptedTopic(name, topic.url, tuple(partitions), tuple(_notes(partitions)))
     if dry_run:
         return adopted, log, None
-    if (there := placed(topic, name, partitions)) and not is_marked(topic):
+    if topic.is_local and (there := placed(topic, name, partitions)) and not is_marked(topic):
         text = "other files are where the topic's would be: adopt to another address, or delete them"
         raise StorageError(text, url=topic.url, file=there[0])
     with adopting(topic):
         # another adoption may have ended since
         if _load(log) is None:
             _place(topic, name, partitions, linked=is_linked)
-            snapshot = _commit(log, partitions, topic_id, config, _producer_batches(topic, partitions))
-            end(topic)
-            return adopted, log, snapshot
+            # on object storage it may do so now
+            with suppress(TopicExistsError):
+                snapshot = _commit(log, partitions, topic_id, config, _producer_batches(topic, partitions))
+                end(topic)
+                return adopted, log, snapshot
         end(topic)
     return adopt_topic(replicas, topic, open_log, config, states, in_place=in_place)
 
@@ -456,15 +473,17 @@ def _most_complete(replicas: Sequence[AdoptedPartition]) -> AdoptedPartition:
 
 
 def _place(topic: Storage, name: str, partitions: Sequence[AdoptedPartition], *, linked: bool) -> None:
-    """Put all files in place, instead of those that an adoption left that died; after an error there are none."""
-    topic.delete(placed(topic, name, partitions))
+    """Put all files in place; on a disk instead of those that an adoption left that died, and none after an error."""
+    if topic.is_local:
+        topic.delete(placed(topic, name, partitions))
     try:
         for partition in partitions:
             place(topic, name, partition, linked=linked)
     except DistlogError:
-        with suppress(StorageError):
-            topic.delete(placed(topic, name, partitions))
-            end(topic)
+        if topic.is_local:
+            with suppress(StorageError):
+                topic.delete(placed(topic, name, partitions))
+                end(topic)
         raise
 
 
@@ -538,11 +557,12 @@ def _grow(
             grown += part.actions() if is_empty else [Add(segment.info) for segment in part.segments]
         return [*grown, *_producer_batches(topic, new, states)]
 
-    with adopting(topic, is_made=True):
+    with adopting(topic):
         try:
             # another adoption may have ended since, and then these files are the topic's
             if is_ours := is_as_before(log.load(include_dropped=True)):
-                delete_targets(topic, existing.name, new)
+                if topic.is_local:
+                    delete_targets(topic, existing.name, new)
                 for part in new:
                     place(topic, existing.name, part, linked=linked)
                 _, snapshot = log.commit(existing, "import", plan)
@@ -571,7 +591,9 @@ def _new_part(
     new = tuple(segment for segment in partition.segments if segment.info.base_offset >= topic_end)
     is_next = bool(new) and new[0].info.base_offset == topic_end and state.active is None
     is_same_log = not below or _is_same_end(state, below[-1].info.next_offset, below[-1].info.last_batch_crc)
-    if not (is_next and is_same_log and adopted_ends().get(number) == topic_end):
+    # where the commits of adoptions are deleted, a batch in both logs tells
+    adopted_end = adopted_ends().get(number, topic_end if below else 0)
+    if not (is_next and is_same_log and adopted_end == topic_end):
         text = (
             f"partition {number} has other records than the log directory, which ends at {partition.log_end_offset}"
         )
@@ -590,7 +612,7 @@ def _is_same_end(state: PartitionState, next_offset: int, last_batch_crc: int) -
 
 
 def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
-    """Up to which offset each partition was adopted, as the topic's history tells."""
+    """Up to which offset each partition was adopted, as far as the commits tell that are kept."""
     ends = dict[int, int]()
     for commit in log.history():
         imported = (commit.topic_id, commit.operation) == (existing.topic_id, "import")

@@ -1,0 +1,105 @@
+"""The two kinds of histories, on an object store and on a local disk, and the seeds that find their planted bugs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulation import disk_histories, disk_planted, history, planted
+from simulation.history import Drawn
+from simulation.object_store import Flaws
+from simulation.planted import Bug
+from simulation.scale import with_tables
+from simulation.world import World
+
+#: The page with the tables of the seeds.
+PAGE = Path(__file__).parents[2] / "docs" / "design" / "simulation.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of histories; `name` is that of the table of its bugs, and `file` has the first seed that finds each."""
+
+    name: str
+    file: Path
+    plan: Callable[[int], Any]
+    run: Callable[[World, Flaws, Any], None]
+    bugs: Mapping[str, Bug]
+    #: The arguments that choose it on the command line.
+    arguments: tuple[str, ...] = ()
+
+    def history(
+        self, drawn: Drawn, *, traced: bool = False, flaws: Flaws | None = None
+    ) -> tuple[World, Exception | None]:
+        """Let a history happen; returns its world, and what was broken in it."""
+        world = World(drawn.seed, traced=traced)
+        try:
+            self.run(world, flaws or Flaws(), drawn)
+        except Exception as error:
+            return world, error
+        return world, None
+
+    def first(self, name: str, seeds: Iterable[int]) -> tuple[int | None, Exception | None]:
+        """The first of these seeds whose history finds a planted bug, and what is broken in it."""
+        bug = self.bugs[name]
+        with bug.plant():
+            for drawn in map(self.plan, seeds):
+                # the others cannot meet it
+                error = self.history(drawn)[1] if bug.words <= drawn.words else None
+                if error is not None:
+                    return drawn.seed, error
+        return None, None
+
+    def found(self) -> dict[str, int | None]:
+        """The first seed that finds each bug, as it is kept; None if none did."""
+        known: dict[str, int | None] = json.loads(self.file.read_text())
+        return known
+
+    def keep(self, found: Mapping[str, int | None]) -> None:
+        """Keep these, and show them on the page."""
+        kept = {name: found[name] for name in sorted(found) if name in self.bugs}
+        self.file.write_text(json.dumps(kept, indent=1) + "\n")
+        PAGE.write_text(page(PAGE.read_text()))
+
+
+def _file(name: str) -> Path:
+    return Path(__file__).with_name(name)
+
+
+def _run_on_disk(world: World, flaws: Flaws, drawn: disk_histories.DiskPlan) -> None:
+    disk_histories.run(world, drawn)
+
+
+ON_STORE = Kind("bugs", _file("found.json"), history.plan, history.run, planted.BUGS)
+ON_DISK = Kind(
+    "bugs on a disk",
+    _file("found_on_disk.json"),
+    disk_histories.plan,
+    _run_on_disk,
+    disk_planted.BUGS,
+    ("--disk",),
+)
+#: The rows of the tables: bugs that so many seeds find.
+_ROWS = ((1, "1"), (10, "up to 10"), (100, "up to 100"), (10**9, "more"))
+
+
+def page(text: str) -> str:
+    """The page with the tables of the seeds that are kept."""
+    kinds = {kind.name: kind for kind in (ON_STORE, ON_DISK)}
+    return with_tables(text, lambda name: _table(kinds[name].found()))
+
+
+def _table(found: Mapping[str, int | None]) -> str:
+    counts = {name: seed + 1 for name, seed in found.items() if seed is not None}
+    lines, least = [("seeds", "bugs that so many find"), ("---", "---")], 0
+    for most, shown in _ROWS:
+        names = sorted((count, name) for name, count in counts.items() if least < count <= most)
+        texts = [f"{name} ({count})" if most > 1 else name for count, name in names]
+        lines += [(shown, "; ".join(texts))] if texts else []
+        least = most
+    if missed := sorted(found.keys() - counts.keys()):
+        lines += [("not found", "; ".join(missed))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
