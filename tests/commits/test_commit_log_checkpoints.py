@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from typing import Any
 
@@ -22,7 +23,7 @@ from histories import (
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits import commit_log as commit_log_module
-from distlog.core.commits.actions import Action, Add
+from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -60,6 +61,22 @@ def test_a_checkpoint_that_fails_does_not_fail_the_commit(storage: Storage, monk
     snapshot = append(log, log.create(1, CONFIG), 5)
     assert checkpoints(storage) == []
     assert log.load() == snapshot
+
+
+def test_more_batch_ids_than_a_checkpoint_holds_make_an_open_read_commits(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoint, "MAX_BYTES", 2000)
+    log = commit_log(storage, checkpoint_commits=5)
+    snapshot = log.create(1, CONFIG)
+    for number in range(60):
+        batch = SetTransaction("job", hashlib.sha256(b"%d" % number).hexdigest(), {})
+        _, snapshot = log.commit(snapshot, "append", lambda _, batch=batch: [batch])
+    assert 5 in checkpoints(storage)
+    assert checkpoints(storage)[-1] < 40
+    assert "too large for a checkpoint" in caplog.text
+    assert log.load() == snapshot
+    assert len(snapshot.transactions) == 60
 
 
 def test_without_any_checkpoint_the_commits_tell(storage: Storage, old: Snapshot) -> None:

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from docs_pages import ROOT, read, table
 
+from tools.pages import scale_charts
 from tools.pages.__main__ import FOLDER, pictures
 
 FIGURES = json.loads(read("docs/figures.json"))
@@ -33,6 +34,48 @@ def test_a_bar_shows_figures_of_its_row(bar: dict[str, object]) -> None:
     rows = {row[0]: " ".join(row[1:]) for row in table(read("docs/benchmarks.md"), "## All figures")}
     figures = {float(each) for each in re.findall(r"\d+(?:\.\d+)?", rows[str(bar["row"])])}
     assert {bar["low"], bar["high"]} <= figures
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "columns"),
+    [
+        ("scale-writers", "## Writers", {"appends a second": 1, "p99 ms": 1000}),
+        ("scale-partitions", "## Partitions", {"requests an append": 1, "$ a million records": 1}),
+    ],
+)
+def test_a_chart_of_scale_shows_each_figure_of_its_table(name: str, heading: str, columns: dict[str, int]) -> None:
+    page = read("docs/scale.md")
+    names = next(line for line in page.partition(f"{heading}\n")[2].splitlines() if line.startswith("| "))
+    header = [each.strip() for each in names.strip("|").split("|")]
+    shown = [each.text for each in ElementTree.fromstring(pictures()[f"{name}.svg"]).iter() if each.text]
+    for row in table(page, heading):
+        assert row[0] in shown
+        for column, unit in columns.items():
+            figure = row[header.index(column)]
+            if figure != "-":
+                assert scale_charts.shown(float(figure.replace(",", "")) / unit) in shown
+
+
+def test_the_chart_of_commits_has_a_point_for_each_day_in_proportion() -> None:
+    names = json.loads(read("docs/scale.json"))["micro-batches"]["365"]["names each day"]
+    lines = [each.get("points", "") for each in ElementTree.fromstring(pictures()["scale-commits.svg"]).iter()]
+    heights = [float(point.partition(",")[2]) for point in max(lines, key=len).split()]
+    assert len(heights) == len(names) == 365
+    slope = (min(heights) - max(heights)) / (max(names) - min(names))
+    expected = [max(heights) + slope * (count - min(names)) for count in names]
+    assert heights == pytest.approx(expected, abs=0.2)
+
+
+@pytest.mark.parametrize("name", [each for each in pictures() if each.startswith("scale-")])
+def test_a_chart_of_scale_fits_on_a_narrow_screen(name: str) -> None:
+    picture = ElementTree.fromstring(pictures()[name])
+    width = float(picture.get("width", ""))
+    assert width <= 420
+    for each in picture.iter("{http://www.w3.org/2000/svg}text"):
+        letter = 8.2 if each.get("class") == "title" else 6.4
+        long = letter * len(each.text or "")
+        begin = float(each.get("x", "")) - long * {"end": 1, "middle": 0.5}.get(each.get("text-anchor", ""), 0)
+        assert 0 <= begin <= begin + long <= width, each.text
 
 
 def test_every_row_names_a_benchmark_that_there_is() -> None:

@@ -140,8 +140,7 @@ class ObjectStore:
             raise ReplyError(429, "rateLimitExceeded")
         for watch in self.watchers:
             watch("put", key, data)
-        self.recent.append((self.world.now, key, self.objects.get(key)))
-        self.objects[key] = Object(data, self.world.now)
+        self._change(key, Object(data, self.world.now))
 
     def delete(self, key: str) -> None:
         """Delete an object; raises FileNotFoundError if it is not there, and that is no success."""
@@ -150,8 +149,15 @@ class ObjectStore:
         if key in self.objects:
             for watch in self.watchers:
                 watch("delete", key, None)
-            self.recent.append((self.world.now, key, self.objects[key]))
+            self._change(key, None)
+
+    def _change(self, key: str, after: Object | None) -> None:
+        if self.flaws.listing_lag_s:
+            self.recent.append((self.world.now, key, self.objects.get(key)))
+        if after is None:
             del self.objects[key]
+        else:
+            self.objects[key] = after
 
     def listed(self) -> dict[str, Object]:
         """What a listing shows now."""
@@ -256,7 +262,11 @@ class Client:
         self.world.pause(wait_s)
         if replied_s is not None:
             object_client.note_reply(self, self._date(replied_s))
-        raise error
+        try:
+            raise error
+        finally:
+            # its traceback holds this frame: together they would stay, since a world collects no garbage
+            del error
 
     def _note(self, kind: str, key: str, outcome: str) -> None:
         self.world.note(f"{self.process.name} {kind} {key}: {outcome}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import resource
@@ -22,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tools.pages.scale_charts import shown
 
 ROOT = Path(__file__).parents[2]
 PAGE, FIGURES = ROOT / "docs" / "scale.md", ROOT / "docs" / "scale.json"
@@ -37,8 +40,9 @@ class Measured:
     """One size of a scenario: what its appends took, and what they left."""
 
     records: int = 0
-    #: Seconds that each append took, and how long all of them went on.
+    #: Seconds that each append took, how many were begun, and how long all of them went on.
     took: list[float] = field(default_factory=list)
+    begun: int = 0
     seconds: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)
     #: Names and bytes in `_commits/` at the end, and bytes written there.
@@ -48,16 +52,20 @@ class Measured:
     open_requests: int = 0
     cpu_s: float = 0.0
     memory: int = 0
+    #: Names in `_commits/` as time goes on, if they were counted.
+    names_then: list[int] = field(default_factory=list)
 
-    def facts(self) -> dict[str, float]:
-        """Figures for the tables."""
-        took, appends = sorted(self.took), len(self.took)
+    def facts(self) -> dict[str, Any]:
+        """Figures for the tables, and for the charts."""
+        appends = len(self.took)
+        # the end may have come while some waited, nobody knows how long
+        took: list[float | None] = [*sorted(self.took), *[None] * (self.begun - appends)]
         requests = sum(self.requests.values())
         dollars = sum(count * DOLLARS.get(kind, READ_DOLLARS) for kind, count in self.requests.items())
         return {
             "appends a second": appends / self.seconds,
-            "p50 ms": took[appends // 2] * 1000,
-            "p99 ms": took[int(appends * 0.99)] * 1000,
+            "p50 ms": _ms(took[len(took) // 2]),
+            "p99 ms": _ms(took[int(len(took) * 0.99)]),
             "requests an append": requests / appends,
             "$ a million records": dollars / self.records * 1e6,
             "metadata bytes an append": self.written / appends,
@@ -66,7 +74,12 @@ class Measured:
             "requests of an open": self.open_requests,
             "CPU ms an append": self.cpu_s / appends * 1000,
             "MB of memory": self.memory / 1e6,
+            **({"names each day": self.names_then} if self.names_then else {}),
         }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
 
 
 class Stage:
@@ -81,34 +94,45 @@ class Stage:
         self.store = ObjectStore(self.world, watchers=[self._watch])
         self.partitions, self.config = partitions, dict(config or {})
         self.began_s, self.url = 0.0, "s3://bucket/clicks"
+        #: Bytes of the store's objects, and of the process before the first append.
+        self.stored, self.before = 0, 0
 
     def _watch(self, kind: str, key: str, data: bytes | None) -> None:
-        if kind == "put" and "/_commits/" in key and data is not None:
-            self.measured.written += len(data)
+        size, known = len(data or b""), self.store.objects.get(key)
+        self.stored += size - (len(known.data) if known else 0)
+        if "/_commits/" in key:
+            self.measured.written += size
 
-    def play(self, actors: Sequence[Callable[[], object]]) -> Measured:
-        """Create the topic, let each actor work in a process of its own, and count."""
+    def _look(self) -> None:
+        """Note the memory, but that of the store."""
+        self.measured.memory = max(self.measured.memory, _memory() - self.before - self.stored)
+
+    def play(self, actors: Sequence[Callable[[], object]], seconds: float = math.inf) -> Measured:
+        """Create the topic, let each actor work in a process of its own, at most so long, and count."""
         import distlog
         from simulation.object_store import connected
 
         with self.world as world, connected(self.store):
             self._do(lambda: distlog.create(self.url, partitions=self.partitions, config=self.config))
-            before, begun, self.began_s = _memory(), time.process_time(), world.now
+            self.before, begun, self.began_s = _memory() - self.stored, time.process_time(), world.now
             self.measured.written = 0
             self.store.requests.clear()
             for number, actor in enumerate(actors):
                 world.process(f"actor-{number}").start(actor)
-            world.run()
+            world.run(self.began_s + seconds)
             measured = self.measured
             measured.requests, measured.cpu_s = Counter(self.store.requests), time.process_time() - begun
-            stored = sum(len(each.data) for each in self.store.objects.values())
-            measured.memory = max(_memory() - before - stored, 0)
-            commits = [each.data for key, each in self.store.objects.items() if "/_commits/" in key]
+            commits = self._commits()
             measured.names, measured.kept = len(commits), sum(map(len, commits))
+            for process in world.processes:
+                process.die()
             calls = world.calls
             self._do(lambda: distlog.open(self.url))
             measured.open_requests = world.calls - calls
         return measured
+
+    def _commits(self) -> list[bytes]:
+        return [each.data for key, each in self.store.objects.items() if "/_commits/" in key]
 
     def _do(self, work: Callable[[], object]) -> None:
         self.world.process("somebody").start(work)
@@ -129,10 +153,12 @@ class Stage:
             numbers = np.arange(records, dtype=np.int32) % self.partitions
             table = pa.table({"partition": numbers, "value": pa.array([VALUE] * records)})
             while (began := world.now) - self.began_s < end_s:
+                self.measured.begun += 1
                 topic.append(table)
                 self.measured.took.append(world.now - began)
                 self.measured.records += records
                 self.measured.seconds = world.now - self.began_s
+                self._look()
                 world.pause(max(0.0, began + every_s - world.now))
 
         return appends
@@ -150,18 +176,36 @@ class Stage:
                 topic.retention()
                 topic.compact()
                 topic.vacuum()
+                self._look()
 
         return maintains
 
+    def counter(self, end_s: float, every_s: float) -> Callable[[], None]:
+        """An actor that counts the names in `_commits/`."""
+
+        def counts() -> None:
+            for _ in range(round(end_s / every_s)):
+                self.world.pause(every_s)
+                self.measured.names_then.append(len(self._commits()))
+
+        return counts
+
 
 def _memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """How many bytes this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+#: So many writers would take more than a minute for an append of each, and an hour of CPU: they are seen for a while.
+MANY_WRITERS = 1000
 
 
 def writers(size: int, short: bool) -> Measured:
     """So many writers of one topic, each with one append of ten records after the other."""
     stage, seconds = Stage(10), 5.0 if short else 30.0
-    return stage.play([stage.appender(10, seconds) for _ in range(size)])
+    actors = [stage.appender(10, seconds) for _ in range(size)]
+    return stage.play(actors, 10.0) if size >= MANY_WRITERS else stage.play(actors)
 
 
 def partitions(size: int, short: bool) -> Measured:
@@ -177,7 +221,8 @@ KEPT = {"retention.ms": DAY_S * 1000, "file.delete.delay.ms": 3_600_000}
 def micro_batches(size: int, short: bool) -> Measured:
     """An append every hour for so many days, and `maintain` every day."""
     stage, seconds = Stage(4, KEPT), size * DAY_S / (100 if short else 1)
-    return stage.play([stage.appender(400, seconds, 3600.0), stage.maintainer(seconds, DAY_S)])
+    actors = stage.appender(400, seconds, 3600.0), stage.maintainer(seconds, DAY_S), stage.counter(seconds, DAY_S)
+    return stage.play(actors)
 
 
 def gateway(size: int, short: bool) -> Measured:
@@ -207,7 +252,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         (*_SPEED, "metadata bytes an append", "CPU ms an append", "MB of memory"),
     ),
     "micro-batches": Scenario(micro_batches, "days", (7, 30, 90, 365), (*_KEEP, "CPU ms an append", "MB of memory")),
-    "gateway": Scenario(gateway, "minutes", (5, 20), (*_KEEP, "CPU ms an append", "MB of memory")),
+    "gateway": Scenario(gateway, "minutes", (5, 20, 60), (*_KEEP, "CPU ms an append", "MB of memory")),
 }
 
 
@@ -234,7 +279,7 @@ def main() -> int:
     return 0
 
 
-def _sizes(name: str, *, short: bool) -> dict[str, dict[str, float]]:
+def _sizes(name: str, *, short: bool) -> dict[str, dict[str, Any]]:
     """The figures of each size, from processes of their own."""
     sizes = SCENARIOS[name].sizes
     found = {}
@@ -248,7 +293,7 @@ def _sizes(name: str, *, short: bool) -> dict[str, dict[str, float]]:
     return found
 
 
-def table(name: str, figures: Mapping[str, Mapping[str, float]]) -> str:
+def table(name: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
     """The figures of a scenario as Markdown."""
     scenario = SCENARIOS[name]
     lines = [[scenario.unit, *scenario.columns], ["---"] * (1 + len(scenario.columns))]
@@ -256,13 +301,6 @@ def table(name: str, figures: Mapping[str, Mapping[str, float]]) -> str:
         [f"{int(size):,}", *(shown(facts[column]) for column in scenario.columns)] for size, facts in figures.items()
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def shown(value: float) -> str:
-    """A figure with three digits that count."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def page(text: str, figures: Mapping[str, Any]) -> str:

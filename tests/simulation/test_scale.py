@@ -20,6 +20,18 @@ def test_each_scenario_counts_what_its_table_shows(name: str) -> None:
     assert len(scale.table(name, {"1": facts}).splitlines()) == 3
 
 
+def test_a_writer_that_still_waits_at_the_end_leaves_its_time_open() -> None:
+    stage = scale.Stage(10)
+    measured = stage.play([stage.appender(10, 30.0) for _ in range(10)], 2.0)
+    waiting = measured.begun - len(measured.took)
+    assert 0 < waiting <= 10
+    facts = measured.facts()
+    assert facts["p99 ms"] is None
+    assert facts["appends a second"] > 1
+    header, _, row = scale.table("writers", {"10": facts}).splitlines()
+    assert row.split("|")[header.split("|").index(" p99 ms ")] == " - "
+
+
 def test_the_page_shows_the_figures_that_were_measured() -> None:
     figures = json.loads(read("docs/scale.json"))
     assert list(figures) == list(scale.SCENARIOS)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
 import uuid
+from contextlib import suppress
 
 import pytest
 
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.times import now_ms
+from simulation.object_store import Client, ObjectStore
 from simulation.world import BEGIN_MS, StuckError, World
 
 
@@ -180,6 +183,28 @@ def test_a_process_that_stands_still_goes_on_later() -> None:
         world.at(5.0, lambda: process.stand_still(1000.0))
         world.run()
     assert woken == [1005.0]
+
+
+def test_what_has_ended_is_no_garbage() -> None:
+    left, forks = 0, 200
+
+    def work() -> None:
+        client = Client(store, process)
+        for number in range(forks):
+            with suppress(FileNotFoundError):
+                client.cat_file("bucket/nothing")
+            thread = threading.Thread(target=time.sleep, args=(number,))
+            thread.start()
+            thread.join()
+
+    gc.collect()
+    with World(1) as world:
+        store, process = ObjectStore(world), world.process("forks")
+        process.start(work)
+        world.run()
+        left = gc.collect()
+        assert process.is_over
+    assert left < forks
 
 
 def test_fibers_that_wait_for_ever_are_named() -> None:

@@ -106,8 +106,8 @@ class Fiber(greenlet):
         self.process, self.world, self._work, self.name = process, process.world, work, name
         self.is_over, self.over = False, SimEvent(process.world)
         self.token = 0
-        #: What `threading.current_thread` gives.
-        self.thread: Any = self
+        #: What `threading.current_thread` gives, if that is not the fiber itself.
+        self.thread: SimThread | None = None
         self.daemon = True
 
     def _do(self, *_: object) -> None:
@@ -123,6 +123,10 @@ class Fiber(greenlet):
         finally:
             self.is_over = True
             self.over.set()
+            # a world collects no garbage, so what has ended must be in no circle
+            self.process.fibers.remove(self)
+            del self._work
+            self.thread = None
 
     @property
     def ident(self) -> int:
@@ -294,7 +298,7 @@ class World:
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
             process.is_alive = False
-            for fiber in process.fibers:
+            for fiber in list(process.fibers):
                 if not fiber.dead:
                     fiber.switch()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -673,7 +677,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (threading, "Event", _choose(threading.Event, lambda fiber: SimEvent(fiber.world))),
     (threading, "Thread", _kind(threading.Thread, SimThread)),
     (threading, "Timer", _kind(threading.Timer, SimTimer)),
-    (threading, "current_thread", _choose(threading.current_thread, lambda fiber: fiber.thread)),
+    (threading, "current_thread", _choose(threading.current_thread, lambda fiber: fiber.thread or fiber)),
     (threading, "get_ident", _choose(threading.get_ident, lambda fiber: id(fiber))),
     (time, "sleep", _choose(time.sleep, _sleep)),
     (time, "monotonic", _choose(time.monotonic, lambda fiber: fiber.world.now)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.pages import commit_diagrams, segment_diagrams
-from tools.pages.charts import charts
+from tools.pages import charts, commit_diagrams, scale_charts, segment_diagrams
 
 FOLDER = Path(__file__).parents[2] / "docs" / "img"
 
@@ -13,7 +12,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "img"
 def pictures() -> dict[str, str]:
     """The text of each picture, by the name of its file."""
     drawn = {name: draw() for name, draw in {**commit_diagrams.PICTURES, **segment_diagrams.PICTURES}.items()}
-    return {f"{name}.svg": svg for name, svg in {**drawn, **charts()}.items()}
+    return {f"{name}.svg": svg for name, svg in {**drawn, **charts.charts(), **scale_charts.charts()}.items()}
 
 
 def main() -> None:

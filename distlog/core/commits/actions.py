@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, Integer, Text, stored, unknown_fields
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import join, to_columns, to_segments
+from distlog.core.commits.segment_table import SCHEMA, join, to_columns, to_segments
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import UnsupportedVersionError
 
@@ -397,14 +398,16 @@ PARTS = (
     ("offset_index_position", "offset_index_bytes"),
     ("time_index_position", "time_index_bytes"),
 )
+#: The columns of a segment that the rule is about.
+_PART_SCHEMA = pa.schema([SCHEMA.field(name) for name in ("stem", *chain.from_iterable(PARTS))])
 
 
 def check_added(actions: Sequence[Action]) -> None:
     """Raise ValueError if parts overlap that one commit adds: a task writes and commits a bundle as a whole."""
     added = [action.segment for action in actions if isinstance(action, Add) and action.segment.is_bundled]
-    batches = [action.rows for action in actions if isinstance(action, AddTable)]
+    batches = [action.rows.select(_PART_SCHEMA.names) for action in actions if isinstance(action, AddTable)]
     if added:
-        batches.append(to_columns(added))
+        batches.append(to_columns(added, _PART_SCHEMA))
     if batches:
         rows = join(batches)
         is_bundled = numbers_of(rows["log_position"]) >= 0

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
@@ -74,6 +75,7 @@ TAIL_LIMIT = 256
 #: Segments that were asked for one by one and are kept: to make one costs as much as to read a record of it.
 PICKED = 64
 _ROWS_AT_ONCE = 1024
+_STEM = attrgetter("stem")
 
 
 def _arrow_type(check: object) -> pa.DataType:
@@ -211,11 +213,12 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def live(self, stems: Collection[str]) -> set[str]:
         """The stems, of `stems`, that name a segment of this table."""
-        wanted = texts([*stems])
-        live_stems: list[Any] = (
-            self._columns["stem"].filter(pc.is_in(self._columns["stem"], value_set=wanted)).to_pylist()
-        )
-        return {*live_stems, *(segment.stem for segment in self._tail if segment.stem in stems)}
+        # no Python function is called for each segment of the tail: each append asks this of each partition
+        found = set(stems).intersection(map(_STEM, self._tail))
+        if len(self._columns):
+            column = self._columns["stem"]
+            found.update(column.filter(pc.is_in(column, value_set=texts([*stems]))).to_pylist())
+        return found
 
     def __len__(self) -> int:
         return len(self._columns) + len(self._tail)
@@ -276,12 +279,12 @@ def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
 _COLUMNS = {pa.int64(): integers, pa.bool_(): booleans, pa.string(): texts}
 
 
-def to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
-    """The segments as one batch of SCHEMA."""
+def to_columns(segments: Sequence[SegmentInfo], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """The segments as one batch of SCHEMA, or of a `schema` with some of its columns."""
     if isinstance(segments, SegmentTable):
-        return segments.columns()
-    columns = [_COLUMNS[spec.type]([getattr(segment, spec.name) for segment in segments]) for spec in SCHEMA]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        return segments.columns().select(schema.names)
+    columns = [_COLUMNS[spec.type](list(map(attrgetter(spec.name), segments))) for spec in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 # A frozen dataclass's own way costs three times as much, and a scan may make a hundred thousand.

@@ -1,0 +1,175 @@
+"""A topic with a million of something: what a checkpoint of it takes, an open, an append, and the plans.
+
+    python -m benchmarks.large_state [NAME]
+
+The rows of the state are made up; the rest is the library's own, over a store in memory. Each case is a process of
+its own. Time is CPU time. There is no peer: docs/scale.md says how large a topic should be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import distlog
+from distlog.core import paths
+from distlog.core.arrays import booleans, integers, texts
+from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
+from distlog.core.commits.actions import SetTransaction
+from distlog.core.commits.commit_log import CHECKPOINT_COMMITS
+from distlog.core.commits.partition_table import PartitionTable
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.transaction_table import TransactionTable
+from distlog.core.maintenance.merge import plan_merge
+from distlog.core.maintenance.retention import plan_retention
+from distlog.core.reading import scan_plan
+
+ROWS, PARTITIONS = 1_000_000, 1000
+_NOW = int(time.time() * 1000)
+_DRAW = random.Random(1)
+
+
+def segments(created: Snapshot, rows: int) -> Snapshot:
+    """Segments of ten records and a kilobyte, each a part of a bundle that all partitions share."""
+    draw = np.random.default_rng(1)
+    each = rows // PARTITIONS
+    numbers = np.tile(np.arange(each), PARTITIONS)
+    partitions = np.repeat(np.arange(PARTITIONS), each)
+    times, sizes = _NOW - 1000 * (each - numbers), draw.integers(900, 1100, rows)
+    columns = {
+        "partition": partitions,
+        "base_offset": 10 * numbers,
+        "next_offset": 10 * numbers + 10,
+        "record_count": np.full(rows, 10),
+        "log_bytes": sizes,
+        "first_timestamp": times,
+        "min_timestamp": times,
+        "max_timestamp": times + 999,
+        "offset_of_max_timestamp": 10 * numbers + 9,
+        "created_ms": times,
+        "crc32c": draw.integers(0, 1 << 32, rows),
+        "first_batch_crc": draw.integers(0, 1 << 32, rows),
+        "last_batch_crc": draw.integers(0, 1 << 32, rows),
+        "log_position": 2000 * partitions,
+    }
+    table = segment_table.of_numbers(columns, paths.new_stem(0, uuid.uuid4().hex), "zstd")
+    stems = texts([paths.new_stem(0, uuid.uuid4().hex) for _ in range(each)])
+    place = table.schema.get_field_index("stem")
+    table = table.set_column(place, table.schema.field(place), stems.take(integers(numbers)))
+    zeros = np.zeros(PARTITIONS, np.int64)
+    ends = np.full(PARTITIONS, 10 * each)
+    return dataclasses.replace(created, partitions=PartitionTable.of_columns(zeros, ends, zeros, table, {}))
+
+
+def batches(created: Snapshot, rows: int, batch_id: Callable[[int], str | int]) -> Snapshot:
+    """Batches of a thousand applications that commit them in no order, all within thirty days."""
+    numbers = np.arange(rows)
+    ends = integers(numbers + 1)
+    ranges = pa.StructArray.from_arrays(
+        [integers(numbers % PARTITIONS, pa.int32()), integers(10 * numbers), integers(10 * numbers + 10)],
+        names=["partition", "start_offset", "end_offset"],
+    )
+    columns = {
+        "app_id": texts([f"application-{number % 1000}" for number in range(rows)]),
+        "batch_id": texts([json.dumps(batch_id(number)) for number in range(rows)]),
+        "version": integers(numbers // (rows // created.version)),
+        "timestamp_ms": integers(_NOW - 2000 * (rows - numbers)),
+        "offsets": pa.ListArray.from_arrays(integers(np.append(0, ends), pa.int32()), ranges),
+        "in_order": booleans(np.zeros(rows, bool)),
+        "unknown": texts([""] * rows),
+    }
+    made = pa.RecordBatch.from_arrays(list(columns.values()), schema=transaction_table.SCHEMA)
+    return dataclasses.replace(created, transactions=TransactionTable(made))
+
+
+def producers(created: Snapshot, rows: int) -> Snapshot:
+    """Producers, each of which has sent five batches into one partition."""
+    each = rows // PARTITIONS
+    states = {}
+    for number in range(PARTITIONS):
+        told = [
+            producer_table.ProducerBatch(
+                number * each + producer, 0, 10 * batch + 9, 10 * (each * batch + producer) + 9, 9, _NOW, 0, -1
+            )
+            for batch in range(producer_table.KEPT_BATCHES)
+            for producer in range(each)
+        ]
+        state = created.partitions[number]
+        states[number] = dataclasses.replace(
+            state,
+            log_start_offset=10 * each * producer_table.KEPT_BATCHES,
+            log_end_offset=10 * each * producer_table.KEPT_BATCHES,
+            producers=producer_table.NO_PRODUCERS.updated(told, 1),
+        )
+    return dataclasses.replace(created, partitions=created.table.with_states(states), passed_ms=1)
+
+
+CASES: Mapping[str, Callable[[Snapshot, int], Snapshot]] = {
+    "live segments": segments,
+    "batch ids that are UUIDs": partial(batches, batch_id=lambda _: str(uuid.uuid4())),
+    "batch ids that are numbers": partial(batches, batch_id=lambda number: number + _DRAW.randrange(10**6)),
+    "producer ids": producers,
+}
+
+
+def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
+    """What a topic with so many of them takes."""
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", PARTITIONS)
+    before = dataclasses.replace(topic.snapshot, version=CHECKPOINT_COMMITS - 1, timestamp_ms=_NOW)
+    # with this commit the library writes a checkpoint
+    topic.log.commit(CASES[name](before, rows), "append", lambda _: [SetTransaction("another", 0, {}, in_order=True)])
+    hint = checkpoint.read_hint(topic.storage)
+    if hint is None:
+        raise AssertionError("no checkpoint was written")
+    size = len(topic.storage.read(hint))
+    open_s, opened = _seconds(lambda: distlog.open(topic.url))
+    opened_by = opened.storage.counters.gets + opened.storage.counters.lists
+    reader, snapshot = distlog.open(topic.url), opened.snapshot
+    records = pa.table({"partition": np.arange(10, dtype=np.int32), "value": pa.array([b"v" * 100] * 10)})
+    appends = [_seconds(partial(opened.append, records, app_id="writer", batch_id=f"{n}"))[0] for n in range(6)]
+    everything = dict.fromkeys(range(PARTITIONS), (None, None))
+    return {
+        "of": name,
+        "rows": rows,
+        "checkpoint MB": size / 1e6,
+        "bytes of a row": size / rows,
+        "checkpoint s": _seconds(lambda: checkpoint.write(topic.storage, snapshot))[0],
+        "open s": open_s,
+        "requests of an open": opened_by,
+        "append ms": 1000 * min(appends),
+        "refresh by a commit ms": 1000 * _seconds(reader.refresh)[0] / len(appends),
+        "plan of a scan ms": 1000 * _seconds(lambda: scan_plan.plan(opened.reader, snapshot, everything))[0],
+        "plan of retention ms": 1000 * _seconds(lambda: plan_retention(snapshot, _NOW))[0],
+        "plan of merging ms": 1000 * _seconds(lambda: plan_merge(snapshot))[0],
+    }
+
+
+def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    """The CPU time of this process that it takes, and what comes of it."""
+    began = time.process_time()
+    found = work()
+    return time.process_time() - began, found
+
+
+def main() -> None:
+    """Measure one case, or each in a process of its own."""
+    if len(sys.argv) > 2:
+        print(json.dumps(measured(sys.argv[1], int(sys.argv[2]))))
+        return
+    for name in sys.argv[1:] or CASES:
+        subprocess.run([sys.executable, "-m", "benchmarks.large_state", name, str(ROWS)], check=True)
+
+
+if __name__ == "__main__":
+    main()
