@@ -146,6 +146,12 @@ def plan(seed: int) -> Plan:
         config |= {"commit.retention.ms": int(commits_s * 1000)}
         cast += [("vacuumer", actors.maintains(["vacuum", "vacuum", "pin"]))]
     cast += _of_kafka(Random(f"kafka/{seed}"))
+    crowd = Random(f"crowd/{seed}")
+    is_crowd = crowd.random() < 0.1
+    if is_crowd:
+        cast += [
+            ("crowd", crowd.choice((actors.appends, actors.appends_plainly))) for _ in range(crowd.randrange(3, 8))
+        ]
     calm = random.random() < 0.2
     level = 0.0 if calm else random.choice((0.003, 0.01, 0.03))
     drawn = Plan(
@@ -171,6 +177,9 @@ def plan(seed: int) -> Plan:
         protocol=random.choice(("s3", "s3", "gs", "abfs")),
         part_bytes=random.choice((256, 8 << 20)),
     )
+    if is_crowd:
+        # they hardly rest, so they wait for each other
+        drawn = replace(drawn, pause_s=0.3, length_s=30.0)
     if not commits_s:
         return drawn
     # longer than commits are kept, with processes that stand still for longer

@@ -387,6 +387,8 @@ class Oracle:
             bundle, own = paths.parse_bundle_file(name), paths.parse_segment_file(name, topic)
             if (bundle and bundle not in stems) or (own and own not in live and not _is_adopted(own)):
                 self.says(f"{name} is there after vacuum, and no version names it")
+            if paths.parse_pending_file(name):
+                self.says(f"{name} waits for a commit after vacuum")
         for key, _, _ in self.store.uploads.values():
             own = paths.parse_segment_file(key.partition(self._prefix)[2], topic)
             if key.startswith(self._prefix) and not (own and own not in live and _is_adopted(own)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 from distlog.core import times
-from distlog.core.commits import checkpoint, commit_log, snapshot_loader
+from distlog.core.commits import checkpoint, commit_log, commit_race, snapshot_loader
 from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.producer_table import NO_PRODUCERS
@@ -523,6 +523,16 @@ def _uploads_of_the_dead_stay() -> Any:
     return mock.patch.object(vacuum, "dead_uploads", return_value=[])
 
 
+def _what_is_in_line_has_failed() -> Any:
+    """An error means that nothing was appended, also of an append that others may commit."""
+    return mock.patch.object(commit_race.GroupCommit, "outcome", return_value=nullcontext())
+
+
+def _dead_appends_stay() -> Any:
+    """Vacuum deletes no append in line."""
+    return mock.patch.object(vacuum, "dead_appends", return_value=[])
+
+
 @dataclasses.dataclass(frozen=True)
 class Bug:
     """A bug, and the words of the plans of histories that are likely to meet it: others are passed over."""
@@ -587,6 +597,8 @@ BUGS: Mapping[str, Bug] = {
     "decisions are not stored": bug(_decisions_are_not_stored, "transacting", "several gateways", "death"),
     "names of copies are offsets": bug(_names_of_copies_are_offsets, "adopter", "late"),
     "exports keep what was rewritten": bug(_exports_keep_what_was_rewritten, "exporter", "compact"),
+    "what is in line has failed": bug(_what_is_in_line_has_failed, "crowd", "silence"),
+    "dead appends stay": bug(_dead_appends_stay, "crowd", "death"),
     "a late put is believed": bug(_late_puts_are_believed, "vacuumer"),
     "a late miss is believed": bug(_late_misses_are_believed, "vacuumer"),
     "looks are fresh for ever": bug(_looks_are_fresh_for_ever, "vacuumer"),

@@ -336,7 +336,8 @@ def test_vacuum_deletes_what_no_commit_takes_any_more(topic: Topic) -> None:
 # --- many writers
 
 
-def test_many_writers_commit_together_and_none_loses_a_record() -> None:
+@pytest.mark.parametrize("has_batches", [False, True])
+def test_many_writers_commit_together_and_none_loses_a_record(has_batches: bool) -> None:
     """Thirty processes in simulated time, each with five appends that wait for the one before."""
     writers, appends, offsets = 30, 5, list[tuple[int, int]]()
     with World(3) as world:
@@ -351,7 +352,8 @@ def test_many_writers_commit_together_and_none_loses_a_record() -> None:
                 topic = distlog.open("s3://bucket/clicks")
                 for number in range(appends):
                     value = f"{name} {number}".encode()
-                    result = topic.append([{"value": value}], app_id=name, batch_id=number)
+                    batch = {"app_id": name, "batch_id": number} if has_batches else {}
+                    result = topic.append([{"value": value}], **batch)
                     offsets.append(result.offsets[0])
 
             for number in range(writers):
