@@ -24,6 +24,7 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTransaction,
     Unpin,
+    each,
 )
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
@@ -77,7 +78,7 @@ class Bounds:
     def after(self, commit: Commit) -> Bounds:
         """The bounds behind a commit."""
         topic_id, starts, ends, floor = self.topic_id, {**self.starts}, {**self.ends}, self.gc_floor
-        for action in commit.actions:
+        for action in each(commit.actions):
             match action:
                 case Create():
                     topic_id, starts, ends = commit.topic_id, {}, {}
@@ -128,7 +129,7 @@ class OldCommits:
     def put(self, version: int, commit: Commit, now_s: float) -> Iterable[str]:
         """Take note of a commit; says which rules it breaks."""
         self.written_s[version] = now_s
-        for action in commit.actions:
+        for action in each(commit.actions):
             match action:
                 case Pin(name):
                     self.pins[name] = action
@@ -270,8 +271,8 @@ class Oracle:
         assert author is not None
         commit = Commit.decode(data, name)
         self._leading.add(key)
-        rewrites = any(isinstance(action, Remove) for action in commit.actions)
-        for action in commit.actions:
+        rewrites = any(isinstance(action, Remove) for action in each(commit.actions))
+        for action in each(commit.actions):
             match action:
                 case SetTransaction(app_id) if app_id.startswith(LEADER_APP):
                     self._leaders[topic, int(app_id.removeprefix(LEADER_APP))] = author
@@ -307,7 +308,7 @@ class Oracle:
         self._times[version] = commit.timestamp_ms
         self.head = max(self.head, version)
         self.bounds[version] = self.bounds.get(version - 1, Bounds()).after(commit)
-        for action in commit.actions:
+        for action in each(commit.actions):
             self._takes(version, action)
 
     def _takes(self, version: int, action: Action) -> None:
@@ -409,12 +410,12 @@ class Oracle:
     ) -> None:
         there = [places.get(value, ()) for value in batch.values]
         shown = [value in committed for value in batch.values]
-        for value, each, is_shown in zip(batch.values, there, shown, strict=True):
-            if len(each) > 1:
-                self.says(f"record {value!r} is there {len(each)} times, at {list(each)}")
+        for value, found, is_shown in zip(batch.values, there, shown, strict=True):
+            if len(found) > 1:
+                self.says(f"record {value!r} is there {len(found)} times, at {list(found)}")
             if is_shown and batch.refused:
                 self.says(f"record {value!r} is there, although its append was refused")
-            if each and batch.tried and topic_id not in batch.tried:
+            if found and batch.tried and topic_id not in batch.tried:
                 self.says(f"record {value!r} is in a topic that it was not sent to")
         if batch.acknowledged and batch.topic_id not in ("", topic_id):
             return
@@ -443,8 +444,8 @@ class Oracle:
 
     def _audit_offsets(self, batch: Batch, there: Iterable[Sequence[tuple[int, int]]]) -> None:
         spans = batch.offsets or {}
-        for each in there:
-            for partition, offset in each:
+        for found in there:
+            for partition, offset in found:
                 first, end = spans.get(partition, (0, 0))
                 if not first <= offset < end:
                     self.says(f"a record is at offset {offset} of partition {partition}, not where it was said to be")

@@ -18,7 +18,7 @@ import distlog
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_race import LARGEST_PENDING, PATIENCE_S, GroupCommit, pending_append
+from distlog.core.commits.commit_race import LARGEST_PENDING, LONGEST_WAIT_S, PATIENCE_S, GroupCommit, pending_append
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -69,7 +69,7 @@ def leave(topic: Topic, append: Commit, name: str | None = None) -> None:
 def group_of(topic: Topic, append: Commit | None = None) -> GroupCommit:
     """The group of an append that waits in line."""
     group = GroupCommit(topic.storage, append or append_of(topic, 1), topic.snapshot)
-    group.joins_line()
+    group.joins_line(0)
     return group
 
 
@@ -238,31 +238,52 @@ def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Top
 # --- the line
 
 
-def test_each_append_waits_for_those_before_it_and_not_for_the_dead(topic: Topic) -> None:
-    appends = sorted((append_of(topic, number) for number in range(3)), key=stem_of)
-    for append in appends[:2]:
+def in_line(topic: Topic, count: int) -> tuple[GroupCommit, list[Commit]]:
+    """The last of so many appends in line, and those before it."""
+    *others, last = sorted((append_of(topic, number) for number in range(count)), key=stem_of)
+    for append in others:
         leave(topic, append)
-    group = group_of(topic, appends[2])
+    group = GroupCommit(topic.storage, last, topic.snapshot)
+    assert group.joins_line(100)
+    return group, others
+
+
+def test_each_append_waits_for_those_before_it_and_not_for_the_dead(topic: Topic) -> None:
+    group, _ = in_line(topic, 3)
     assert not group.is_first(100)
     assert not group.is_first(100 + 1.9 * PATIENCE_S)
     assert group.is_first(100 + 2 * PATIENCE_S)
 
 
 def test_a_commit_begins_the_wait_anew_for_those_that_are_left_in_line(topic: Topic) -> None:
-    appends = sorted((append_of(topic, number) for number in range(3)), key=stem_of)
-    for append in appends[:2]:
-        leave(topic, append)
-    group = group_of(topic, appends[2])
+    group, others = in_line(topic, 3)
     assert not group.is_first(100)
-    group.saw(committed(topic, GroupCommit(topic.storage, None, topic.snapshot), appends[0]))
-    assert not group.is_first(105)
-    assert group.is_first(105 + PATIENCE_S)
+    group.saw(committed(topic, GroupCommit(topic.storage, None, topic.snapshot), others[0]))
+    assert not group.is_first(101)
+    assert group.is_first(101 + PATIENCE_S)
+
+
+def test_nobody_waits_in_line_for_long_whatever_is_in_it(topic: Topic) -> None:
+    group, others = in_line(topic, 30)
+    assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
+    for append in others[:3]:
+        group.saw(committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), append))
+        assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
+    assert group.is_first(100 + LONGEST_WAIT_S)
+    assert not group.joins_line(100 + LONGEST_WAIT_S), "then it races"
+
+
+def test_what_is_older_than_a_writer_knows_the_log_is_not_even_listed(topic: Topic) -> None:
+    leave(topic, append_of(topic, 5))
+    topic.append(values([0]))
+    group, _ = in_line(topic.refresh(), 1)
+    assert group.is_first(100)
 
 
 def test_a_large_append_goes_on_at_once_and_takes_others_along(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distlog.core.commits.commit_race.LARGEST_PENDING", 10)
     group = group_of(topic)
-    assert not group.joins_line()
+    assert not group.joins_line(0)
     assert group.is_first(0)
     assert group.is_in_line
     assert waiting(topic) == []
@@ -283,7 +304,7 @@ def test_where_there_can_be_no_line_the_append_goes_on_alone(
     monkeypatch.setattr(Storage, call, fails)
     group = group_of(topic, append)
     assert group.is_first(0)
-    assert not group.joins_line()
+    assert not group.joins_line(0)
     assert group.others(topic.snapshot, []) == []
 
 
@@ -294,7 +315,7 @@ def test_after_an_append_was_left_an_error_is_an_unknown_outcome(topic: Topic) -
     group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
     with pytest.raises(StorageError), group.outcome():
         raise StorageError("before it was left")
-    assert group.joins_line()
+    assert group.joins_line(0)
     with pytest.raises(CommitStateUnknownError, match="look whether its records are there"), group.outcome():
         raise StorageError("after it was left")
     with pytest.raises(TransactionTooOldError), group.outcome():
@@ -307,13 +328,13 @@ def test_after_an_append_was_left_an_error_is_an_unknown_outcome(topic: Topic) -
 def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(topic: Topic) -> None:
     group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
     later = dataclasses.replace(topic.snapshot, version=7)
-    group.goes_on_at(later)
-    assert group.joins_line()
-    group.goes_on_at(later)
+    group.lost_track(later)
+    assert group.version == 7
+    assert group.joins_line(0)
     with pytest.raises(CommitStateUnknownError, match="may have the append"):
-        group.goes_on_at(dataclasses.replace(later, version=9))
+        group.lost_track(dataclasses.replace(later, version=9))
     group.saw(dataclasses.replace(append_of(topic, 2), version=8, actions=(Drop(),)))
-    group.goes_on_at(dataclasses.replace(later, version=9))
+    group.lost_track(dataclasses.replace(later, version=9))
     with pytest.raises(CommitConflictError), group.outcome():
         raise CommitConflictError("the topic was dropped")
 

@@ -370,6 +370,8 @@ Plan = Callable[[Snapshot], Sequence[Action] | None]
 CHECKPOINT_COMMITS = 100
 CHECKPOINT_BYTES = 8 << 20
 TIMEOUT_S = 600.0
+# So many commits are read again to look for an append in them.
+_MOST_MISSED = 1000
 
 
 class CommitLog:
@@ -405,7 +407,7 @@ class CommitLog:
         self._monotonic = monotonic
         self._checkpoint_commits = checkpoint_commits
         self._commit_limit = commit_limit
-        self._crowded_until = 0.0
+        self._crowded_until, self._may_join_line = 0.0, True
 
     @property
     def defaults(self) -> Mapping[str, object]:
@@ -533,17 +535,22 @@ class CommitLog:
         """
         race = self._race(operation, timeout_s)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
-        group = group or GroupCommit(self._storage, None, snapshot)
-        if self._crowded_until and self._monotonic() < self._crowded_until and group.joins_line():
+        if group is None or not self._may_join_line:
+            group = GroupCommit(self._storage, None, snapshot)
+        if self._crowded_until and self._monotonic() < self._crowded_until and group.joins_line(self._monotonic()):
             head = self._wait_in_line(group, head, race)
-        while group.found is None:
+        while True:
             head = self._there_still(head)
-            group.goes_on_at(head)
+            self._catch_up(group, head)
+            if group.found is not None:
+                self._leave_line(group, group.found)
+                return group.found, snapshot if is_gone(head, snapshot) else head
             self._check_goes_on(head, snapshot)
             check_writable(head, read_version)
             actions = plan(head)
             if actions is None:
                 self._sync()
+                group.withdraw()
                 return None, head
             attempt = _prepared(attempts, head, actions, race.waited_ms(), group)
             attempts.write_manifest()
@@ -559,30 +566,53 @@ class CommitLog:
                 continue
             commit = self._files.decode(head.version + 1, winner)
             race.lost_to(commit)
-            waits = group.joins_line()
+            waits = group.joins_line(self._monotonic())
             if not waits:
                 race.wait()
-            group.saw(commit)
-            head = self._followed(apply(head, commit), head, group, race.probes())
+            head = self._followed(apply(head, commit), head, group, [commit], race.probes())
             if waits:
                 head = self._wait_in_line(group, head, race)
-        self._leave_line(group, group.found)
-        return group.found, snapshot if is_gone(head, snapshot) else head
 
     def _wait_in_line(self, group: GroupCommit, head: Snapshot, race: CommitRetries) -> Snapshot:
         """Wait until the append was committed by another writer, or it is this one's turn; returns the head then."""
         while not group.is_first(self._monotonic()):
             self._sleep(self._random.uniform(0.5, 1.5) * POLL_S)
-            race.check_time()
-            head = self._followed(head, head, group)
+            head = self._followed(head, head, group, [])
+            if group.found is None:
+                race.check_time()
         return head
 
-    def _followed(self, snapshot: Snapshot, base: Snapshot, group: GroupCommit, probes: int = 1) -> Snapshot:
-        """`snapshot`, made of `base`, with all later commits, which `group` sees; or the newest head."""
+    def _followed(
+        self, snapshot: Snapshot, base: Snapshot, group: GroupCommit, commits: list[Commit], probes: int = 1
+    ) -> Snapshot:
+        """`snapshot`, made of `base` and `commits`, with all later ones, or the newest head; `group` sees them.
+
+        It sees none before all are believed: a commit may stand where a later one was deleted.
+        """
         try:
-            return self._loader.follow(snapshot, group=probes, base=base, saw=group.saw)
+            head = self._loader.follow(snapshot, group=probes, base=base, saw=commits.append)
         except BehindFloorError:
-            return self._anew(base)
+            head = self._anew(base)
+            self._catch_up(group, head)
+        else:
+            for commit in commits:
+                group.saw(commit)
+        return head
+
+    def _catch_up(self, group: GroupCommit, head: Snapshot) -> None:
+        """Show `group` the commits up to `head` that it has not seen, if they are there, and lead there."""
+        if group.version == head.version:
+            return
+        is_near = group.is_left and head.version - group.version <= _MOST_MISSED
+        try:
+            commits = self.commits(group.version + 1, head.version + 1) if is_near else []
+        except (CorruptMetadataError, OffsetOutOfRangeError):
+            commits = []
+        if commits and commits[0].prev == group.commit_id and commits[-1].id == head.commit_id:
+            for commit in commits:
+                group.saw(commit)
+        else:
+            group.lost_track(head)
 
     def _leave_line(self, group: GroupCommit, commit: Commit) -> None:
         """Delete from the line what is committed, and note whether it was long."""
@@ -590,7 +620,8 @@ class CommitLog:
         try:
             group.clear()
         except StorageError as error:
-            _log.warning("cannot delete appends that are committed; vacuum will: %s", error)
+            _log.warning("cannot delete appends that are committed, so others are not waited for: %s", error)
+            self._may_join_line = False
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """The last `limit` commits, or all that are kept, newest first; raises as `load` does."""

@@ -7,7 +7,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 
 from distlog.core import paths
@@ -129,6 +129,8 @@ class CommitRetries:
 POLL_S = 0.15
 #: So long each append in line waits for those before it, in seconds.
 PATIENCE_S = 1.0
+#: The longest wait in line, in seconds; then an append races as if there was none.
+LONGEST_WAIT_S = 3.0
 #: After a commit of many appends, a writer's next one joins the line at once, so long, in seconds.
 CROWDED_S = 10.0
 #: The most appends that one commit takes along, and the bytes of one.
@@ -175,6 +177,7 @@ class GroupCommit:
         self._begin(base)
         self._listed = list[str]()
         self._goes_at: float | None = None
+        self._races_at = float("inf")
         self._others = dict[str, Commit | None]()
         self._taken = list[str]()
         self._goes_alone = self._is_over = False
@@ -187,6 +190,8 @@ class GroupCommit:
 
     def _begin(self, base: Snapshot) -> None:
         self._base = self._version = base.version
+        #: The id of the last commit that it has seen.
+        self.commit_id = base.commit_id
         self._seen = set[str]()
 
     def is_crowd(self, commit: Commit) -> bool:
@@ -195,7 +200,7 @@ class GroupCommit:
 
     def saw(self, commit: Commit) -> None:
         """Note the next commit of the log."""
-        self._version, self._goes_at = commit.version, None
+        self._version, self.commit_id, self._goes_at = commit.version, commit.id, None
         if self._append is None:
             return
         stems = _added_stems(commit)
@@ -204,26 +209,32 @@ class GroupCommit:
             self.found = commit
         self._is_over = self._is_over or any(isinstance(action, Drop) for action in commit.actions)
 
-    def goes_on_at(self, head: Snapshot) -> None:
-        """Begin anew at `head`, if it was loaded without the commits before it.
+    @property
+    def version(self) -> int:
+        """The version up to which it has seen all commits, from its base on."""
+        return self._version
+
+    def lost_track(self, head: Snapshot) -> None:
+        """Begin anew at `head`, since commits before it cannot be read any more.
 
         Raises CommitStateUnknownError if these may have the append.
         """
-        if head.version == self._version:
-            return
         if self.is_left and not self._is_over:
             text = "commits were deleted that may have the append: look whether its records are there"
             raise CommitStateUnknownError(text, version=head.version)
         self._begin(head)
 
-    def joins_line(self) -> bool:
+    def joins_line(self, now_s: float) -> bool:
         """Let others commit the append, and look who comes before it; False if it must go on racing.
 
-        A large append does not wait in line, but takes along what does.
+        A large append does not wait in line, but takes along what does. `now_s` is in seconds.
         """
-        if self.is_in_line or self._append is None or self._goes_alone:
-            return self.is_left and not self._goes_alone
-        data = self._append.encode()
+        if not self.is_in_line and self._append is not None and not self._goes_alone:
+            self._join(self._append.encode())
+            self._races_at = now_s + LONGEST_WAIT_S
+        return self.is_left and not self._goes_alone and now_s < self._races_at
+
+    def _join(self, data: bytes) -> None:
         try:
             if len(data) <= LARGEST_PENDING:
                 self.is_left = True
@@ -233,14 +244,14 @@ class GroupCommit:
             # as where a policy lets no one list, or vacuum ended an upload: then it goes on as if there was no line
             _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
             self._goes_alone = True
-        return self.is_left and not self._goes_alone
 
     def is_first(self, now_s: float) -> bool:
         """True if this writer need not wait in line: it is its turn, or it was found; `now_s` is in seconds."""
         if self._goes_at is None:
             ahead = sum(stem < self._stem for stem in self._listed if stem not in self._seen)
-            self._goes_at = now_s + ahead * PATIENCE_S
-        return self.found is not None or not self.is_left or self._goes_alone or now_s >= self._goes_at
+            self._goes_at = min(now_s + ahead * PATIENCE_S, self._races_at)
+        waits = self.is_left and not self._goes_alone and not self._is_over
+        return self.found is not None or not waits or now_s >= self._goes_at
 
     def others(self, head: Snapshot, actions: Sequence[Action]) -> list[Action]:
         """The actions of the appends that wait, behind this one's own `actions`, which add to `head`."""
@@ -252,7 +263,11 @@ class GroupCommit:
         ):
             return []
         own = [action.segment for action in actions if isinstance(action, Add)]
-        self._listed = self._list()
+        try:
+            self._listed = self._list()
+        except StorageError:
+            self._goes_alone = True
+            return []
         ends = {segment.partition: segment.next_offset for segment in own}
         stems = {*self._seen, *(segment.stem for segment in own)}
         applications = {action.app_id for action in actions if isinstance(action, SetTransaction)}
@@ -278,7 +293,7 @@ class GroupCommit:
 
     def go_alone(self) -> bool:
         """Take along nothing from now on, since a commit with the others is refused; False if it had none."""
-        had_others, self._goes_alone = bool(self._taken), True
+        had_others, self._goes_alone, self._taken = bool(self._taken), True, []
         return had_others
 
     def clear(self) -> None:
@@ -291,6 +306,12 @@ class GroupCommit:
         if stems:
             self._storage.delete([paths.pending_file(stem) for stem in stems])
 
+    def withdraw(self) -> None:
+        """Delete the append's own file, as its writer gives up; a writer that has read it may commit it still."""
+        if self.is_left:
+            with suppress(Exception):
+                self._storage.delete([paths.pending_file(self._stem)])
+
     def found_segments(self) -> list[SegmentInfo]:
         """The segments of the append, as the commit that was found adds them."""
         actions = each(self.found.actions) if self.found else ()
@@ -299,10 +320,12 @@ class GroupCommit:
         ]
 
     def _list(self) -> list[str]:
-        """The other appends that wait, in line."""
-        files = itertools.islice(self._storage.list_after(paths.PENDING_DIR), MOST_LISTED)
+        """The other appends that wait, in line; not those that this writer could not take along."""
+        oldest = f"v{self._base:020d}"
+        files = self._storage.list_after(paths.PENDING_DIR, oldest)
         stems = (paths.parse_pending_file(file.name) for file in files)
-        return sorted(stem for stem in stems if stem is not None and stem != self._stem)
+        others = (stem for stem in stems if stem is not None and stem > oldest and stem != self._stem)
+        return sorted(itertools.islice(others, MOST_LISTED))
 
     def _waiting(self) -> Iterator[tuple[str, Commit]]:
         names = [stem for stem in self._listed if stem not in self._seen][:MOST_TOGETHER]
@@ -318,7 +341,7 @@ class GroupCommit:
         file = paths.pending_file(stem)
         try:
             append = Commit.decode(self._storage.read(file, 0, LARGEST_PENDING + 1), file)
-        except (FileNotFoundError, CorruptMetadataError, UnsupportedVersionError):
+        except (FileNotFoundError, StorageError, CorruptMetadataError, UnsupportedVersionError):
             return None
         return append if _first_stem(append) == stem else None
 
@@ -338,7 +361,7 @@ class GroupCommit:
             if not isinstance(add, Add) or not _is_plain(add.segment) or add.segment.stem in stems:
                 return False
             begun = paths.stem_read_version(add.segment.stem)
-            if begun is None or begun < oldest or add.segment.partition >= len(head.partitions):
+            if begun is None or not oldest <= begun <= head.version or add.segment.partition >= len(head.partitions):
                 return False
             parts.add((add.segment.partition, add.segment.stem))
         return len(parts) == len(adds)
@@ -348,10 +371,10 @@ class GroupCommit:
         """Turn errors into CommitStateUnknownError if others may have committed the append, or may do so yet."""
         try:
             yield
-        except (TransactionTooOldError, CommitStateUnknownError):
-            raise
-        except DistlogError as error:
-            if not self.is_left or self._is_over:
+        except BaseException as error:
+            self.withdraw()
+            is_certain = not self.is_left or self._is_over or isinstance(error, TransactionTooOldError)
+            if is_certain or not isinstance(error, DistlogError) or isinstance(error, CommitStateUnknownError):
                 raise
             raise CommitStateUnknownError(
                 "other writers may commit the append, which was left for them: look whether its records are there",
