@@ -179,7 +179,7 @@ def plan(seed: int) -> Plan:
     )
     if is_crowd:
         # they hardly rest, so they wait for each other
-        drawn = replace(drawn, pause_s=2.0 if commits_s else 0.3, length_s=30.0)
+        drawn = replace(drawn, pause_s=4.0 if commits_s else 0.3, length_s=30.0)
     if not commits_s:
         return drawn
     # longer than commits are kept, with processes that stand still for longer
