@@ -289,7 +289,7 @@ def test_what_does_not_decode_is_told_and_no_setting_is_taken(value: bytes | Non
 def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(tmp_path: Path) -> None:
     wrong = [
         setting("segment.bytes", "14"),
-        setting("cleanup.policy", "shred"),
+        setting("compression.type", "lzma"),
         setting("min.compaction.lag.ms", "9"),
         setting("max.compaction.lag.ms", "8"),
         setting("file.delete.delay.ms", "60000"),
@@ -299,13 +299,40 @@ def test_settings_that_are_wrong_here_are_left_out_and_shown_as_one_short_line(t
     assert report.topic.config.overrides() == {"retention.ms": "1000", "max.compaction.lag.ms": "8"}
     assert notes_of(report, "clicks") == [
         rf"left out a\x1b[2J\nb={'x' * 59}…, which distlog does not have",
-        "left out cleanup.policy=shred: cleanup.policy must be one of delete, compact, compact,delete, "
-        "delete,compact",
+        "left out compression.type=lzma: compression.type must be one of producer, uncompressed, gzip, snappy, lz4, "
+        "zstd",
         "left out file.delete.delay.ms=60000: readers of an older version need removed files for longer; give it "
         "if that is meant",
         "left out min.compaction.lag.ms=9: min.compaction.lag.ms must not be above max.compaction.lag.ms",
         "left out segment.bytes=14: segment.bytes must be between 1048576 and 2147483647",
     ]
+
+
+@pytest.mark.parametrize("policy", ["shred", "", ",", "delete,shred"])
+def test_without_the_topics_policy_nothing_of_the_broker_deletes_records(policy: str, tmp_path: Path) -> None:
+    told = [RETENTION, setting("retention.bytes", "5"), setting("cleanup.policy", policy), setting("segment.ms", "7")]
+    report = adopted(made_log_dir(tmp_path, [topic_record(), *told]))
+    assert report.topic.config.overrides() == {"retention.ms": "-1", "segment.ms": "7"}
+    assert settings_of(report, "clicks") == {"segment.ms": "7"}
+    assert notes_of(report, "clicks") == [
+        f"left out cleanup.policy={policy}: cleanup.policy must be one of delete, compact, compact,delete, "
+        "delete,compact",
+        "left out retention.bytes=5: without the topic's cleanup.policy it could delete kept records",
+        "left out retention.ms=1000: without the topic's cleanup.policy it could delete kept records",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "policy"),
+    [("compact,compact", "compact"), (" compact , delete,compact", "compact,delete"), ("delete ", "delete")],
+)
+def test_values_are_taken_and_shown_without_kafkas_spaces_and_repetitions(
+    told: str, policy: str, tmp_path: Path
+) -> None:
+    settings = [setting("cleanup.policy", told), setting("retention.ms", " 1000 ")]
+    report = adopted(made_log_dir(tmp_path, [topic_record(), *settings]))
+    assert settings_of(report, "clicks") == {"cleanup.policy": policy, "retention.ms": "1000"}
+    assert report.topic.config.cleanup_policy == policy
 
 
 def test_given_settings_that_contradict_the_brokers_fail_that_topic_alone(tmp_path: Path) -> None:

@@ -248,6 +248,9 @@ def _walk(folder: PartitionFolder, name: str) -> BatchWalk:
 
 #: Without `retention.ms` nothing is deleted: a topic must not lose records for want of its settings.
 _KEEP_ALL = {"retention.ms": "-1"}
+_POLICY = "cleanup.policy"
+#: What deletes records under a policy that is not the topic's own.
+_DELETING = ("retention.bytes", "retention.ms")
 #: The settings that a broker's topics have for other reasons, and what they would do here.
 _OTHERWISE = {
     "flush.messages": "acknowledged records could be lost, since there are no replicas",
@@ -267,10 +270,12 @@ class TakenSettings:
     def of(cls, own: Mapping[str, str], given: Mapping[str, object], notes: Sequence[str] = ()) -> TakenSettings:
         """The topic's `own` settings, as far as they are right here, below the ones that were `given`.
 
+        Where the policy is refused that says whether records are deleted, nothing that deletes them is taken.
         Raises InvalidConfigError where the given ones contradict them.
         """
         known = {each.name for each in settings()}
-        taken, left_out = dict[str, str](), list[str]()
+        taken, left_out, is_policy_refused = dict[str, str](), list[str](), False
+        # the policy comes before what it rules
         for name, value in sorted(own.items()):
             if name in given:
                 continue
@@ -279,11 +284,20 @@ class TakenSettings:
                 left_out.append(f"left out {shown}, which distlog does not have")
             elif name in _OTHERWISE:
                 left_out.append(f"left out {shown}: {_OTHERWISE[name]}; give it if that is meant")
+            elif name in _DELETING and is_policy_refused:
+                left_out.append(f"left out {shown}: without the topic's cleanup.policy it could delete kept records")
             else:
+                text = _joined_list(value) if name == _POLICY else value
                 try:
-                    TopicConfig.parse({**_KEEP_ALL, **taken, name: value})
-                    taken[name] = value
+                    # as distlog shows it: Kafka's text may have spaces
+                    taken[name] = TopicConfig.parse({**_KEEP_ALL, **taken, name: text}).overrides()[name]
                 except InvalidConfigError as error:
                     left_out.append(f"left out {shown}: {error.message}")
+                    is_policy_refused |= name == _POLICY
         config = TopicConfig.parse({**_KEEP_ALL, **taken, **given})
         return cls(config, taken, (*notes, *left_out))
+
+
+def _joined_list(value: str) -> str:
+    """A list without spaces and repetitions, which mean nothing to Kafka."""
+    return ",".join(dict.fromkeys(each.strip() for each in value.split(",")))
