@@ -166,6 +166,26 @@ def lose_the_middle(folder: Path) -> None:
     (folder / f"{68:020d}.log").write_bytes(rest)
 
 
+def lose_the_log(folder: Path) -> None:
+    (folder / LOG).unlink()
+
+
+def lose_all_behind_a_damaged_snapshot(folder: Path) -> None:
+    flip(folder / NEWEST, 900)
+    (folder / LOG).unlink()
+    (folder / f"{53:020d}.log").touch()
+
+
+def lose_the_end_below_a_damaged_snapshot(folder: Path) -> None:
+    flip(folder / NEWEST, 900)
+    log = folder / LOG
+    log.write_bytes(log.read_bytes()[: batch_at(log, 50)])
+
+
+def lose_what_a_snapshot_without_content_had(folder: Path) -> None:
+    (folder / f"{10**19:020d}-{1:010d}.checkpoint").touch()
+
+
 def put_a_pipe(folder: Path) -> None:
     (folder / NEWEST).unlink()
     os.mkfifo(folder / NEWEST)
@@ -176,7 +196,19 @@ def put_a_link(folder: Path) -> None:
     (folder / NEWEST).symlink_to(folder.parent / "elsewhere")
 
 
-@pytest.mark.parametrize("damage", [damage_the_log, lose_the_middle, put_a_pipe, put_a_link])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_the_log,
+        lose_the_middle,
+        lose_the_log,
+        lose_all_behind_a_damaged_snapshot,
+        lose_the_end_below_a_damaged_snapshot,
+        lose_what_a_snapshot_without_content_had,
+        put_a_pipe,
+        put_a_link,
+    ],
+)
 def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_adopted(
     damage: object, tmp_path: Path
 ) -> None:
@@ -186,8 +218,45 @@ def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_
     assert report.ok
     for topic in TOLD:
         assert report.topics[topic].config.overrides() == {"retention.ms": "-1"}
-        (note,) = notes_of(report, topic)
+        note = notes_of(report, topic)[-1]
         assert note.startswith("settings are not taken from __cluster_metadata, as it is damaged: ")
+
+
+def test_an_error_of_any_kind_leaves_the_settings_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(cluster_metadata, "log_walk", fails)
+    report = adopted(left_log_dir(tmp_path))
+    assert report.ok
+    assert notes_of(report, "keyed") == [
+        "settings are not taken from __cluster_metadata, as it is damaged: OverflowError: too large"
+    ]
+
+
+@pytest.mark.parametrize("limit", [cluster_metadata._MOST_COMPARED_BYTES, 1])
+def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
+    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_metadata, "_MOST_COMPARED_BYTES", limit)
+    log_dir = left_log_dir(tmp_path)
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    log = log_dir / METADATA / LOG
+    flip(log, batch_at(log, 68) + 30)
+    report = adopted(log_dir, topics=["clicks"])
+    assert settings_of(report, "clicks") == {}
+    assert "as it is damaged: " in notes_of(report, "clicks")[0]
+
+
+def test_after_a_crash_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    log = log_dir / METADATA / LOG
+    whole = log.read_bytes()
+    log.write_bytes(whole[: batch_at(log, 68)].ljust(len(whole), b"\0"))
+    report = adopted(log_dir, topics=["clicks"])
+    assert settings_of(report, "clicks")["retention.ms"] == "86400000"
+    assert "__cluster_metadata: cut from position " in notes_of(report, "clicks")[0]
 
 
 def test_after_a_crash_the_log_ends_before_the_batch_that_is_not_whole(tmp_path: Path) -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.batches.record_batch import CONTROL
+from distlog.core.arrays import byte_array
+from distlog.core.batches.record_batch import CONTROL, HEADER_SIZE, LOG_OVERHEAD, check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.walk import Batches, BatchWalk
+from distlog.core.batches.walk import Batches, BatchWalk, size_of_first
 from distlog.core.config import MAX_LONG, TopicConfig, settings
 from distlog.core.consumer_offsets import FieldReader
 from distlog.core.display import short_text
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidConfigError
 from distlog.core.kafka_directory.partition_folder import CLUSTER_METADATA, PartitionFolder
-from distlog.core.kafka_directory.source_log import log_walk
+from distlog.core.kafka_directory.source_log import SourceLog, log_walk
 from distlog.core.transactions.open_transactions import control_type
 
 # ---
@@ -105,7 +108,7 @@ class _Image:
         if not len(rows):
             return
         if rows["base_offset"][0] > self.end_offset or (rows["base_offset"][1:] != ends[:-1]).any():
-            raise CorruptRecordError("metadata is missing", file=file, from_offset=self.end_offset)
+            raise _missing(file, self.end_offset)
         rows = rows[(rows["attributes"] & CONTROL == 0) & (rows["record_count"] > 0)]
         for value in _known_records(batches.data, rows, file, self.end_offset):
             self.take(value)
@@ -128,7 +131,11 @@ def _known_records(data: Any, rows: np.ndarray, file: str, start_offset: int) ->
 
 
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
-_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4
+_SNAPSHOT_FOOTER = 4
+#: The format of all batches of metadata, and where a batch tells it.
+_MAGIC, _MAGIC_AT = 2, 16
+#: How much is searched at once for whole batches, and how many bytes of what looks like some are compared at most.
+_SEARCHED_BYTES, _MOST_COMPARED_BYTES = 4 << 20, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +188,12 @@ def read_cluster_metadata(folder: PartitionFolder, *, is_clean: bool) -> Cluster
     try:
         _check_files(folder)
         image, epoch = _snapshot(folder, notes)
-        epoch = _log(folder, image, notes, is_clean=is_clean) or epoch
-    except DistlogError as error:
-        text = f"settings are not taken from {CLUSTER_METADATA}, as it is damaged: {error}"
+        epoch = max(epoch, _log(folder, image, notes, is_clean=is_clean))
+        _check_end(folder, image)
+    except Exception as error:
+        # whatever is wrong with these files, the topics are adopted
+        shown = error if isinstance(error, DistlogError) else f"{type(error).__name__}: {error}"
+        text = f"settings are not taken from {CLUSTER_METADATA}, as it is damaged: {shown}"
         return ClusterMetadata(notes=(*notes, text))
     topics = dict[str, dict[uuid.UUID, Mapping[str, str]]]()
     for topic_id, name in image.names.items():
@@ -199,10 +209,15 @@ def _check_files(folder: PartitionFolder) -> None:
         raise CorruptRecordError("the files are larger than metadata can be", bytes=size, most=_MOST_BYTES)
 
 
+def _snapshots(folder: PartitionFolder) -> list[tuple[int, int, str]]:
+    """The offset, leader epoch and name of each snapshot, whole or not, the newest first."""
+    found = (match for name in folder.names if (match := _SNAPSHOT.fullmatch(name)))
+    return sorted(((int(m["offset"]), int(m["epoch"]), m[0]) for m in found), reverse=True)
+
+
 def _snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
     """The newest whole snapshot, and its leader epoch; nothing if there is none."""
-    found = (match for name in folder.names if (match := _SNAPSHOT.fullmatch(name)))
-    for offset, epoch, name in sorted(((int(m["offset"]), int(m["epoch"]), m[0]) for m in found), reverse=True):
+    for offset, epoch, name in _snapshots(folder):
         image, last = _Image(), -1
         try:
             walk = _walk(folder, name)
@@ -219,23 +234,66 @@ def _snapshot(folder: PartitionFolder, notes: list[str]) -> tuple[_Image, int]:
     return _Image(), -1
 
 
-def _log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_clean: bool) -> int | None:
-    """Take what the log has behind the image; returns the leader epoch of its last batch, None if there is none."""
-    segments, epoch = folder.loaded.segments, None
-    if not segments and not image.end_offset:
-        raise CorruptRecordError("it has neither a log nor a snapshot", file=folder.path(""))
-    for base, following in zip(segments, [*list(segments)[1:], None], strict=True):
+def _log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_clean: bool) -> int:
+    """Take what the log has behind the image; returns the leader epoch of its last batch, -1 if there is none."""
+    segments, epoch = folder.loaded.segments, -1
+    if not segments:
+        # a broker has always one, if only an empty one behind its snapshot
+        raise CorruptRecordError("its log is missing", file=folder.path(""))
+    for base, following in pairwise([*segments, None]):
         if following is not None and following <= image.end_offset:
             continue
-        walk = _walk(folder, segments[base][".log"])
+        name = segments[base][".log"]
+        if base > image.end_offset:
+            raise _missing(folder.path(name), image.end_offset)
+        walk = _walk(folder, name)
         for batches in walk:
             image.take_batches(batches, walk.file)
             epoch = int(batches.rows["leader_epoch"][-1])
-        if walk.damage is not None and (is_clean or following is not None):
+        if walk.damage is None:
+            continue
+        if is_clean or following is not None or _has_batch_behind(folder.log(name), walk.position):
             raise walk.damage
-        if walk.damage is not None:
-            notes.append(f"{CLUSTER_METADATA}: cut from position {walk.position}: {walk.damage.message}")
+        notes.append(f"{CLUSTER_METADATA}: cut from position {walk.position}: {walk.damage.message}")
     return epoch
+
+
+def _check_end(folder: PartitionFolder, image: _Image) -> None:
+    """Raise CorruptRecordError if a snapshot, whole or not, goes further than what could be taken."""
+    for offset, _, name in _snapshots(folder)[:1]:
+        if offset > image.end_offset:
+            raise _missing(folder.path(name), image.end_offset)
+
+
+def _missing(file: str, from_offset: int) -> CorruptRecordError:
+    return CorruptRecordError("metadata is missing", file=file, from_offset=from_offset)
+
+
+def _has_batch_behind(log: SourceLog, position: int) -> bool:
+    """True if a whole batch begins behind the damage at `position`: it is not the torn end of a log.
+
+    Also where so much looks like batches that it is not worth to compare all of it.
+    """
+    data = byte_array(log[position + 1 : len(log)])
+    rest, compared_bytes = memoryview(data), 0
+    for start in range(0, data.size, _SEARCHED_BYTES):
+        magics = data[start + _MAGIC_AT : start + _MAGIC_AT + _SEARCHED_BYTES]
+        for place in (start + np.flatnonzero(magics == _MAGIC)).tolist():
+            size = size_of_first(rest[place : place + LOG_OVERHEAD])
+            if not HEADER_SIZE <= size <= data.size - place:
+                continue
+            compared_bytes += size
+            if compared_bytes > _MOST_COMPARED_BYTES or _is_batch(rest[place : place + size]):
+                return True
+    return False
+
+
+def _is_batch(data: memoryview) -> bool:
+    with suppress(CorruptRecordError):
+        rows = read_headers(data)
+        check_crcs(data, rows)
+        return len(rows) > 0
+    return False
 
 
 def _walk(folder: PartitionFolder, name: str) -> BatchWalk:
