@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -414,13 +415,32 @@ def test_given_settings_that_contradict_the_brokers_fail_that_topic_alone(tmp_pa
 
 def test_what_is_read_and_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
-    for name, most in (("_MOST_BYTES", 100), ("_MOST_KEPT", 1)):
+    bounds = {
+        "_MOST_BYTES": 100,
+        "_MOST_KEPT": 1,
+        "_MOST_KEPT_BYTES": 20,
+        "_MOST_TOPIC_BYTES": 15,
+        "_MOST_RECORD_BYTES": 28,
+        "_MOST_BATCH_BYTES": 100,
+    }
+    for name, most in bounds.items():
         with monkeypatch.context() as bounded:
             bounded.setattr(cluster_metadata, name, most)
             report = adopted(log_dir, dry_run=True)
         assert "can be" in notes_of(report, "clicks")[0]
         assert settings_of(report, "clicks") == {}
     assert settings_of(adopted(log_dir, dry_run=True), "clicks") == {"retention.ms": "1000"}
+
+
+def test_a_compressed_batch_is_refused_and_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
+    large = gzip.compress(record(0, value=b"\1\x7f\0" + bytes(1 << 20)))
+    with (log_dir / METADATA / LOG).open("ab") as log:
+        log.write(batch([b""], base_offset=2, attributes=1, section=large))
+    monkeypatch.setattr(cluster_metadata, "decode", lambda *_, **__: pytest.fail("it was expanded"))
+    report = adopted(log_dir)
+    assert settings_of(report, "clicks") == {}
+    assert "a batch is compressed, and batches of metadata never are" in notes_of(report, "clicks")[0]
 
 
 # ---

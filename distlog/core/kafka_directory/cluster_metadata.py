@@ -24,6 +24,7 @@ from distlog.core.display import short_text
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidConfigError
 from distlog.core.kafka_directory.partition_folder import CLUSTER_METADATA, PartitionFolder
 from distlog.core.kafka_directory.source_log import SourceLog, log_walk
+from distlog.core.kernels.batch_scan import CODEC_MASK
 from distlog.core.transactions.open_transactions import control_type
 
 # ---
@@ -41,7 +42,13 @@ _OF_TOPIC = 2
 #: What the first two bytes of a value are, where it is one of these records.
 _HEADS = pa.array([bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)])
 #: Bounds of what is read and kept: a cluster's metadata is held in the memory of each of its brokers.
-_MOST_BYTES, _MOST_KEPT = 1 << 30, 1_000_000
+_MOST_BYTES, _MOST_KEPT, _MOST_KEPT_BYTES = 1 << 30, 1_000_000, 256 << 20
+#: Of the settings of one topic; Kafka's are of some hundred bytes, and lists of throttled replicas of up to 32 KiB.
+_MOST_TOPIC_BYTES = 256 << 10
+#: Of one record of these kinds.
+_MOST_RECORD_BYTES = 64 << 10
+#: Of one batch: Kafka's have at most 8 MiB (`KafkaRaftClient`).
+_MOST_BATCH_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
@@ -53,6 +60,7 @@ class _Image:
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     _waiting: list[bytes] | None = None
     _kept: int = 0
+    _kept_bytes: int = 0
 
     def take(self, value: bytes) -> None:
         """Take the next record. Raises CorruptRecordError, also where a newer version wrote it."""
@@ -71,7 +79,7 @@ class _Image:
             for each in waiting:
                 self.take(each)
         elif self._waiting is not None:
-            self._count()
+            self._count(len(value))
             self._waiting.append(value)
         else:
             self._apply(kind, reader)
@@ -80,8 +88,8 @@ class _Image:
 
     def _apply(self, kind: int, reader: FieldReader) -> None:
         if kind == _TOPIC:
-            self._count()
             name = reader.text()
+            self._count(len(name))
             self.names[uuid.UUID(bytes=reader.taken(16))] = name
         elif kind == _REMOVED_TOPIC:
             self.settings.pop(self.names.pop(uuid.UUID(bytes=reader.taken(16)), ""), None)
@@ -92,13 +100,21 @@ class _Image:
             if value is None:
                 self.settings.get(name, {}).pop(setting, None)
             else:
-                self._count()
+                self._count(len(name) + len(setting) + len(value))
                 self.settings.setdefault(name, {})[setting] = value
 
-    def _count(self) -> None:
+    def _count(self, size: int) -> None:
         self._kept += 1
-        if self._kept > _MOST_KEPT:
+        self._kept_bytes += size
+        if self._kept > _MOST_KEPT or self._kept_bytes > _MOST_KEPT_BYTES:
             raise CorruptRecordError(f"{CLUSTER_METADATA} has more topics and settings than can be", most=_MOST_KEPT)
+
+    def check_settings(self) -> None:
+        """Raise CorruptRecordError for a topic with more settings than can be told in a report."""
+        for name, own in self.settings.items():
+            if sum(len(setting) + len(value) for setting, value in own.items()) > _MOST_TOPIC_BYTES:
+                text = "a topic has larger settings than can be"
+                raise CorruptRecordError(text, topic=short_text(name), most=_MOST_TOPIC_BYTES)
 
     def take_batches(self, batches: Batches, file: str) -> None:
         """Take the records of whole batches that are not below `end_offset`; the batches must follow each other."""
@@ -110,9 +126,21 @@ class _Image:
         if rows["base_offset"][0] > self.end_offset or (rows["base_offset"][1:] != ends[:-1]).any():
             raise _missing(file, self.end_offset)
         rows = rows[(rows["attributes"] & CONTROL == 0) & (rows["record_count"] > 0)]
+        _check_batches(rows, file)
         for value in _known_records(batches.data, rows, file, self.end_offset):
             self.take(value)
         self.end_offset = int(ends[-1])
+
+
+def _check_batches(rows: np.ndarray, file: str) -> None:
+    """Raise CorruptRecordError for batches that Kafka would not write: what is read of a file is bounded by its size.
+
+    Kafka never compresses metadata (`BatchAccumulator`, `RecordsSnapshotWriter`), so nothing has to be expanded.
+    """
+    if (rows["attributes"] & CODEC_MASK).any():
+        raise CorruptRecordError("a batch is compressed, and batches of metadata never are", file=file)
+    if (rows["size"] > _MOST_BATCH_BYTES).any():
+        raise CorruptRecordError("a batch is larger than one of metadata can be", file=file, most=_MOST_BATCH_BYTES)
 
 
 def _known_records(data: Any, rows: np.ndarray, file: str, start_offset: int) -> Iterator[bytes]:
@@ -123,7 +151,10 @@ def _known_records(data: Any, rows: np.ndarray, file: str, start_offset: int) ->
     )
     if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
         raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
-    yield from values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=_HEADS)).to_pylist()
+    known = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=_HEADS))
+    if (pc.max(pc.binary_length(known)).as_py() or 0) > _MOST_RECORD_BYTES:
+        raise CorruptRecordError("a record is larger than one of metadata can be", file=file, most=_MOST_RECORD_BYTES)
+    yield from known.to_pylist()
 
 
 # ---
@@ -190,6 +221,7 @@ def read_cluster_metadata(folder: PartitionFolder, *, is_clean: bool) -> Cluster
         image, epoch = _snapshot(folder, notes)
         epoch = max(epoch, _log(folder, image, notes, is_clean=is_clean))
         _check_end(folder, image)
+        image.check_settings()
     except Exception as error:
         # whatever is wrong with these files, the topics are adopted
         shown = error if isinstance(error, DistlogError) else f"{type(error).__name__}: {error}"
