@@ -17,7 +17,7 @@ from golden import DATA
 from raw_batches import batch, record
 
 import distlog
-from distlog import InvalidConfigError
+from distlog import InvalidConfigError, InvalidTopicError
 from distlog.core.kafka_directory import cluster_metadata
 
 TOLD = json.loads((DATA / "kafka-4.1" / "settings.json").read_text())
@@ -104,6 +104,15 @@ def test_metadata_may_be_in_another_directory_and_the_longest_counts(tmp_path: P
     assert adopted(brokers[:2]).topics["clicks"].config.retention_ms == 86_400_000
     shutil.rmtree(tmp_path / "a" / "topics")
     assert adopted(brokers).topics["clicks"].config.retention_ms == 172_800_000
+
+
+@pytest.mark.parametrize("folder", ["", METADATA])
+def test_metadata_without_a_topic_is_nothing_to_adopt(folder: str, tmp_path: Path) -> None:
+    log_dir = left_log_dir(tmp_path)
+    for topic in log_dir.glob("[!_]*-[0-9]"):
+        shutil.rmtree(topic)
+    with pytest.raises(InvalidTopicError, match="only the cluster's own metadata, and no topic"):
+        adopted(log_dir / folder)
 
 
 def test_without_metadata_nothing_is_known_and_nothing_deleted(tmp_path: Path) -> None:

@@ -359,6 +359,9 @@ def _read(
     if len(kinds) != 1:
         text = "give log directories, or folders of partitions, and not both" if kinds else "there is no directory"
         raise InvalidTopicError(text)
+    if not any(log_dir.partitions for log_dir, _ in log_dirs):
+        text = "there is only the cluster's own metadata, and no topic: give the log directories of the brokers, too"
+        raise InvalidTopicError(text, directory=log_dirs[0][0].storage.url)
     return list({(log_dir.storage.url, only): log_dir for log_dir, only in log_dirs}.values()), kinds.pop()
 
 
