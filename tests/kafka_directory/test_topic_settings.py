@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -450,6 +451,74 @@ def test_a_compressed_batch_is_refused_and_not_expanded(tmp_path: Path, monkeypa
     report = adopted(log_dir)
     assert settings_of(report, "clicks") == {}
     assert "a batch is compressed, and batches of metadata never are" in notes_of(report, "clicks")[0]
+
+
+# ---
+# Of several clusters.
+
+
+def of_cluster(log_dir: Path, cluster_id: str | None, topic_id: uuid.UUID | None = None) -> Path:
+    """The log directory with the files that tell its cluster, and the id of its topic clicks."""
+    if cluster_id is not None:
+        (log_dir / "meta.properties").write_text(f"#\n#Thu\ncluster.id={cluster_id}\nversion=1\nnode.id=1\n")
+    if topic_id is not None:
+        encoded = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+        (log_dir / "clicks-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {encoded}")
+    return log_dir
+
+
+LONGER = [topic_record(topic_id=uuid.UUID(int=9)), *[setting("retention.ms", "5")] * 9]
+
+
+@pytest.mark.parametrize(
+    ("ids", "topic_id", "expected"),
+    [
+        # the topic is of the cluster with its id, whose metadata is the shorter one
+        (("A", "B"), CLICKS_ID, {"retention.ms": "1000"}),
+        (("A", "B"), None, {}),
+        (("A", None), None, {}),
+        # replicas of one cluster
+        (("A", "A"), None, {"retention.ms": "5"}),
+        ((None, None), None, {"retention.ms": "5"}),
+    ],
+)
+def test_of_several_clusters_the_id_of_a_topic_tells_whose_settings_it_has(
+    ids: tuple[str | None, str | None], topic_id: uuid.UUID | None, expected: dict[str, str], tmp_path: Path
+) -> None:
+    own = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), ids[0], topic_id)
+    other = of_cluster(made_log_dir(tmp_path / "other", LONGER), ids[1])
+    shutil.rmtree(other / "clicks-0")
+    report = adopted([own, other])
+    assert settings_of(report, "clicks") == expected
+    assert report.topic.config.overrides() == {"retention.ms": "-1", **expected}
+    text = "there is metadata of several clusters, and no id of the topic tells which one it is of"
+    assert notes_of(report, "clicks") == ([] if expected else [f"{text}: its settings are not known"])
+
+
+def test_a_topic_that_several_clusters_have_with_different_settings_has_none(tmp_path: Path) -> None:
+    own = of_cluster(made_log_dir(tmp_path / "own", [topic_record(), RETENTION]), "A", CLICKS_ID)
+    other = of_cluster(made_log_dir(tmp_path / "other", [topic_record()]), "B")
+    shutil.rmtree(other / "clicks-0")
+    report = adopted([own, other])
+    assert report.topic.config.overrides() == {"retention.ms": "-1"}
+    assert notes_of(report, "clicks") == [
+        "several clusters have this topic, with different settings: its settings are not known"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link", "a folder", "large", "no text"])
+def test_a_cluster_whose_id_cannot_be_read_holds_up_no_adoption(kind: str, tmp_path: Path) -> None:
+    log_dir = made_log_dir(tmp_path, [topic_record(), RETENTION])
+    path = log_dir / "meta.properties"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a link":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"\xff=\n" * (1 if kind == "no text" else 30_000))
+    assert settings_of(adopted(log_dir), "clicks") == {"retention.ms": "1000"}
 
 
 # ---

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -173,9 +173,11 @@ _SEARCHED_BYTES, _MOST_COMPARED_BYTES = 4 << 20, 64 << 20
 class ClusterMetadata:
     """The settings of the topics that a cluster has, by their names and ids; none where it cannot be known.
 
-    `place` is the leader epoch of the newest batch and the end offset, by which the most complete replica is known.
-    `notes` say what is damaged.
+    `cluster_id` is None where it cannot be read. `place` is the leader epoch of the newest batch and the end offset,
+    by which the most complete replica is known. `notes` say what is damaged.
     """
+
+    cluster_id: str | None
 
     topics: Mapping[str, Mapping[uuid.UUID, Mapping[str, str]]] = field(default_factory=dict)
     place: tuple[int, int] = (-1, -1)
@@ -186,30 +188,48 @@ class ClusterMetadata:
         """True if the metadata was whole."""
         return self.place[1] >= 0
 
-    def taken(self, topic: str, topic_ids: Collection[uuid.UUID], given: Mapping[str, object]) -> TakenSettings:
-        """The settings for the topic with one of these ids, or of any id if none is known; `given` ones count first.
-
-        Raises InvalidConfigError where they contradict the given ones.
-        """
+    def settings(self, topic: str, topic_ids: Collection[uuid.UUID]) -> Mapping[str, str] | None:
+        """The settings of the topic with one of these ids, or of any id if none is given; None if it is not there."""
         found = self.topics.get(topic, {})
-        own = next((each for key, each in found.items() if not topic_ids or key in topic_ids), None)
-        if not self.is_known:
-            return TakenSettings.of({}, given, self.notes)
-        if own is None:
-            text = "the cluster's metadata does not have this topic: its settings are not known"
-            return TakenSettings.of({}, given, (*self.notes, text))
-        return TakenSettings.of(own, given, self.notes)
+        return next((each for key, each in found.items() if not topic_ids or key in topic_ids), None)
 
 
-def most_complete(replicas: Sequence[ClusterMetadata]) -> ClusterMetadata | None:
-    """The metadata that goes furthest, with the notes on all; None if there is none."""
-    if not replicas:
-        return None
-    best = max(replicas, key=lambda each: each.place)
-    return ClusterMetadata(best.topics, best.place, tuple(note for each in replicas for note in each.notes))
+def most_complete(replicas: Iterable[ClusterMetadata]) -> list[ClusterMetadata]:
+    """Of each cluster the metadata that goes furthest, with the notes on all of its replicas."""
+    clusters = dict[str | None, list[ClusterMetadata]]()
+    for each in replicas:
+        clusters.setdefault(each.cluster_id, []).append(each)
+    return [
+        replace(max(of_one, key=lambda each: each.place), notes=tuple(note for each in of_one for note in each.notes))
+        for of_one in clusters.values()
+    ]
 
 
-def read_cluster_metadata(folder: PartitionFolder, *, is_clean: bool) -> ClusterMetadata:
+def taken_settings(
+    clusters: Sequence[ClusterMetadata], topic: str, topic_ids: Collection[uuid.UUID], given: Mapping[str, object]
+) -> TakenSettings:
+    """The settings for a topic by the metadata of the cluster that it is of; `given` ones count first.
+
+    Its ids tell the cluster; without an id its name does, unless there are several clusters.
+    Raises InvalidConfigError where the settings contradict the given ones.
+    """
+    notes = [note for cluster in clusters for note in cluster.notes]
+    if len(clusters) > 1 and not topic_ids:
+        text = "there is metadata of several clusters, and no id of the topic tells which one it is of"
+        return TakenSettings.of({}, given, (*notes, f"{text}: its settings are not known"))
+    found = [(cluster, own) for cluster in clusters if (own := cluster.settings(topic, topic_ids)) is not None]
+    if any(own != found[0][1] for _, own in found):
+        text = "several clusters have this topic, with different settings: its settings are not known"
+        return TakenSettings.of({}, given, (*notes, text))
+    if found:
+        cluster, own = found[0]
+        return TakenSettings.of(own, given, cluster.notes)
+    if any(cluster.is_known for cluster in clusters):
+        notes.append("the cluster's metadata does not have this topic: its settings are not known")
+    return TakenSettings.of({}, given, notes)
+
+
+def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is_clean: bool) -> ClusterMetadata:
     """The metadata in the folder; nothing is changed. Damage is noted, and leaves the settings unknown.
 
     Without `is_clean` the broker has crashed, and the log ends before the first batch that is not whole, as it would
@@ -226,11 +246,11 @@ def read_cluster_metadata(folder: PartitionFolder, *, is_clean: bool) -> Cluster
         # whatever is wrong with these files, the topics are adopted
         shown = error if isinstance(error, DistlogError) else f"{type(error).__name__}: {error}"
         text = f"settings are not taken from {CLUSTER_METADATA}, as it is damaged: {shown}"
-        return ClusterMetadata(notes=(*notes, text))
+        return ClusterMetadata(cluster_id, notes=(*notes, text))
     topics = dict[str, dict[uuid.UUID, Mapping[str, str]]]()
     for topic_id, name in image.names.items():
         topics.setdefault(name, {})[topic_id] = image.settings.get(name, {})
-    return ClusterMetadata(topics, (epoch, image.end_offset), tuple(notes))
+    return ClusterMetadata(cluster_id, topics, (epoch, image.end_offset), tuple(notes))
 
 
 def _check_files(folder: PartitionFolder) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode
+from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError, DistlogError, InvalidTopicError
 from distlog.core.kafka_directory.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from distlog.core.kafka_directory.partition_folder import (
@@ -19,6 +21,7 @@ from distlog.core.kafka_directory.partition_folder import (
     FIRST_DIRTY_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
+    META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     PartitionFolder,
@@ -103,6 +106,8 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
 # A broker's log directory: its partitions, and what its checkpoint files say.
 
 
+#: A broker's `meta.properties` has some hundred bytes.
+_MOST_PROPERTIES_BYTES = 64 << 10
 _STATES = {"delete": "was being deleted", "future": "was a copy on its way to another disk", "stray": "was stray"}
 
 
@@ -179,7 +184,8 @@ def _read(storage: Storage, folders: Sequence[str], others: Iterable[str], links
     A partition's folder that is a link is an error of its topic's adoption.
     """
     beside = [name for folder in others if (name := parse_partition_folder(folder))]
-    names = {file.name for file in storage.list()}
+    sizes = {file.name: file.size for file in storage.list()}
+    names = sizes.keys()
     starts = _offsets(storage, LOG_START_OFFSETS, names)
     files = _partition_files(storage, folders, starts)
     linked = {name for link in links if (name := parse_partition_folder(link))}
@@ -201,12 +207,25 @@ def _read(storage: Storage, folders: Sequence[str], others: Iterable[str], links
         left_states=left_states(_folders(storage, files, beside, TRANSACTIONS_TOPIC)),
         metadata=next(
             (
-                read_cluster_metadata(folder, is_clean=is_clean)
+                read_cluster_metadata(folder, _cluster_id(storage, sizes), is_clean=is_clean)
                 for folder in _folders(storage, files, beside, CLUSTER_METADATA)
             ),
             None,
         ),
     )
+
+
+def _cluster_id(storage: Storage, sizes: Mapping[str, int]) -> str | None:
+    """The id of the broker's cluster, as `meta.properties` has it; None where it cannot be read."""
+    is_small = sizes.get(META_PROPERTIES, MAX_INT) <= _MOST_PROPERTIES_BYTES
+    if not is_small or (storage.is_local and not os.path.isfile(storage.local_path(META_PROPERTIES))):
+        return None
+    with suppress(DistlogError, OSError):
+        for line in storage.read(META_PROPERTIES).decode("utf-8", "replace").splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() == "cluster.id":
+                return value.strip() or None
+    return None
 
 
 def _folders(

@@ -39,7 +39,7 @@ from distlog.core.transactions.producer_states import ProducerStates, read_produ
 # clicks-0/00000000000000000200.snapshot the producers' state before offset 200
 
 
-CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE = ".kafka_cleanshutdown", ".lock"
+CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE, META_PROPERTIES = ".kafka_cleanshutdown", ".lock", "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 #: The topic that holds a KRaft cluster's own metadata: no log of records.
 CLUSTER_METADATA = "__cluster_metadata"

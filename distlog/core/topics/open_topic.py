@@ -27,7 +27,12 @@ from distlog.core.errors import (
 )
 from distlog.core.integers import whole_number
 from distlog.core.kafka_directory.adopt import AdoptedTopic, Replicas, adopt_topic, by_topic
-from distlog.core.kafka_directory.cluster_metadata import ClusterMetadata, TakenSettings, most_complete
+from distlog.core.kafka_directory.cluster_metadata import (
+    ClusterMetadata,
+    TakenSettings,
+    most_complete,
+    taken_settings,
+)
 from distlog.core.kafka_directory.log_dir import LeftStates, LogDir, joined_states, read_log_dir
 from distlog.core.kafka_directory.partition_folder import PartitionName, without_broker
 from distlog.core.storage.parallel import in_order
@@ -331,7 +336,7 @@ def adopt(
         text = "several directories cannot be adopted in place: give the address where the topics will be"
         raise InvalidTopicError(text, directories=len(log_dirs))
     states = joined_states([log_dir.left_states for log_dir in log_dirs])
-    metadata = most_complete([log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None])
+    clusters = most_complete(log_dir.metadata for log_dir in log_dirs if log_dir.metadata is not None)
     chosen = by_topic(log_dirs, _chosen(log_dirs, topics))
     if is_folder and len(chosen) > 1:
         raise InvalidTopicError("these are folders of several topics: give the log directories", topics=len(chosen))
@@ -343,7 +348,7 @@ def adopt(
         adopted = []
         for name, replicas in chosen.items():
             target = root if url and is_folder else root.child(name)
-            settings = partial(_settings, name, replicas, metadata, given)
+            settings = partial(_settings, name, replicas, clusters, given)
             work = partial(_adopt, replicas, target, settings, states, in_place=not url, dry_run=dry_run, made=made)
             adopted.append(work() if is_folder else _or_error(work, name, target))
     return AdoptReport(tuple(adopted), made, {} if is_folder else _left_out(log_dirs), dry_run)
@@ -386,18 +391,16 @@ def _chosen(log_dirs: Sequence[LogDir], topics: Iterable[str] | None) -> list[Pa
 
 
 def _settings(
-    topic: str, replicas: Replicas, metadata: ClusterMetadata | None, given: Mapping[str, object]
+    topic: str, replicas: Replicas, clusters: Sequence[ClusterMetadata], given: Mapping[str, object]
 ) -> TakenSettings:
     """The settings for a topic; the ones of a topic that had its name before, or has it now, are not for it."""
-    if metadata is None:
-        return TakenSettings.of({}, given)
     topic_ids = set[uuid.UUID]()
-    for name, log_dirs in replicas.items():
+    for name, log_dirs in replicas.items() if clusters else ():
         for log_dir in log_dirs:
             # a damaged replica counts only if there is no other, and then this is an error of the adoption
             with suppress(CorruptionError):
                 topic_ids |= {each for each in [log_dir.folder(name).topic_id()] if each is not None}
-    return metadata.taken(topic, topic_ids, given)
+    return taken_settings(clusters, topic, topic_ids, given)
 
 
 def _adopt(
