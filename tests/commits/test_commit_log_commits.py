@@ -153,7 +153,7 @@ def test_an_unknown_outcome_is_passed_on(storage: Storage, log: CommitLog, monke
 
 
 def test_the_deadline_ends_a_race_that_is_never_won(storage: Storage) -> None:
-    now = itertools.count(0.0, 10.0)
+    now = itertools.count(0.0, 5.0)
     pauses: list[float] = []
     log = commit_log(storage, monotonic=lambda: next(now), sleep=pauses.append)
     rival = commit_log(storage)

@@ -537,8 +537,7 @@ class CommitLog:
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
-        if self._crowded_until and self._monotonic() < self._crowded_until and group.joins_line(self._monotonic()):
-            head = self._wait_in_line(group, head, race)
+        joins_line = bool(self._crowded_until) and self._monotonic() < self._crowded_until
         while True:
             head = self._there_still(head)
             self._catch_up(group, head)
@@ -552,26 +551,30 @@ class CommitLog:
                 self._sync()
                 group.withdraw()
                 return None, head
+            if joins_line and group.joins_line(self._monotonic()):
+                joins_line, head = False, self._wait_in_line(group, head, race)
+                continue
             attempt = _prepared(attempts, head, actions, race.waited_ms(), group)
             attempts.write_manifest()
             put_time = PutTime()
             winner = self._put(attempt, race.left_s(), put_time)
-            if winner is None:
-                newer = self._newer_head(head, attempt, put_time)
-                if newer is None:
-                    self._write_checkpoint_if_due(head, attempt.after)
-                    self._leave_line(group, attempt.commit)
-                    return attempt.commit, attempt.after
-                head = newer
+            if winner is not None:
+                joins_line, head = True, self._lose(head, winner, group, race)
                 continue
-            commit = self._files.decode(head.version + 1, winner)
-            race.lost_to(commit)
-            waits = group.joins_line(self._monotonic())
-            if not waits:
-                race.wait()
-            head = self._followed(apply(head, commit), head, group, [commit], race.probes())
-            if waits:
-                head = self._wait_in_line(group, head, race)
+            newer = self._newer_head(head, attempt, put_time)
+            if newer is None:
+                self._write_checkpoint_if_due(head, attempt.after)
+                self._leave_line(group, attempt.commit)
+                return attempt.commit, attempt.after
+            head = newer
+
+    def _lose(self, head: Snapshot, winner: bytes, group: GroupCommit, race: CommitRetries) -> Snapshot:
+        """The newest head after a lost race; waits before, unless the append will wait in line."""
+        commit = self._files.decode(head.version + 1, winner)
+        race.lost_to(commit)
+        if not group.may_wait(self._monotonic()):
+            race.wait()
+        return self._followed(apply(head, commit), head, group, [commit], race.probes())
 
     def _wait_in_line(self, group: GroupCommit, head: Snapshot, race: CommitRetries) -> Snapshot:
         """Wait until the append was committed by another writer, or it is this one's turn; returns the head then."""

@@ -224,15 +224,19 @@ class GroupCommit:
             raise CommitStateUnknownError(text, version=head.version)
         self._begin(head)
 
-    def joins_line(self, now_s: float) -> bool:
-        """Let others commit the append, and look who comes before it; False if it must go on racing.
+    def may_wait(self, now_s: float) -> bool:
+        """True if the append may wait in line; False if it must go on racing. `now_s` is in seconds."""
+        return self._append is not None and not self._goes_alone and now_s < self._races_at
 
-        A large append does not wait in line, but takes along what does. `now_s` is in seconds.
+    def joins_line(self, now_s: float) -> bool:
+        """Let others commit the append, and look who comes before it; False if it does not wait for them.
+
+        A large append does not wait in line, but takes along what does.
         """
         if not self.is_in_line and self._append is not None and not self._goes_alone:
             self._join(self._append.encode())
             self._races_at = now_s + LONGEST_WAIT_S
-        return self.is_left and not self._goes_alone and now_s < self._races_at
+        return self.is_left and self.may_wait(now_s)
 
     def _join(self, data: bytes) -> None:
         try:
