@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -292,7 +291,7 @@ def _log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_clean: 
     if not segments:
         # a broker has always one, if only an empty one behind its snapshot
         raise CorruptRecordError("its log is missing", file=folder.path(""))
-    for base, following in pairwise([*segments, None]):
+    for base, following in zip(segments, [*list(segments)[1:], None], strict=True):
         if following is not None and following <= image.end_offset:
             continue
         name = segments[base][".log"]
@@ -326,8 +325,8 @@ def _has_batch_behind(log: SourceLog, position: int) -> bool:
 
     Also where so much looks like batches that it is not worth to compare all of it.
     """
-    data = byte_array(log[position + 1 : len(log)])
-    rest, compared_bytes = memoryview(data), 0
+    rest, compared_bytes = log[position + 1 : len(log)], 0
+    data = byte_array(rest)
     for start in range(0, data.size, _SEARCHED_BYTES):
         magics = data[start + _MAGIC_AT : start + _MAGIC_AT + _SEARCHED_BYTES]
         for place in (start + np.flatnonzero(magics == _MAGIC)).tolist():
