@@ -35,6 +35,7 @@ from distlog.core.errors import (
     CommitStateUnknownError,
     InvalidConfigError,
     OffsetOutOfRangeError,
+    StorageError,
     TopicExistsError,
     UnsupportedVersionError,
 )
@@ -283,6 +284,19 @@ def test_a_put_whose_reply_came_after_its_commit_was_deleted_is_unknown(world: W
 
     monkeypatch.setattr(world.storage, "put_if_absent", put)
     with pytest.raises(CommitStateUnknownError, match="stood still"):
+        log.commit(stalled, "append", nothing)
+
+
+def test_a_put_that_cannot_be_looked_for_afterwards_is_unknown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was put, late after the last look, and then the store lists nothing."""
+    stalled, log = commits(world, 3), log_of(world)
+
+    def silent(self: SnapshotLoader, base: Snapshot, version: int) -> bool:
+        raise StorageError("cannot list")
+
+    monkeypatch.setattr(SnapshotLoader, "is_newest", silent)
+    monkeypatch.setattr(Snapshot, "is_fresh_at", lambda self, time_ms: False)
+    with pytest.raises(CommitStateUnknownError, match="was put, and it is not known"):
         log.commit(stalled, "append", nothing)
 
 

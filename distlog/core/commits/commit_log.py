@@ -682,9 +682,15 @@ class CommitLog:
         if head.is_fresh_at(put_time.time_ms or self._storage.replied_ms()):
             return None
         version = attempt.commit.version
-        if self._loader.is_newest(head, version):
+        try:
+            newest = None if self._loader.is_newest(head, version) else self._anew(head)
+        except StorageError as error:
+            text = (
+                "the commit was put, and it is not known whether it is in the log; look whether its records are there"
+            )
+            raise CommitStateUnknownError(text, version=version) from error
+        if newest is None:
             return None
-        newest = self._anew(head)
         if newest.log_floor <= version:
             return None
         # a network disk tells its time only if it is asked
