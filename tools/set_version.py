@@ -40,6 +40,8 @@ def _released(changelog: str, old: str, new: str, day: date) -> str:
     """The changelog with the unreleased changes below a heading of their own."""
     if changelog.count(_UNRELEASED) != 1 or f"## [{new}]" in changelog:
         raise ValueError(f"CHANGELOG.md has no changes to release, or has {new} already")
+    if not changelog.partition(_UNRELEASED)[2].partition("\n## [")[0].strip():
+        raise ValueError("CHANGELOG.md has nothing that is unreleased")
     changelog = changelog.replace(_NOT_YET.format(old), "")
     return changelog.replace(_UNRELEASED, f"{_UNRELEASED}\n## [{new}] - {day:%Y-%m-%d}\n")
 

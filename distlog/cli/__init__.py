@@ -56,7 +56,9 @@ def _run(app: Callable[..., Any]) -> None:
 
 def _refuse(error: Any) -> int:
     """Print on one line what is wrong with the command line; returns the exit status."""
-    about = error.ctx.command_path if getattr(error, "ctx", None) else "distlog"
+    # the error of an option without its value has no context; the command is the first word, before all options
+    command = " ".join(["distlog", *(word for word in sys.argv[1:2] if not word.startswith("-"))])
+    about = error.ctx.command_path if getattr(error, "ctx", None) else command
     if not sys.argv[1:]:
         error.show()  # the help
     else:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -185,6 +185,9 @@ def _descriptors() -> Finding:
 
 #: PySpark 4 runs on no older Java.
 _OLDEST_JAVA = 17
+_OPTIONS_OF_JAVA = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+#: The time of a program to say what it is.
+_TIMEOUT_S = 10
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
 
 
@@ -198,23 +201,40 @@ def _java(*, is_needed: bool) -> Finding:
     fault = ERROR if is_needed else OK
     if java is None or not os.access(java, os.X_OK):
         return Finding("Java", fault, f"none in {where}", _JAVA_ADVICE)
-    said = _output_of([java, "-version"])
+    # it repeats these variables, which may hold passwords, and tells the version as well without them
+    quiet = {name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_JAVA}
+    ran = _output_of([java, "-version"], quiet)
+    said = ran if isinstance(ran, str) else f"{ran.stdout}{ran.stderr}"
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
     if version is None:
-        return Finding("Java", fault, f"{java} does not tell its version: {said[:200]}", _JAVA_ADVICE)
+        return Finding("Java", fault, f"{java} does not tell its version: {_one_line(said)[:200]}", _JAVA_ADVICE)
     found = f"{version[1]} at {java}, by {'JAVA_HOME' if home else 'PATH'}"
     if int(version[2]) < _OLDEST_JAVA:
         return Finding("Java", fault, found, _JAVA_ADVICE if is_needed else "")
     return Finding("Java", OK, found)
 
 
-def _output_of(command: list[str]) -> str:
-    """All that a program prints, on one line, or the reason why it could not."""
+def _output_of(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | str:
+    """What a program prints, or the reason why it could not."""
     try:
-        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {_TIMEOUT_S} s"
+    except OSError as error:
         return str(error)
-    return " ".join(ran.stdout.decode(errors="replace").split())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _pyspark_folder() -> Path | None:
@@ -251,7 +271,12 @@ def _pyspark(pyspark: Path) -> Finding:
 #: What the process does in which Spark looks for formats. Two arguments: the Python and the distlog of this process,
 #: which has imported the format itself.
 _LOOK = """
-import json, sys
+import sys
+
+# the current folder, which -c adds: what lies there is not run
+sys.path[:] = [each for each in sys.path if each]
+
+import json
 from importlib.util import find_spec
 from pkgutil import iter_modules
 
@@ -276,10 +301,12 @@ def _spark_format() -> Finding:
     who = f"{shutil.which(python) or python} (by {chosen})"
     use = f"set PYSPARK_PYTHON={sys.executable}, or let distlog.spark.session make the session"
     here = find_spec("distlog")
-    said = _output_of([python, "-c", _LOOK, sys.prefix, str(here and here.origin)])
+    ran = _output_of([python, "-c", _LOOK, sys.prefix, str(here and here.origin)], os.environ)
     try:
-        found, failed, library, module = json.loads(said)
-    except ValueError:
+        # modules may print when they are imported, and Python warns on standard error
+        found, failed, library, module = json.loads("" if isinstance(ran, str) else ran.stdout.splitlines()[-1])
+    except (ValueError, LookupError):
+        said = ran if isinstance(ran, str) else _one_line(ran.stderr or ran.stdout)
         return Finding(check, WARNING, f"{who}, which Spark would run, does not work: {said[-200:]}", use)
     if library is None:
         return Finding(check, WARNING, f"{who}, which Spark would run, has no distlog", use)

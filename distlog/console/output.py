@@ -487,13 +487,14 @@ def status_of(report: Report) -> int:
 def fail(program: str, error: Exception, reason: str | None = None, *, as_json: bool = False) -> int:
     """Print on one line of standard error why `program` failed, and as JSON on standard output, with `as_json`.
 
-    Returns the exit status. The default reason is the error's text.
+    Control characters, as of a name on storage, are escaped for the terminal. Returns the exit status. The default
+    reason is the error's text.
     """
-    text = reason or " ".join(str(error).split())
-    print(f"{program}: {text}", file=sys.stderr)
+    reason = " ".join((reason or str(error)).split())
+    print(f"{program}: {text(reason)}", file=sys.stderr)
     if as_json:
         with suppress(OSError):  # standard output itself may have failed
-            print_json({"error": text, "type": type(error).__name__})
+            print_json({"error": reason, "type": type(error).__name__})
             sys.stdout.flush()
     drop_what_cannot_be_written()
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED

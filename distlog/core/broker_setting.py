@@ -95,7 +95,7 @@ def whole_number(name: str, value: object, least: int, most: int = MAX_LONG) -> 
     try:
         number = int(str(value).strip())
     except ValueError:
-        hint = without_unit(name, str(value).strip())
+        hint = without_unit(name, str(value).strip(), lambda number: least <= number <= most)
         raise InvalidConfigError(f"{name} must be a whole number{hint}", value=value) from None
     if not least <= number <= most:
         raise InvalidConfigError(f"{name} must be between {least} and {most}", value=value)

@@ -285,7 +285,9 @@ def _parse(name: str, value: object) -> object:
         return kind(text)
     except (KeyError, ValueError):
         rule = f"{name} must be {_FIELDS[name].metadata['rule']}"
-        raise InvalidConfigError(f"{rule}{without_unit(name, text)}", value=value) from None
+        raise InvalidConfigError(
+            f"{rule}{without_unit(name, text, _FIELDS[name].metadata['check'])}", value=value
+        ) from None
 
 
 #: Units of time in ms by how people write them, and what the names of settings end with. Also of sizes, in bytes: as
@@ -306,14 +308,22 @@ _SIZES = {
 }
 
 
-def without_unit(name: str, text: str) -> str:
-    """The end of an error: for a number with a unit, the number alone that the setting `name` takes; else nothing."""
+def without_unit(name: str, text: str, allows: Callable[[int], bool]) -> str:
+    """The end of an error: for a number with a unit, the number alone that the setting `name` takes; else nothing.
+
+    The number is not told if the setting does not allow it, nor of a time in M or m: minutes, or months.
+    """
     units = _SIZES if name.endswith(".bytes") else _TIMES
-    number, own = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]+)", text), units.get(name.rpartition(".")[2])
-    if number is None or own is None or (unit := units.get(number[2].lower())) is None:
+    number, own = (
+        re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))? *([A-Za-z]+)", text),
+        units.get(name.rpartition(".")[2]),
+    )
+    if number is None or own is None or (unit := units.get(number[3].lower())) is None:
         return ""
-    meant = float(number[1]) * unit / own
-    return f", without a unit: {text} is {int(meant)}" if meant.is_integer() else ", without a unit"
+    decimals = number[2] or ""
+    meant, rest = divmod(int(number[1] + decimals) * unit, own * 10 ** len(decimals))
+    is_sure = not rest and (number[3] not in ("M", "m") or units is _SIZES) and allows(meant)
+    return f", without a unit: {text} is {meant}" if is_sure else ", without a unit"
 
 
 def _show(value: object) -> str:

@@ -77,9 +77,14 @@ _BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN}){re.escape(BUN
 _PENDING = re.compile(rf"{PENDING_DIR}/(?P<stem>{NEW_STEM_PATTERN})\.json")
 
 
+def is_topic_name(name: str) -> bool:
+    """True of a legal topic name: Kafka's `Topic.validate`."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
 def check_topic_name(name: str) -> str:
-    """Return `name` if it is a legal topic name (Kafka's `Topic.validate`), else raise InvalidTopicError."""
-    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+    """Return `name` if it is a legal topic name, else raise InvalidTopicError."""
+    if not is_topic_name(name):
         raise InvalidTopicError("a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -", topic=repr(name))
     return name
 

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from distlog.core.config import MAX_LONG
 from distlog.core.display import counted
-from distlog.core.errors import DistlogError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.scheduler import Scheduler
@@ -212,7 +211,7 @@ class GatewayServer:
         # a task that raises would be the thread's last
         try:
             self.broker.quotas.look()
-        except DistlogError as error:
+        except Exception as error:
             error_code(error, "a look at the quotas of clients")
 
     @property

@@ -137,6 +137,17 @@ def test_a_wrong_command_line_is_status_2(filled: CommandLine, command: list[str
     assert words in filled(*command, "--json").json["error"]
 
 
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        (["create", "L/x", "--partitions"], "distlog create --help"),
+        (["--version=1"], "distlog --help"),
+    ],
+)
+def test_a_wrong_command_line_names_the_help_of_its_command(cli: CommandLine, words: list[str], about: str) -> None:
+    assert cli.bare(*words).err.endswith(f"({about})\n")
+
+
 def test_an_unknown_setting_is_a_wrong_command_line_and_the_known_one_is_suggested(cli: CommandLine) -> None:
     outcome = cli("create", "--config", "retention.millis=5")
     assert (outcome.status, outcome.err.count("\n")) == (2, 1)

@@ -99,6 +99,29 @@ def test_java_is_that_of_java_home_and_17_or_newer(
     assert rows(cli)["Java"]["status"] == "ok"
 
 
+def test_java_is_not_asked_with_the_options_of_variables_which_it_would_repeat(
+    cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(
+        tmp_path / "java" / "bin" / "java", 'echo "$JAVA_TOOL_OPTIONS $_JAVA_OPTIONS $JDK_JAVA_OPTIONS no version"'
+    )
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    for name in ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.setenv(name, "-Dpassword=s3cret")
+    row = rows(cli, status=1)["Java"]
+    assert ("does not tell its version" in row["found"], "s3cret" in row["found"]) == (True, False)
+
+
+def test_a_java_that_does_not_answer_is_told(
+    cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "java" / "bin" / "java", "exec sleep 60")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setattr("distlog.cli.doctor._TIMEOUT_S", 2)
+    found = rows(cli, status=1)
+    assert found["Java"]["found"].endswith("does not tell its version: no answer in 2 s")
+
+
 def test_without_java_spark_is_told_to_have_none(
     cli: CommandLine, spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,12 +192,29 @@ def test_what_the_python_of_spark_cannot_import_is_named(
 ) -> None:
     """A module of another package hides the formats of all; a distlog there may lack its packages."""
     if name == "pyspark_broken":
-        program(python, f'PYTHONPATH={LIBRARY} exec {sys.executable} "$@"')
+        program(python, f'PYTHONPATH={LIBRARY}:{python.parent} exec {sys.executable} "$@"')
         (python.parent / "pyspark_broken.py").write_text("raise RuntimeError('no')")
     else:
+        program(python, f'PYTHONPATH={python.parent} exec {sys.executable} -S "$@"')
         shutil.copytree(LIBRARY / "distlog", python.parent / "distlog")
     row = look(cli)
     assert (row["status"], f"cannot import {name}" in row["found"]) == ("warning", True)
+
+
+def test_what_python_and_modules_print_is_no_fault(cli: CommandLine, spark: None, python: Path) -> None:
+    packages = python.parent / "packages"
+    packages.mkdir()
+    (packages / "pyspark_talks.py").write_text("print('hello')")
+    program(python, f'PYTHONWARNINGS=foo PYTHONPATH={LIBRARY}:{packages} exec {sys.executable} "$@"')
+    assert look(cli)["status"] == "ok"
+
+
+def test_no_module_of_the_current_folder_is_run(cli: CommandLine, spark: None, python: Path) -> None:
+    program(python, f'PYTHONPATH={LIBRARY} exec {sys.executable} "$@"')
+    for name in ("pyspark_other", "json"):
+        (python.parent / f"{name}.py").write_text(f"open('ran-{name}', 'w')")
+    assert look(cli)["status"] == "ok"
+    assert list(python.parent.glob("ran-*")) == []
 
 
 def test_few_open_files_are_a_warning(cli: CommandLine) -> None:

@@ -110,6 +110,8 @@ def test_a_folder_of_topics_is_1_and_its_topics_are_named(cli: CommandLine, name
     for topic in ("views", "clicks"):
         distlog.create(f"{Path(cli.url).parent}/missing/{topic}")
     (Path(cli.url).parent / "missing" / "another").mkdir()
+    distlog.create(f"{Path(cli.url).parent}/missing/dropped").drop()
+    (Path(cli.url).parent / "missing" / "\x1b[2Ja" / "_commits").mkdir(parents=True)
     outcome = run(cli, name)
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.FAILED, "", 1)
     assert "this is no topic, but a folder of topics: add the name of one: clicks, views (url=" in outcome.err

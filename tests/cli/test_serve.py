@@ -135,6 +135,15 @@ def test_a_bucket_that_is_not_there_or_cannot_be_is_an_error(serve: Any, s3_serv
 
 
 @pytest.mark.s3
+def test_a_store_that_answers_everything_with_404_is_an_error(serve: Any, s3_server: Any) -> None:
+    with FaultProxy(s3_server.endpoint) as proxy:
+        proxy.inject("*", answer(404, "404"), times=FOREVER)
+        address = s3_server.address()
+        reason = ended(serve, address.url, {**address.options, "endpoint_url": proxy.url})
+    assert "no such bucket or container" in reason
+
+
+@pytest.mark.s3
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_a_bucket_that_the_gateway_may_not_read_or_write_is_an_error(serve: Any, s3_server: Any, method: str) -> None:
     with FaultProxy(s3_server.endpoint) as proxy:

@@ -70,3 +70,10 @@ def test_a_failure_is_one_line_and_a_status(
     assert capsys.readouterr().err == "distlog: a b\n"
     assert fail("distlog", error, "because") == status
     assert capsys.readouterr().err == "distlog: because\n"
+
+
+def test_names_in_a_failure_do_not_reach_the_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
+    fail("distlog", OSError("no \x1b[2Jfolder\x9b"), as_json=True)
+    printed = capsys.readouterr()
+    assert printed.err == "distlog: no \\x1b[2Jfolder\\x9b\n"
+    assert json.loads(printed.out)["error"] == "no \x1b[2Jfolder\x9b"

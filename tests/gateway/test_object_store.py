@@ -16,6 +16,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway import gateway_server
+from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 
@@ -173,6 +174,22 @@ def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent
         told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
     assert [each.responses[0].partition_responses[0].base_offset for each in told] == [1, 0]
     assert opened(address).end_offsets()[0] == 2
+
+
+def test_any_error_of_a_look_at_the_quotas_of_clients_is_logged_and_the_next_look_comes(
+    address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gateway_server._LOOK_MS, False, 20)
+    looks = list[None]()
+
+    def look(quotas: ClientQuotas) -> None:
+        looks.append(None)
+        raise FileNotFoundError("no such object")
+
+    monkeypatch.setattr(ClientQuotas, "look", look)
+    with caplog.at_level(logging.ERROR, "distlog"), started(address):
+        until(lambda: len(looks) > 1)
+    assert "a look at the quotas of clients failed: no such object" in caplog.text
 
 
 @pytest.mark.s3

@@ -87,6 +87,16 @@ def test_links_lead_to_files_and_headings(name: str) -> None:
         assert not anchor or anchor in headings(read(file or name)), (file, anchor)
 
 
+@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")))
+def test_links_of_a_page_lead_to_files_also_where_the_site_is_not_built(page: str) -> None:
+    """As on the page of a host; the reference alone is made with the site."""
+    text = re.sub(r"^```.*?^```", "", read(page), flags=re.DOTALL | re.MULTILINE)
+    for file in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        target = (ROOT / page).parent / file
+        is_made = "reference" in target.parts
+        assert file.startswith(("https:", "mailto:")) or is_made or target.exists(), file
+
+
 def test_the_measured_rows_are_those_of_the_documentation() -> None:
     page = {row[0]: row[1] + row[2] for row in table(read("docs/benchmarks.md"), "## All figures")}
     number = re.compile(r"[\d.,]*\d")

@@ -35,8 +35,13 @@ def test_one_command_sets_the_version_everywhere(project: Path) -> None:
     changelog = (project / "CHANGELOG.md").read_text()
     assert "\n## [Unreleased]\n\n## [99.0.1] - 2026-03-04\n\n### Added\n" in changelog
     assert changelog.count("\n### Added\n") == read("CHANGELOG.md").count("\n### Added\n")
+    unreleased = (project / "CHANGELOG.md").read_text().replace("[Unreleased]\n", "[Unreleased]\n\n- More.\n")
+    (project / "CHANGELOG.md").write_text(unreleased)
     set_version(project, "99.0.1", "99.1.0", DAY)
-    assert "\n## [Unreleased]\n\n## [99.1.0] - 2026-03-04\n\n## [99.0.1] - " in (project / "CHANGELOG.md").read_text()
+    assert (
+        "\n## [Unreleased]\n\n## [99.1.0] - 2026-03-04\n\n- More.\n\n## [99.0.1] - "
+        in (project / "CHANGELOG.md").read_text()
+    )
 
 
 def test_no_other_page_has_the_version() -> None:
@@ -63,17 +68,29 @@ def test_a_version_is_released_once(project: Path) -> None:
         set_version(project, "99.0.1", "99.0.1", DAY)
 
 
+def test_a_version_without_a_change_is_refused(project: Path) -> None:
+    set_version(project, VERSION, "99.0.1", DAY)
+    before = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="nothing that is unreleased"):
+        set_version(project, "99.0.1", "99.0.2", DAY)
+    assert {path: path.read_text() for path in before} == before
+
+
 def test_the_workflow_of_a_release_builds_twice_and_attests_what_it_publishes() -> None:
     yaml = pytest.importorskip("yaml")
     text = read(".github/workflows/release.yml")
     workflow: dict[Any, Any] = yaml.safe_load(text)
-    (job,) = workflow["jobs"].values()
-    assert workflow["permissions"] == {"contents": "write", "id-token": "write", "attestations": "write"}
-    assert set(re.findall(r"\bmake (\w+)", " ".join(step.get("run", "") for step in job["steps"]))) == {
-        "test",
-        "dist",
-    }
+    tests, job = workflow["jobs"]["test"], workflow["jobs"]["release"]
+    assert workflow["permissions"] == {"contents": "read"}
+    # tests run much that others wrote, so in a job that can publish nothing
+    assert ("permissions" in tests, job["needs"]) == (False, "test")
+    assert job["permissions"] == {"contents": "write", "id-token": "write", "attestations": "write"}
+    made = [
+        re.findall(r"\bmake (\w+)", " ".join(one.get("run", "") for one in each["steps"])) for each in (tests, job)
+    ]
+    assert [set(each) for each in made] == [{"test"}, {"dist"}]
     order = [step.get("name") or step["uses"].partition("@")[0] for step in job["steps"]]
-    assert order[-4:] == ["Test", "Build twice, and compare", "actions/attest-build-provenance", "Publish"]
+    assert order[-3:] == ["Build twice, and compare", "actions/attest-build-provenance", "Publish"]
     assert job["steps"][-2]["with"]["subject-path"] == "dist/*"
-    assert all(re.search(r"@v\d+$", step["uses"]) for step in job["steps"] if "uses" in step)
+    steps = [*tests["steps"], *job["steps"]]
+    assert all(re.search(r"@v\d+$", step["uses"]) for step in steps if "uses" in step)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from fault_proxy import (
     CUT,
@@ -21,9 +24,11 @@ from proxied_storage import proxy as proxy
 from proxied_storage import running_proxy as running_proxy
 from proxied_storage import storage as storage
 
-from distlog.core.errors import StorageError
+from distlog.core.errors import StorageError, StorageRefusedError
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.storage import Storage
+from distlog.core.storage.store_check import check_store
+from distlog.core.times import now_ms
 
 pytestmark = pytest.mark.s3
 
@@ -109,6 +114,32 @@ def test_a_read_whose_process_was_stopped_for_longer_than_its_deadline_is_tried_
     proxy.inject("GET", CUT)
     # 3. The server is there, and answers.
     assert storage.read("a") == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda storage: list(storage.list_after("f")),
+        lambda storage: storage.now_ms("f"),
+        lambda storage: storage.uploads(),
+    ],
+    ids=["list", "time", "uploads"],
+)
+def test_a_bucket_that_is_answered_to_be_missing_without_saying_so_is_a_refusal(
+    call: Callable[[Storage], object], proxy: FaultProxy, storage: Storage
+) -> None:
+    """A 404 that no store of S3 sends, as of a web server: a request of the whole bucket can miss no object."""
+    proxy.inject("*", answer(404, "404"), times=FOREVER)
+    with pytest.raises(StorageRefusedError, match="no such bucket or container"):
+        call(storage)
+    assert len(proxy.requests) == 1
+
+
+def test_a_store_that_refuses_the_first_put_is_asked_for_nothing_more(proxy: FaultProxy, storage: Storage) -> None:
+    proxy.inject("*", answer(404, "404"), times=FOREVER)
+    report = check_store(storage, now_ms, time.monotonic)
+    assert "no such bucket or container" in report.checks[0].about
+    assert [request.method for request in proxy.requests] == ["PUT"]
 
 
 def test_59_a_read_that_is_refused_fails_at_once(proxy: FaultProxy, storage: Storage) -> None:

@@ -54,6 +54,14 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
+_ROOT_FILE = re.compile(r"(?<=\]\()\.\./((?:\.\./)*(?:CHANGELOG|CONTRIBUTING|SECURITY)\.md)")
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links to files of the root, as they are from docs/, lead to their pages."""
+    return _ROOT_FILE.sub(lambda link: link[1].lower(), markdown)
+
+
 _CELL, _CODE = re.compile(r"<td.*?</td>", re.DOTALL), re.compile(r"(?<=<code>)[^<]+(?=</code>)")
 _SEAM = re.compile(r"(?<=[a-zA-Z0-9)][._/=,-])(?=\w)")
 

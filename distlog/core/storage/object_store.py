@@ -68,6 +68,13 @@ class ObjectRequests:
             timeout_s, least = min(timeout_s, storage_retry.FIRST_TIMEOUT_S), 0
         return retried(partial(self._asked, call), action, path, self._errors, Deadline(timeout_s, least=least))
 
+    def of_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
+        """As `retried`, for a request that needs the bucket alone: where that is missing the answer is no."""
+        try:
+            return self.retried(action, path, call)
+        except FileNotFoundError as error:
+            raise self.failure(action, path, error) from None
+
     def _asked(self, call: Callable[[], T]) -> T:
         try:
             answer = call()
@@ -101,10 +108,7 @@ class ObjectRequests:
 
     def put(self, path: str, data: bytes | bytearray) -> None:
         """Put a whole object in one request."""
-        try:
-            self.retried("put", path, lambda: self._put(path, data))
-        except FileNotFoundError as error:
-            raise self.failure("put", path, error) from None
+        self.of_bucket("put", path, lambda: self._put(path, data))
 
     def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
         """See `Storage.put_if_absent`."""
@@ -209,7 +213,7 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
 def now_ms(requests: ObjectRequests, folder: str) -> int:
     """The store's time now: the Date of a reply on S3, elsewhere the time of an object that was just written."""
     if requests.protocol == "s3":
-        return requests.retried("get the storage's time", folder, lambda: _date_of_reply(requests, folder))
+        return requests.of_bucket("get the storage's time", folder, lambda: _date_of_reply(requests, folder))
     path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
     requests.put(path, b"what time is it")
     try:
@@ -239,7 +243,7 @@ def list_objects(requests: ObjectRequests, folder: str, after: str) -> Iterator[
     prefix = f"{key}/" if key else ""
     where: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
     while where is not None:
-        reply = requests.retried("list", folder, partial(_objects_page, requests, bucket, prefix, where))
+        reply = requests.of_bucket("list", folder, partial(_objects_page, requests, bucket, prefix, where))
         for one in reply.get("Contents", []):
             if name := one["Key"][len(prefix) :]:
                 yield FileInfo(name, one["Size"], to_ms(one["LastModified"]))
@@ -279,7 +283,7 @@ def _pages(requests: ObjectRequests, folder: str) -> Iterator[UnfinishedUpload]:
     root = folder[: len(folder) - len(key)]
     after: dict[str, str] | None = {}
     while after is not None:
-        reply = requests.retried("list the uploads below", folder, partial(_page, requests, folder, after))
+        reply = requests.of_bucket("list the uploads below", folder, partial(_page, requests, folder, after))
         for one in reply.get("Uploads", []):
             yield UnfinishedUpload(root + one["Key"], one["UploadId"], to_ms(one["Initiated"]))
         more = reply.get("IsTruncated")

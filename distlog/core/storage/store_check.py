@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from distlog.core.errors import DistlogError, StorageError
+from distlog.core.errors import DistlogError, StorageError, StorageRefusedError
 from distlog.core.storage.retry import check_one_wins
 from distlog.core.storage.storage import Storage
 
@@ -80,7 +80,7 @@ def check_store(
         "clock": partial(_check_clock, folder, clock),
         "a race for one name": partial(_check_races, folder),
     }
-    is_met = False
+    is_met, is_clean = False, False
     try:
         for name, check in checks.items():
             if is_met:
@@ -93,10 +93,14 @@ def check_store(
             except (DistlogError, OSError) as error:
                 # it does not get better, and each try takes seconds
                 is_met = True
+                # a store that refused the first put is not asked for what there is to delete; a disk may have folders
+                is_refused = isinstance(error, StorageRefusedError) and not storage.counters.bytes_written
+                is_clean = is_refused and not storage.is_local
                 done.append(Check(name, False, str(error)))
         speeds = _speeds(folder, monotonic) if is_measured and all(check.ok for check in done) else {}
     finally:
-        _clear(storage, folder, was_there=was_there)
+        if not is_clean:
+            _clear(storage, folder, was_there=was_there)
     return StoreReport(storage.url, tuple(done), speeds)
 
 

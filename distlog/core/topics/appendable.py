@@ -372,16 +372,22 @@ def _utf8(name: str, text: str) -> bytes:
         raise InvalidRecordError(f"{name} is not valid text: it holds a lone surrogate") from None
 
 
+_NAMES_OF_A_HEADER = {"key", "value"}
+
+
 def _headers(headers: Any) -> list[Header] | None:
     if headers is None:
         return None
     if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
         raise InvalidRecordError("headers must be a list of (key, value), or a dict", got=type(headers).__name__)
+    if isinstance(headers, Mapping) and headers.keys() == _NAMES_OF_A_HEADER:
+        # one header as a scan gives it, without its list; or two headers of these names
+        raise InvalidRecordError("a dict of key and value is one header: give a list of it, or pairs (key, value)")
     return [_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)]
 
 
 def _header(header: Any) -> Header:
-    if isinstance(header, Mapping) and header.keys() == {"key", "value"}:
+    if isinstance(header, Mapping) and header.keys() == _NAMES_OF_A_HEADER:
         header = header["key"], header["value"]
     if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
         raise InvalidRecordError("a header must be (text, bytes), or a dict of key and value")

@@ -103,10 +103,20 @@ def naming_topics(storage: Storage) -> Iterator[None]:
 
 
 def _names_below(storage: Storage) -> list[str]:
-    """Topics among the first folders below, dropped ones too; none if the storage does not tell."""
+    """Topics among the first folders below that can be opened; none if the storage does not tell."""
     with suppress(DistlogError, OSError):
-        return _topics_of(storage, sorted(storage.list_folders())[:_LOOKED_AT])
+        names = sorted(name for name in storage.list_folders() if paths.is_topic_name(name))[:_LOOKED_AT]
+        return [name for name in _topics_of(storage, names) if _is_open(storage.child(name))]
     return []
+
+
+def _is_open(storage: Storage) -> bool:
+    """False of a dropped topic, and of one whose commits are damaged."""
+    try:
+        topic_log(storage).load()
+    except (DistlogError, OSError):
+        return False
+    return True
 
 
 def _open(storage: Storage, version: int | None = None, timestamp: Time | None = None) -> Topic:

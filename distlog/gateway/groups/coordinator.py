@@ -190,7 +190,8 @@ class DroppedTopics:
                 topic_id = self._find_id(name)
             except TopicNotFoundError:
                 topic_id = ""
-            except DistlogError as error:
+            except Exception as error:
+                # whatever it is, it must not be the last look
                 _log.debug("cannot look whether %s was dropped: %s", name, error)
                 continue
             if name in self._unfinished or (name in before and before[name] != topic_id):
