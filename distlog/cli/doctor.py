@@ -215,7 +215,7 @@ def _java(*, is_needed: bool) -> Finding:
 
 
 def _output_of(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | str:
-    """What a program prints, or the reason why it could not."""
+    """A run of a program and its output, or the reason why it could not run."""
     try:
         return subprocess.run(
             command,
