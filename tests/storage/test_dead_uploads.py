@@ -178,7 +178,7 @@ class PagingStore:
         bucket, _, key = path.removeprefix("s3://").partition("/")
         return bucket, key, None
 
-    def retried(self, action: str, path: str, call: Any) -> Any:
+    def of_bucket(self, action: str, path: str, call: Any) -> Any:
         return call()
 
     def call_s3(self, method: str, **asked: str) -> dict[str, Any]:

@@ -83,13 +83,13 @@ def test_what_callers_give_becomes_the_types_that_arrow_wants() -> None:
 
 
 def test_a_dict_of_headers_is_a_list_of_its_pairs_and_a_date_its_midnight_in_utc() -> None:
-    headers = {"key": "a", "value": None}
-    assert row_of(b"", headers=headers).headers == [("key", b"a"), ("value", None)]
+    headers = {"trace": "a", "span": None}
+    assert row_of(b"", headers=headers).headers == [("trace", b"a"), ("span", None)]
     batch = batch_of({"value": [b""], "headers": [headers], "timestamp": [date(2026, 1, 2)]})
     assert batch.to_pylist() == [
         {
             "value": b"",
-            "headers": [{"key": "key", "value": b"a"}, {"key": "value", "value": None}],
+            "headers": [{"key": "trace", "value": b"a"}, {"key": "span", "value": None}],
             "timestamp": 1_767_312_000_000,
         }
     ]

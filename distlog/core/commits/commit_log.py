@@ -370,8 +370,6 @@ Plan = Callable[[Snapshot], Sequence[Action] | None]
 CHECKPOINT_COMMITS = 100
 CHECKPOINT_BYTES = 8 << 20
 TIMEOUT_S = 600.0
-# So many commits are read again to look for an append in them.
-_MOST_MISSED = 1000
 
 
 class CommitLog:
@@ -606,9 +604,8 @@ class CommitLog:
         """Show `group` the commits up to `head` that it has not seen, if they are there, and lead there."""
         if group.version == head.version:
             return
-        is_near = group.is_left and head.version - group.version <= _MOST_MISSED
         try:
-            commits = self.commits(group.version + 1, head.version + 1) if is_near else []
+            commits = self.commits(group.version + 1, head.version + 1) if group.is_left else []
         except (CorruptMetadataError, OffsetOutOfRangeError):
             commits = []
         if commits and commits[0].prev == group.commit_id and commits[-1].id == head.commit_id:

@@ -39,7 +39,7 @@ _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
 #: Of settings, the ones of topics; others are of brokers and clients.
 _OF_TOPIC = 2
 #: What the first two bytes of a value are, where it is one of these records.
-_HEADS = pa.array([bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)])
+_HEADS = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
 #: Bounds of what is read and kept: a cluster's metadata is held in the memory of each of its brokers.
 _MOST_BYTES, _MOST_KEPT, _MOST_KEPT_BYTES = 1 << 30, 1_000_000, 256 << 20
 #: Of the settings of one topic; Kafka's are of some hundred bytes, and lists of throttled replicas of up to 32 KiB.
@@ -150,7 +150,7 @@ def _known_records(data: Any, rows: np.ndarray, file: str, start_offset: int) ->
     )
     if not pc.all(pc.fill_null(is_framed, False), min_count=0).as_py():
         raise CorruptRecordError(f"not a record of {CLUSTER_METADATA}: it has no known frame", file=file)
-    known = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=_HEADS))
+    known = values.filter(pc.is_in(pc.binary_slice(values, 0, 2), value_set=pa.array(_HEADS)))
     if (pc.max(pc.binary_length(known)).as_py() or 0) > _MOST_RECORD_BYTES:
         raise CorruptRecordError("a record is larger than one of metadata can be", file=file, most=_MOST_RECORD_BYTES)
     yield from known.to_pylist()
