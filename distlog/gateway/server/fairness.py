@@ -177,7 +177,7 @@ class FairQueue(Generic[Waiting]):
         ordered = list(waiting)
         if len(ordered) > 1:
             ordered.sort(key=lambda each: (each.use(now_s), each.served_s))
-        if not limited:
+        if not limited or not ordered:
             return ordered
         active = whole.active_parts(now_s) + sum(each not in whole.active for each in waiting)
         if active == 1:

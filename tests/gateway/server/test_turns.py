@@ -152,6 +152,17 @@ def test_a_handler_that_ends_leaves_no_request_behind() -> None:
     assert [turns.queue.next(limited=False) for _ in range(6)] == ["slow"] * 5 + [None]
 
 
+def test_a_handler_that_looks_when_nothing_waits_finds_nothing() -> None:
+    turns = Turns(4)
+    turns.put("someone")
+    assert turns.run(0.1) == "someone"
+    # another thread has noted a later time than this one has
+    turns.now_s -= 1000
+    assert turns.queue.next() is None
+    turns.now_s += 2000
+    assert turns.queue.next() is None
+
+
 def test_idle_clients_are_forgotten() -> None:
     turns = Turns(2)
     for number in range(5000):
