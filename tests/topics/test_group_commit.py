@@ -21,6 +21,7 @@ from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_race import LARGEST_PENDING, LONGEST_WAIT_S, PATIENCE_S, GroupCommit, pending_append
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot_loader import BehindFloorError, SnapshotLoader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -337,6 +338,25 @@ def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(t
     group.lost_track(dataclasses.replace(later, version=9))
     with pytest.raises(CommitConflictError), group.outcome():
         raise CommitConflictError("the topic was dropped")
+
+
+def test_a_commit_that_stands_where_a_later_one_was_deleted_acknowledges_nothing(
+    topic: Topic, memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = append_of(topic, 1)
+    group = group_of(topic, own)
+    topic_on(Storage(*memory_url)).append(values([2], partition=0))
+    real = SnapshotLoader.follow
+
+    def behind_the_floor(self: SnapshotLoader, snapshot: Snapshot, **named: Any) -> Snapshot:
+        monkeypatch.setattr(SnapshotLoader, "follow", real)
+        named["saw"](dataclasses.replace(own, version=2))
+        raise BehindFloorError
+
+    monkeypatch.setattr(SnapshotLoader, "follow", behind_the_floor)
+    assert committed(topic, group, own).version == 2
+    assert group.found is None
+    assert contents(topic.refresh())[0] == [b"v2", b"v1"]
 
 
 # --- vacuum

@@ -113,7 +113,7 @@ class CommitRetries:
 # Only one commit is put at a time, whatever the number of writers. So a writer that lost leaves its append as a file
 # in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose file
 # comes first takes along what waits. The others look for the next commit, and find themselves in it. If it does not
-# come, the next one in line goes ahead, and so on: nobody is waited for who may be dead.
+# come, the next one in line goes ahead, and each after LONGEST_WAIT_S: nobody is waited for who may be dead.
 #
 # An append is committed once, since commits are a chain. Whoever puts version V has read all commits before it, back
 # to the one that the files of each append were begun at: the stem says which that is. An append that is in one of
