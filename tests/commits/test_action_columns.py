@@ -20,8 +20,8 @@ from distlog.core.commits import actions as known_features
 from distlog.core.commits import checkpoint, commit_json, fields
 from distlog.core.commits.actions import COLUMNS, Action, Add, Manifest, Remove, SetLogStartOffset
 from distlog.core.commits.commit_json import Commit, read_actions, write_items
-from distlog.core.commits.commit_log import features
 from distlog.core.commits.fields import write
+from distlog.core.commits.prepared_commit import features
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage

@@ -32,9 +32,9 @@ from distlog.core.commits.actions import (
     each,
 )
 from distlog.core.commits.commit_json import Commit, in_tables, read_actions, write_items
-from distlog.core.commits.commit_log import features
 from distlog.core.commits.fields import write
 from distlog.core.commits.partition_table import PartitionTable
+from distlog.core.commits.prepared_commit import features
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_columns
 from distlog.core.commits.snapshot import Snapshot, apply

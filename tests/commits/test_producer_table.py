@@ -19,7 +19,7 @@ from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIO
 from distlog.core.commits import checkpoint, commit_json, producer_table
 from distlog.core.commits.actions import PRODUCERS, Add, Drop, ProducerBatches, Requires
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_log import features
+from distlog.core.commits.prepared_commit import features
 from distlog.core.commits.producer_table import (
     COMMIT_MARKER,
     DATA,

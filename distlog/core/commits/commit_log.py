@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import os
@@ -10,45 +9,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from random import Random
 
-import numpy as np
-import pyarrow.compute as pc
-
 from distlog.core import paths
-from distlog.core.arrays import numbers_of
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import (
-    ACTIVE_SEGMENTS,
-    APPEND_TIME,
-    BUNDLES,
-    COLUMNS,
-    COMMIT_RETENTION,
-    MAX_PARTITIONS,
-    NOTHING,
-    PRODUCERS,
-    TABLES,
-    Action,
-    Active,
-    Add,
-    AddTable,
-    Create,
-    LogFloor,
-    ProducerBatches,
-    Remove,
-    RemoveTable,
-    Requires,
-    Restore,
-    Seal,
-    SetConfig,
-    SetPartitions,
-    each,
-)
-from distlog.core.commits.commit_json import UNNAMED, Commit, CommitWriter, Origin, in_tables, uses_columns
+from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
+from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_race import CROWDED_S, POLL_S, CommitRetries, GroupCommit
-from distlog.core.commits.segment_info import BY_COMMIT
-from distlog.core.commits.segment_table import appended_at, with_numbers
+from distlog.core.commits.prepared_commit import CommitPreparation, PreparedCommit, check_read_version
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS, BehindFloorError, CommitFiles, SnapshotLoader
 from distlog.core.config import LEAST_COMMIT_RETENTION_MS, TopicConfig
@@ -62,77 +30,12 @@ from distlog.core.errors import (
     StorageError,
     TopicExistsError,
     TopicNotFoundError,
-    TransactionTooOldError,
 )
 from distlog.core.locks import ProcessLock
 from distlog.core.storage.locks_and_pages import make_lock
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
 
-# ---
-# LogAppendTime: records get the time of their commit, which is not known while they are written.
-
-
-def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
-    """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it.
-
-    The times of commits increase, so those of a partition's segments do too.
-    """
-    return tuple(_timed(action, time_ms) for action in actions)
-
-
-def _timed(action: Action, time_ms: int) -> Action:
-    if isinstance(action, AddTable):
-        waits = numbers_of(action.rows["append_time_ms"]) == BY_COMMIT
-        return AddTable(appended_at(action.rows, waits, time_ms)) if waits.any() else action
-    if isinstance(action, Add) and action.segment.append_time_ms == BY_COMMIT:
-        return dataclasses.replace(action, segment=action.segment.appended_at(time_ms))
-    return action
-
-
-# ---
-# This process's time, unless its clock is far ahead of the store's: one bad clock must not damage a topic.
-#
-# A clock that is behind does no harm: the times of commits only increase. The store is asked for its time only if
-# the clock is far ahead of a time that is known to have passed. So a busy writer never asks.
-
-
-#: A clock is trusted up to this far ahead of a time that has passed, or of the store's time.
-AHEAD_MS = 5 * 60_000
-
 _log = logging.getLogger(__name__)
-
-
-def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
-    """`now_ms`, or the store's own time, with a warning, if `now_ms` is more than AHEAD_MS ahead of it.
-
-    `storage` is a topic's. It is not asked if `now_ms` is at most AHEAD_MS after `passed_ms`, which has passed.
-    """
-    if now_ms <= passed_ms + AHEAD_MS:
-        return now_ms
-    store_ms = storage.now_ms(paths.COMMITS_DIR)
-    if now_ms <= store_ms + AHEAD_MS:
-        return now_ms
-    ahead_s = (now_ms - store_ms) // 1000
-    _log.warning(
-        "this computer's clock is %d s ahead of the storage's: set it; until then the storage's time is used", ahead_s
-    )
-    return store_ms
-
-
-def not_after(timestamp_ms: int, action: Action) -> Action:
-    """`action` for a commit of `timestamp_ms`: a segment with a later time, of a bad clock, gets that time.
-
-    Retention uses this time if the records' own times are in the future.
-    """
-    if isinstance(action, AddTable):
-        created = numbers_of(action.rows["created_ms"])
-        if not (created > timestamp_ms).any():
-            return action
-        return AddTable(with_numbers(action.rows, {"created_ms": np.minimum(created, timestamp_ms)}))
-    if not isinstance(action, Add) or action.segment.created_ms <= timestamp_ms:
-        return action
-    return dataclasses.replace(action, segment=dataclasses.replace(action.segment, created_ms=timestamp_ms))
-
 
 # ---
 # Finds out that a topic's folder was deleted beneath a process that goes on, or its commits behind the log floor.
@@ -210,144 +113,6 @@ def check_writable(head: Snapshot, read_version: int | None) -> None:
     """Raise UnsupportedVersionError if only a newer library may write the topic; else as `check_read_version`."""
     head.requires.check_writable()
     check_read_version(head, read_version)
-
-
-def check_read_version(head: Snapshot, read_version: int | None) -> None:
-    """Raise TransactionTooOldError if `read_version`, at which the files were begun, is below the gc floor."""
-    if read_version is not None and read_version < head.gc_floor:
-        raise TransactionTooOldError(
-            "the data files are too old to be committed: write them again",
-            read_version=read_version,
-            gc_floor=head.gc_floor,
-        )
-
-
-def features(actions: Sequence[Action]) -> Requires:
-    """The features that a library must know to apply `actions`."""
-    added = [action.segment for action in actions if isinstance(action, Add)]
-    tables = [action.rows for action in actions if isinstance(action, AddTable)]
-    has_append_times = any(segment.append_time_ms >= 0 for segment in added)
-    has_append_times = has_append_times or any((numbers_of(rows["append_time_ms"]) >= 0).any() for rows in tables)
-    has_bundles = any(segment.is_bundled for segment in added)
-    has_bundles = has_bundles or any((numbers_of(rows["log_position"]) >= 0).any() for rows in tables)
-    has_tables = any(isinstance(action, AddTable | RemoveTable) for action in actions)
-    reader = (
-        *((APPEND_TIME,) if has_append_times else ()),
-        *((BUNDLES,) if has_bundles else ()),
-        *((COLUMNS,) if uses_columns(actions) else ()),
-        *((TABLES,) if has_tables else ()),
-        *((COMMIT_RETENTION,) if any(isinstance(action, LogFloor) for action in actions) else ()),
-    )
-    settings = [action.settings for action in actions if isinstance(action, SetConfig)]
-    has_active = any(isinstance(action, Active) for action in actions)
-    has_producers = any(isinstance(action, ProducerBatches) for action in actions)
-    writer = (
-        *((ACTIVE_SEGMENTS,) if has_active else ()),
-        *((PRODUCERS,) if has_producers else ()),
-        *((COMMIT_RETENTION,) if any("commit.retention.ms" in each for each in settings) else ()),
-    )
-    return Requires(reader=reader, writer=writer)
-
-
-def oldest_read_version(actions: Sequence[Action]) -> int | None:
-    """The oldest read version of the files that `actions` add; None if there are none.
-
-    Restored files do not count: their version is checked.
-    """
-    known = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
-    restored = {action.partition for action in actions if isinstance(action, Restore)}
-    removed = [action.rows for action in actions if isinstance(action, RemoveTable)]
-    if restored or known or removed:
-        known.update(pair for rows in removed for pair in zip(*(column.to_pylist() for column in rows), strict=True))
-        segments = (action.segment for action in each(actions) if isinstance(action, Add))
-        added = {
-            one.stem for one in segments if one.partition not in restored and (one.partition, one.stem) not in known
-        }
-    else:
-        added = {action.segment.stem for action in actions if isinstance(action, Add)}
-        for action in actions:
-            if isinstance(action, AddTable):
-                added.update(pc.unique(action.rows["stem"]).to_pylist())
-    return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)
-
-
-# ---
-# One attempt to commit: the commit is made, read back and applied, as every reader will do.
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCommit:
-    """A commit before it is put: the commit, its bytes, and the state after it."""
-
-    commit: Commit
-    data: bytes
-    after: Snapshot
-
-
-class CommitPreparation:
-    """The attempts of one commit, a new one after each lost race; its manifest, if any, is kept between them.
-
-    `writer` is the author of the commit, `origin` its write; `clock` gives the time in ms. A commit of more than
-    `limit` bytes gets a manifest.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        operation: str,
-        *,
-        writer: str,
-        origin: Origin,
-        clock: Callable[[], int],
-        limit: int = MAX_CONDITIONAL_BYTES,
-    ) -> None:
-        self._storage, self._operation, self._clock = storage, operation, clock
-        self._writer, self._origin = writer, origin
-        self._files = CommitWriter(storage, limit)
-
-    def make(
-        self, head: Snapshot | None, topic_id: str, actions: Sequence[Action], waited_ms: int = 0
-    ) -> PreparedCommit:
-        """The commit of `actions` after `head`.
-
-        Raises CommitConflictError when readers would refuse the commit, TransactionTooOldError when files are too
-        old.
-        """
-        passed_ms = head.timestamp_ms if head else 0
-        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
-        actions = in_tables(actions)
-        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
-        commit = Commit(
-            version=head.version + 1 if head else 0,
-            id=str(uuid.uuid4()),
-            prev=head.commit_id if head else None,
-            topic_id=topic_id,
-            timestamp_ms=timestamp_ms,
-            operation=self._operation,
-            writer=self._writer,
-            waited_ms=waited_ms,
-            write_id=self._origin.write_id,
-            run_id=self._origin.run_id,
-            actions=actions,
-            requires=features(actions).beyond(head.requires if head else NOTHING),
-        )
-        if head:
-            check_read_version(head, oldest_read_version(actions))
-        return self._read_back(head, commit)
-
-    def _read_back(self, head: Snapshot | None, commit: Commit) -> PreparedCommit:
-        data = self._files.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
-        try:
-            commit = self._files.decode(data, paths.commit_file(commit.version))
-            return PreparedCommit(commit, data, apply(head, commit))
-        except CorruptMetadataError as error:
-            raise CommitConflictError(
-                f"nothing was committed: {error.__cause__}", operation=self._operation
-            ) from error
-
-    def write_manifest(self) -> None:
-        """Make the manifest of the last attempt durable, if it has one; call it before the commit is put."""
-        self._files.write_manifest()
 
 
 # ---
