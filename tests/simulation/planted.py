@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 from distlog.core import times
-from distlog.core.commits import checkpoint, commit_log, commit_race, snapshot_loader
+from distlog.core.commits import checkpoint, commit_log, commit_race, prepared_commit, snapshot_loader
 from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.producer_table import NO_PRODUCERS
@@ -123,10 +123,11 @@ def _replays_only_at_first() -> Any:
 
 def _old_files_are_committed() -> Any:
     """A commit of files that vacuum may have deleted is not refused."""
-    both = ExitStack()
-    both.enter_context(mock.patch.object(commit_log, "check_read_version", return_value=None))
-    both.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
-    return both
+    every = ExitStack()
+    for module in (commit_log, prepared_commit):
+        every.enter_context(mock.patch.object(module, "check_read_version", return_value=None))
+    every.enter_context(mock.patch.object(PartitionDraft, "_check_read_versions", return_value=None))
+    return every
 
 
 def _floor_is_not_committed() -> Any:
