@@ -264,7 +264,7 @@ def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
 
 def _time_stands_still() -> Any:
     """A commit has the time of its process, whatever the commits before it have."""
-    return mock.patch.object(commit_log, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)
+    return mock.patch.object(prepared_commit, "trusted_ms", lambda now_ms, storage, passed_ms=0: now_ms)
 
 
 def _a_hole_is_passed_over() -> Any:
