@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
@@ -36,7 +37,7 @@ class Api(NamedTuple):
 class Broker:
     """The gateway as its handlers see it. `apis` are by their keys.
 
-    `security_protocol` is Kafka's name for how its clients connect.
+    `security_protocol` is Kafka's name for how its clients connect. Without `acls` all of them may do everything.
     """
 
     config: GatewayConfig
@@ -51,6 +52,7 @@ class Broker:
     transactions: TransactionServices
     quotas: ClientQuotas
     security_protocol: str = "PLAINTEXT"
+    acls: RootAcls | None = None
 
     @property
     def cluster_id(self) -> str:

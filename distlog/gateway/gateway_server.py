@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.open_topic import create
+from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.broker import Broker
 from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, advertised, this_machine
@@ -101,6 +103,8 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
             processor.hung_up,
         ),
     }
+    if broker.acls is not None:
+        counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
     authentication = processor.authentication
     return [
         *(_metric(name, "gauge", *facts) for name, facts in gauges.items()),
@@ -131,6 +135,14 @@ _TOPICS_THREADS = 4
 _FLUSH_MS = 500
 #: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
+
+
+def _look(work: Callable[[], None], subject: str) -> None:
+    # a task that raises would be the thread's last
+    try:
+        work()
+    except Exception as error:
+        error_code(error, f"a look at {subject}")
 
 
 class GatewayServer:
@@ -173,7 +185,11 @@ class GatewayServer:
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
-        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, protocol)
+        acls = None
+        if config.acls.authorizer:
+            supers, everyone = config.acls.super_principals, config.acls.everyone_if_none
+            acls = RootAcls(metadata, clock, supers, everyone_if_none=everyone)
+        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, protocol, acls)
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -201,18 +217,20 @@ class GatewayServer:
         scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
-        scheduler.schedule("client-quotas", self._look_at_quotas, delay_ms=0, period_ms=look_ms)
+        for name, look in self._looks.items():
+            scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
 
-    def _look_at_quotas(self) -> None:
-        # a task that raises would be the thread's last
-        try:
-            self.broker.quotas.look()
-        except Exception as error:
-            error_code(error, "a look at the quotas of clients")
+    @property
+    def _looks(self) -> dict[str, Callable[[], None]]:
+        """The tasks that read what other gateways changed for all, by name."""
+        looks = {"client-quotas": partial(_look, self.broker.quotas.look, "the quotas of clients")}
+        if self.broker.acls is not None:
+            looks["acls"] = partial(_look, self.broker.acls.look, "ACLs")
+        return looks
 
     @property
     def host(self) -> str:
@@ -268,6 +286,9 @@ class GatewayServer:
             self._end_loop(STOP_TIMEOUT_S)
             raise
         self._transactions.start()
+        if self.broker.acls is not None:
+            # until they are known, only super users are served
+            _look(self.broker.acls.look, "ACLs")
         for handlers in self._handlers:
             handlers.start()
         self._scheduler.start()

@@ -7,16 +7,17 @@ import time
 from collections import Counter
 
 from distlog.core.log_manager.log_manager import Metric
-from distlog.gateway.apis import admin, cluster, groups, positions, quotas, records, sasl, topics, transactions
+from distlog.gateway.apis import acls, admin, cluster, groups, positions, quotas, records, sasl, topics, transactions
+from distlog.gateway.apis.checks import CHECKS
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.frames import RequestHead
+from distlog.gateway.protocol.frames import Fields, RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.server.request import ClientSession, Request
 
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     api.key: api
-    for module in (records, topics, cluster, groups, positions, transactions, admin, sasl, quotas)
+    for module in (records, topics, cluster, groups, positions, transactions, admin, sasl, quotas, acls)
     for api in module.APIS
 }
 
@@ -98,10 +99,21 @@ class KafkaApis:
         api, begun_s = APIS[request.head.api_key], time.perf_counter()
         try:
             request.read()
-            fields = api.handle(request, self._broker)
+            fields = self._refusal(request)
+            if fields is None:
+                fields = api.handle(request, self._broker)
             if fields is not None:
                 request.respond(fields)
         except InvalidRequestError as error:
             request.hang_up(str(error))
         finally:
             self._metrics.note(api.name, time.perf_counter() - begun_s)
+
+    def _refusal(self, request: Request) -> Fields | None:
+        """The response to a request that its client may not send; None if it, or a part of it, is to be handled."""
+        lists, session = self._broker.acls, request.session
+        if lists is None or request.is_checked:
+            return None
+        request.is_checked = True
+        client = lists.client(session.principal or "", session.address[0])
+        return CHECKS[request.head.api_key].check(request, self._broker, client)

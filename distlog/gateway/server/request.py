@@ -67,6 +67,9 @@ class Request:
     throttled_s: float = 0
     #: The handler's state of a request that it has put off.
     delayed: Any = None
+    #: Whether its client was found to be allowed to send it, and the changes of the response that follow from that.
+    is_checked: bool = False
+    amend: Callable[[Fields], Fields] | None = None
 
     @property
     def api_version(self) -> int:
@@ -96,6 +99,8 @@ class Request:
 
     def respond(self, fields: Fields) -> None:
         """Send the response with these fields; one that cannot be written ends the connection, and raises nothing."""
+        if self.amend is not None:
+            fields = self.amend(fields)
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         if self.throttled_s and "throttle_time" in fields:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}

@@ -33,7 +33,7 @@ from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gathered_appends import Fence, GatheredAppends
-from distlog.gateway.protocol.frames import error_code
+from distlog.gateway.protocol.frames import AccessDeniedError, error_code
 from distlog.gateway.refreshing_topic import RefreshingTopic
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
 
@@ -220,8 +220,11 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 # The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use.
 
 
-#: The topic with the quotas of clients.
-QUOTAS_TOPIC = "__client_quotas"
+#: The topics with the quotas of clients, with ACLs, and with the credentials of users.
+QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
+#: The topics that only gateways write, and the ones that no client may read.
+_OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
+_SECRET_TOPICS = frozenset({CREDENTIALS_TOPIC})
 
 
 class MetadataCache:
@@ -267,6 +270,12 @@ class MetadataCache:
     def clients_topic(self, name: str) -> HostedTopic:
         """The topic, as `fresh_topic` has it, if clients may write to it and change it; else InvalidTopicError."""
         check_not_own(name)
+        return self.fresh_topic(name)
+
+    def readable_topic(self, name: str) -> HostedTopic:
+        """The topic, as `fresh_topic` has it, if clients may read its records; else AccessDeniedError."""
+        if name in _SECRET_TOPICS:
+            raise AccessDeniedError("only the gateway reads this topic", topic=name)
         return self.fresh_topic(name)
 
     def all_topics(self) -> dict[str, HostedTopic]:
@@ -389,7 +398,7 @@ def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 def check_not_own(name: str) -> None:
     """Raise InvalidTopicError for the topics of the gateways: a change by others would not be seen."""
-    if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC):
+    if name in _OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 
 
