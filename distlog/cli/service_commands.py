@@ -123,6 +123,10 @@ def serve(
     auto_create: Annotated[
         bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
     ] = False,
+    acls: Annotated[
+        bool,
+        typer.Option("--acls", help="Let ACLs decide about requests; name an administrator by super.users."),
+    ] = False,
     maintain: Maintain = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
@@ -137,7 +141,7 @@ def serve(
     try:
         from distlog.cli.services import serve as serve_until_signal
         from distlog.gateway.cluster import Maintenance
-        from distlog.gateway.config import GatewayConfig
+        from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig
         from distlog.gateway.gateway_server import GatewayServer
     except ModuleNotFoundError as error:
         if error.name != "kio":
@@ -150,6 +154,7 @@ def serve(
         advertised=advertised,
         linger_ms=linger_ms,
         auto_create_topics=auto_create,
+        acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
         open_files=raise_open_files(),
     )
     safe = where.arguments(insecure=insecure)

@@ -676,5 +676,5 @@ CHECKS: dict[int, Check] = {
     60: Check("", _describe_cluster),
     61: Check("READ of the topic", _each("topics", "topics", _O.READ, _R.TOPIC, _no_producers)),
     65: Check("DESCRIBE of the transactional id; topics with DESCRIBE are told", _describe_transactions),
-    66: Check("transactional ids with DESCRIBE are told", _list_transactions),
+    66: Check("DESCRIBE of the transactional ids that are told", _list_transactions),
 }
