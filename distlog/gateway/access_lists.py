@@ -46,7 +46,9 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[Acl, bool | None]:
         acl = Acl(
             ResourceType[fields["resource"]],
             PatternType[fields["pattern"]],
-            *(str(fields[each]) for each in ("name", "principal", "host")),
+            str(fields["name"]),
+            str(fields["principal"]),
+            str(fields["host"]),
             Operation[fields["operation"]],
             Permission[fields["permission"]],
         )

@@ -48,7 +48,7 @@ _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSettings:
-    """Whether ACLs decide about requests, and about which ones they do not; by Kafka's names and defaults."""
+    """The settings of ACLs, by Kafka's names and defaults: without an `authorizer` they decide about nothing."""
 
     authorizer: str = broker_setting(
         "authorizer.class.name", "", f"`{STANDARD_AUTHORIZER}`: ACLs decide what clients may do; as `--acls`"

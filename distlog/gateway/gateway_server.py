@@ -227,7 +227,9 @@ class GatewayServer:
     @property
     def _looks(self) -> dict[str, Callable[[], None]]:
         """The tasks that read what other gateways changed for all, by name."""
-        looks = {"client-quotas": partial(_look, self.broker.quotas.look, "the quotas of clients")}
+        looks: dict[str, Callable[[], None]] = {
+            "client-quotas": partial(_look, self.broker.quotas.look, "the quotas of clients")
+        }
         if self.broker.acls is not None:
             looks["acls"] = partial(_look, self.broker.acls.look, "ACLs")
         return looks

@@ -146,7 +146,8 @@ def _describes(client: Client, name: str) -> bool:
 def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
     body = request.body
     if body.transactional_id is not None and not client.may(_O.WRITE, _R.TRANSACTIONAL_ID, body.transactional_id):
-        refused = {"throttle_time": 0, "responses": [_not_produced(_OF_ID, each) for each in body.topic_data]}
+        told = [_not_produced(_OF_ID, each) for each in body.topic_data]
+        refused: Fields | None = {"throttle_time": 0, "responses": told}
     else:
         may_write = partial(client.may, _O.WRITE, _R.TOPIC)
         refused = _split(

@@ -41,7 +41,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an ACL denies or allows; ANY only in filters."""
+    """The word of an ACL about its operation; ANY only in filters."""
 
     ANY = 1
     DENY = 2
@@ -49,7 +49,7 @@ class Permission(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an ACL names its resources; ANY and MATCH only in filters."""
+    """The meaning of the name in an ACL; ANY and MATCH only in filters."""
 
     ANY = 1
     MATCH = 2

@@ -51,9 +51,7 @@ def test_confluent_kafka_makes_shows_and_removes_acls(gateway: GatewayServer) ->
         binding(kinds.TOPIC, "clicks", patterns.LITERAL, operations.WRITE),
         binding(kinds.GROUP, "readers", patterns.LITERAL, operations.READ),
     ]
-    everything = admin.AclBindingFilter(
-        kinds.ANY, None, patterns.ANY, None, None, operations.ANY, permissions.ANY
-    )
+    everything = admin.AclBindingFilter(kinds.ANY, None, patterns.ANY, None, None, operations.ANY, permissions.ANY)
     for made in mallory.create_acls(acls).values():
         with pytest.raises(kafka.KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
             made.result(30)
