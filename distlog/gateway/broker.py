@@ -38,6 +38,7 @@ class Broker:
     """The gateway as its handlers see it. `apis` are by their keys.
 
     `security_protocol` is Kafka's name for how its clients connect. Without `acls` all of them may do everything.
+    `check_password` queues a request, which is put off, for the thread of passwords.
     """
 
     config: GatewayConfig
@@ -53,6 +54,7 @@ class Broker:
     quotas: ClientQuotas
     security_protocol: str = "PLAINTEXT"
     acls: RootAcls | None = None
+    check_password: Callable[[Request], None] | None = None
 
     @property
     def cluster_id(self) -> str:

@@ -45,7 +45,7 @@ from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.server.connection import Acceptor, Processor, ShutdownDeadline
-from distlog.gateway.server.fairness import Shares
+from distlog.gateway.server.fairness import Shares, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import KafkaRequestHandlerPool, Request
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
@@ -127,12 +127,15 @@ _CLOSING_SHARE = 0.25
 _LAST_S = 0.5
 #: Threads of their own for members of groups, so that none loses its session while the storage is slow.
 _MEMBERS_THREADS = 2
-#: A thread of its own for passwords, which take time on purpose: guessing clients have no more than one core.
-_SASL_THREADS = 1
+#: A thread of its own for authentication, and one for passwords, which take time on purpose: guessing clients have no
+#: more than one core, and no client without a password of PLAIN waits for them.
+_SASL_THREADS = _PASSWORD_THREADS = 1
 #: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
 _TOPICS_THREADS = 4
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
+#: How often it is checked for events that a summary has to tell.
+_LOG_MS = 5000
 #: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
 
@@ -168,6 +171,7 @@ class GatewayServer:
         self._host, self._wanted_port = host, port
         self._loop = asyncio.new_event_loop()
         shares, quotas = Shares(time.monotonic), Quotas(time.monotonic)
+        self._shares = shares
         self._processor = Processor(config, self._loop, shares, quotas, self._offer, supports, clock, authentication)
         self._acceptor = Acceptor(self._processor, tls)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
@@ -189,7 +193,9 @@ class GatewayServer:
         if config.acls.authorizer:
             supers, everyone = config.acls.super_principals, config.acls.everyone_if_none
             acls = RootAcls(metadata, clock, supers, everyone_if_none=everyone)
-        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, protocol, acls)
+        self.broker = Broker(
+            config, metadata, fetches, appends, clock, APIS, memory, *services, protocol, acls, self._offer_password
+        )
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -200,9 +206,10 @@ class GatewayServer:
                 ("kafka-transaction-handler", config.num_io_threads),
                 ("kafka-topics-handler", _TOPICS_THREADS),
                 ("kafka-sasl-handler", _SASL_THREADS),
+                ("kafka-password-handler", _PASSWORD_THREADS),
             )
         ]
-        self._channel, *others = (each.channel for each in self._handlers)
+        self._channel, *others, self._passwords = (each.channel for each in self._handlers)
         self._channels = {
             key: channel
             for channel, keys in zip(others, (OF_MEMBERS, OF_TRANSACTIONS, OF_TOPICS, OF_SASL), strict=True)
@@ -219,10 +226,17 @@ class GatewayServer:
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
         for name, look in self._looks.items():
             scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
+        scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
+
+    def _log_events(self) -> None:
+        if self.broker.acls is not None:
+            self.broker.acls.denials.log()
+        if self._processor.authentication is not None:
+            self._processor.authentication.failures.log.log()
 
     @property
     def _looks(self) -> dict[str, Callable[[], None]]:
@@ -333,6 +347,12 @@ class GatewayServer:
 
     def _offer(self, request: Request) -> None:
         self._channels.get(request.head.api_key, self._channel).offer(request)
+
+    def _offer_password(self, request: Request) -> None:
+        """Have a password checked: addresses take turns, and at each the names of users."""
+        owner = owner_of(None, request.session.address[0])
+        request.share = self._shares.share(owner, f"password of {request.delayed}")
+        self._passwords.offer(request)
 
     def _in_loop(self, work: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
