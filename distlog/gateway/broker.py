@@ -15,6 +15,7 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.protocol.frames import Fields
+from distlog.gateway.root_users import RootUsers
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
@@ -38,6 +39,7 @@ class Broker:
     """The gateway as its handlers see it. `apis` are by their keys.
 
     `security_protocol` is Kafka's name for how its clients connect. Without `acls` all of them may do everything.
+    With `acls` clients may also change the `users` of the root.
     `check_password` queues a request, which is put off, for the thread of passwords.
     """
 
@@ -54,6 +56,7 @@ class Broker:
     quotas: ClientQuotas
     security_protocol: str = "PLAINTEXT"
     acls: RootAcls | None = None
+    users: RootUsers | None = None
     check_password: Callable[[Request], None] | None = None
 
     @property

@@ -43,6 +43,7 @@ from distlog.gateway.kafka_apis import (
 from distlog.gateway.leadership import PERIOD_MS
 from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.frames import error_code
+from distlog.gateway.root_users import RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.server.connection import Acceptor, Processor, ShutdownDeadline
 from distlog.gateway.server.fairness import Shares, owner_of
@@ -189,13 +190,15 @@ class GatewayServer:
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
-        acls = None
+        acls = users = None
         if config.acls.authorizer:
             supers, everyone = config.acls.super_principals, config.acls.everyone_if_none
             acls = RootAcls(metadata, clock, supers, everyone_if_none=everyone)
-        self.broker = Broker(
-            config, metadata, fetches, appends, clock, APIS, memory, *services, protocol, acls, self._offer_password
-        )
+            users = RootUsers(metadata, clock)
+        access = protocol, acls, users, self._offer_password
+        if authentication is not None and users is not None:
+            authentication.others = lambda: users.secrets
+        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -246,6 +249,8 @@ class GatewayServer:
         }
         if self.broker.acls is not None:
             looks["acls"] = partial(_look, self.broker.acls.look, "ACLs")
+        if self.broker.users is not None:
+            looks["user-credentials"] = partial(_look, self.broker.users.look, "the credentials of users")
         return looks
 
     @property
@@ -302,9 +307,9 @@ class GatewayServer:
             self._end_loop(STOP_TIMEOUT_S)
             raise
         self._transactions.start()
-        if self.broker.acls is not None:
-            # until they are known, only super users are served
-            _look(self.broker.acls.look, "ACLs")
+        # until ACLs are known, only super users are served
+        for look in self._looks.values() if self.broker.acls is not None else ():
+            look()
         for handlers in self._handlers:
             handlers.start()
         self._scheduler.start()

@@ -7,7 +7,19 @@ import time
 from collections import Counter
 
 from distlog.core.log_manager.log_manager import Metric
-from distlog.gateway.apis import acls, admin, cluster, groups, positions, quotas, records, sasl, topics, transactions
+from distlog.gateway.apis import (
+    acls,
+    admin,
+    cluster,
+    groups,
+    positions,
+    quotas,
+    records,
+    sasl,
+    topics,
+    transactions,
+    users,
+)
 from distlog.gateway.apis.checks import CHECKS
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import Fields, RequestHead
@@ -17,7 +29,7 @@ from distlog.gateway.server.request import ClientSession, Request
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     api.key: api
-    for module in (records, topics, cluster, groups, positions, transactions, admin, sasl, quotas, acls)
+    for module in (records, topics, cluster, groups, positions, transactions, admin, sasl, quotas, acls, users)
     for api in module.APIS
 }
 

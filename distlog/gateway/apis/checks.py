@@ -584,7 +584,7 @@ def _no_producers(topic: Any) -> Fields:
 
 
 # ---
-# Quotas and ACLs, which belong to the cluster.
+# Quotas, ACLs and users, which belong to the cluster.
 
 
 def _alter_quotas(request: Request, broker: Broker, client: Client) -> Fields | None:
@@ -607,6 +607,13 @@ def _alter_acls(array: str, into: str) -> Work:
         return {"throttle_time": 0, into: [_refused(_OF_CLUSTER) for _ in getattr(request.body, array)]}
 
     return check
+
+
+def _alter_users(request: Request, broker: Broker, client: Client) -> Fields | None:
+    if client.may_with_cluster(_O.ALTER):
+        return None
+    names = dict.fromkeys(each.name for each in (*request.body.deletions, *request.body.upsertions))
+    return {"throttle_time": 0, "results": [_refused(_OF_CLUSTER, user=each) for each in names]}
 
 
 # ---
@@ -674,6 +681,8 @@ CHECKS: dict[int, Check] = {
     47: Check("DELETE of the group, READ of the topic", _offset_delete),
     48: Check("DESCRIBE_CONFIGS of the cluster", _with_cluster(_O.DESCRIBE_CONFIGS, entries=None)),
     49: Check("ALTER_CONFIGS of the cluster", _alter_quotas),
+    50: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, results=())),
+    51: Check("ALTER of the cluster", _alter_users),
     60: Check("", _describe_cluster),
     61: Check("READ of the topic", _each("topics", "topics", _O.READ, _R.TOPIC, _no_producers)),
     65: Check("DESCRIBE of the transactional id; topics with DESCRIBE are told", _describe_transactions),

@@ -10,7 +10,7 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,8 +25,6 @@ from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSec
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
-#: The mechanism whose secret checks PLAIN: the cheaper one of a user's two.
-_PLAIN_BY = "SCRAM-SHA-256"
 _NONCE_BYTES = 24
 #: How long a right password is known, and how many are.
 _KNOWN_S, _MOST_KNOWN = 600.0, 10_000
@@ -73,8 +71,9 @@ def read_plain(token: bytes) -> PlainLogin:
 
 def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
     """The user of a login. Raises AuthenticationFailedError, as late for unknown users as for others."""
-    secret, exists = users.secret(login.name, _PLAIN_BY)
-    given = secret_of(_PLAIN_BY, login.password, secret.salt, secret.iterations)
+    mechanism = users.plain_mechanism(login.name)
+    secret, exists = users.secret(login.name, mechanism)
+    given = secret_of(mechanism, login.password, secret.salt, secret.iterations)
     if not hmac.compare_digest(given.stored_key, secret.stored_key) or not exists or not login.password:
         raise AuthenticationFailedError("no such user, or another password")
     return AuthenticatedUser(login.name, secret)
@@ -96,9 +95,8 @@ class KnownPasswords:
         known_s, secret = self._known.get(self._hash(login), (float("-inf"), None))
         if secret is None or self._clock_s() - known_s > _KNOWN_S:
             return None
-        return (
-            AuthenticatedUser(login.name, secret) if users.secret(login.name, _PLAIN_BY) == (secret, True) else None
-        )
+        is_current = users.secret(login.name, users.plain_mechanism(login.name)) == (secret, True)
+        return AuthenticatedUser(login.name, secret) if is_current else None
 
     def add(self, login: PlainLogin, secret: ScramSecret) -> None:
         """Know a password that was right."""
@@ -217,6 +215,16 @@ class FailedLogins:
 # SASL as Kafka's clients speak it: one exchange for each connection, by the users of a file.
 
 
+_Secrets = Mapping[str, Mapping[str, ScramSecret]]
+_NO_SECRETS: _Secrets = {}
+
+
+class _KnownUsers(NamedTuple):
+    of_file: Users
+    others: _Secrets
+    all: Users
+
+
 class Authentication:
     """A gateway's SASL settings and counters, for many threads. `mechanisms`: Kafka's `sasl.enabled.mechanisms`."""
 
@@ -229,8 +237,20 @@ class Authentication:
     ) -> None:
         self.users, self.mechanisms, self.nonce = users, tuple(mechanisms), nonce
         self.known, self.failures = KnownPasswords(clock_s), FailedLogins(clock_s)
+        #: More users, by name and mechanism: the same object as long as they are the same.
+        self.others: Callable[[], _Secrets] = lambda: _NO_SECRETS
+        self._known = _KnownUsers(users.current(), _NO_SECRETS, users.current())
         self._lock = threading.Lock()
         self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
+
+    def current(self) -> Users:
+        """The users as they are now: those of the file, and others with other names."""
+        of_file, others = self.users.current(), self.others()
+        known = self._known
+        if known.of_file is not of_file or known.others is not others:
+            # a tuple is set at once, for all threads
+            known = self._known = _KnownUsers(of_file, others, of_file.with_others(others))
+        return known.all
 
     def note(self, mechanism: str, result: str) -> None:
         """Count an exchange that has ended."""
@@ -290,7 +310,7 @@ class SaslExchange:
         if self._mechanism != PLAIN:
             return False
         try:
-            return self._all.known.user(read_plain(token), self._all.users.current()) is None
+            return self._all.known.user(read_plain(token), self._all.current()) is None
         except AuthenticationFailedError:
             return False
 
@@ -318,6 +338,10 @@ class SaslExchange:
         self._all.note(self._mechanism, "ok")
         return answer, self._user.name
 
+    def is_of_file(self, name: str) -> bool:
+        """True if the file of users has this name: then no other user with it counts."""
+        return name in self._all.users.current().secrets
+
     def is_revoked(self, users: Users) -> bool:
         """True if the authenticated user was deleted since, or has another password."""
         if self._user is None:
@@ -326,13 +350,13 @@ class SaslExchange:
 
     def _step(self, token: bytes) -> tuple[bytes, AuthenticatedUser | None]:
         if self._mechanism == PLAIN:
-            login, users = read_plain(token), self._all.users.current()
+            login, users = read_plain(token), self._all.current()
             user = self._all.known.user(login, users)
             if user is None:
                 user = check_plain(login, users)
                 self._all.known.add(login, user.secret)
             return b"", user
         if self._scram is None:
-            self._scram = ScramExchange(self._mechanism, self._all.users.current(), self._all.nonce)
+            self._scram = ScramExchange(self._mechanism, self._all.current(), self._all.nonce)
             return self._scram.first(token), None
         return self._scram.last(token)

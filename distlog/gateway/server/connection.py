@@ -760,7 +760,7 @@ class Acceptor:
             return
         self._loop.call_later(_LOOK_S, self._look)
         authentication = self._processor.authentication
-        users = authentication.users.current() if authentication else None
+        users = authentication.current() if authentication else None
         for connection in list(self._processor.connections):
             connection.look(users)
 

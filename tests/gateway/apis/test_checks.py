@@ -64,6 +64,7 @@ ADDED = {
     "v3_and_below_producer_id": 1,
     "v3_and_below_topics": [{"name": "clicks", "partitions": [0]}],
 }
+EVE = {"name": "eve", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": bytes(32)}
 CASES = [
     Case(0, OF_TOPIC, ("WRITE topic clicks",), {"transactional_id": None, "acks": -1, "topic_data": PRODUCED}),
     Case(
@@ -279,6 +280,8 @@ CASES = [
             ]
         },
     ),
+    Case(50, OF_CLUSTER, ("DESCRIBE cluster",), {"users": None}),
+    Case(51, OF_CLUSTER, ("ALTER cluster",), {"upsertions": [EVE]}),
     Case(61, OF_TOPIC, ("READ topic clicks",), {"topics": [{"name": "clicks", "partition_indexes": [0]}]}),
     Case(65, OF_ID, ("DESCRIBE transactional_id u",), {"transactional_ids": ["u"]}),
 ]
@@ -341,6 +344,7 @@ def state(gateway: GatewayServer) -> Any:
         (topic.end_offsets(), topic.start_offsets(), topic.config, topic.partitions),
         gateway.broker.quotas.limits,
         acls.acls,
+        gateway.broker.users and gateway.broker.users.secrets,
         [each.group for each in gateway.broker.groups.admin.list()],
     )
 
