@@ -12,7 +12,7 @@ import typer
 
 from distlog.cli import options as listener
 from distlog.cli.options import Json, Storage, usage
-from distlog.cli.services import Service, raise_open_files
+from distlog.cli.services import LOOPBACK, Service, raise_open_files
 from distlog.console.output import Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
@@ -51,6 +51,9 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port; 0: a free one."),
 ]
+MetricsHost = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Where to serve metrics; by default only this machine reaches them.")
+]
 
 
 def run(
@@ -59,6 +62,7 @@ def run(
     config: BrokerSettings,
     once: Annotated[bool, typer.Option("--once", help="Run each task once, then end.")] = False,
     metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +73,7 @@ def run(
     """
     settings = {name: value for each in config for name, value in each.items()}
     service = Service(root, settings, dict(storage), as_json=as_json)
-    raise typer.Exit(service.run_once() if once else service.run(metrics_port))
+    raise typer.Exit(service.run_once() if once else service.run(metrics_port, metrics_host))
 
 
 # ---
@@ -114,6 +118,7 @@ def serve(
     ssl_keyfile: listener.Keyfile = None,
     ssl_key_password_file: listener.KeyPassword = None,
     ssl_cafile: listener.Cafile = None,
+    ssl_crlfile: listener.Crlfile = None,
     ssl_client_auth: listener.ClientAuth = "none",
     sasl_users: listener.SaslUsers = None,
     sasl_mechanisms: listener.SaslMechanisms = listener.ALL_MECHANISMS,
@@ -130,6 +135,7 @@ def serve(
     maintain: Maintain = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -147,7 +153,9 @@ def serve(
         if error.name != "kio":
             raise
         raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
-    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_client_auth)
+    tls = listener.tls_files(
+        ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_crlfile, ssl_client_auth
+    )
     where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     settings = {name: value for each in config for name, value in each.items()}
     limits = GatewayConfig(
@@ -160,7 +168,8 @@ def serve(
     safe = where.arguments(insecure=insecure)
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
-    raise typer.Exit(serve_until_signal(gateway, tasks, metrics_port=metrics_port, as_json=as_json))
+    metrics = {"metrics_port": metrics_port, "metrics_host": metrics_host}
+    raise typer.Exit(serve_until_signal(gateway, tasks, **metrics, as_json=as_json))
 
 
 # ---

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
 
+#: The address that only this machine reaches.
+LOOPBACK = "127.0.0.1"
+
 # ---
 # How many files a gateway's process may have open.
 
@@ -65,12 +68,13 @@ class Service:
         print_report(Summary(text, {"ok": ok, "runs": runs}), as_json=self._as_json)
         return DONE if ok else FAILED
 
-    def run(self, metrics_port: int | None = None) -> int:
+    def run(self, metrics_port: int | None = None, metrics_host: str = LOOPBACK) -> int:
         """Run the tasks until SIGTERM or SIGINT. Returns the exit status.
 
         A task that does not end soon is abandoned, and the process ends at once: no other thread may hold it up.
         """
-        server = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, self._manager.metrics)
+        measured = self._manager.metrics
+        server = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, measured, metrics_host)
         with self._warnings_shown(), server as port, ending_signals() as signalled:
             self._event("started", "running", roots=self._manager.roots, metrics_port=port)
             self._manager.start()
@@ -151,18 +155,25 @@ Maintain = Callable[[Callable[[TaskRun], None]], "Maintenance"]
 _TURN_S = 0.0005
 
 
-def serve(gateway: GatewayServer, maintain: Maintain | None, *, metrics_port: int | None, as_json: bool) -> int:
+def serve(
+    gateway: GatewayServer,
+    maintain: Maintain | None,
+    *,
+    metrics_port: int | None,
+    metrics_host: str = LOOPBACK,
+    as_json: bool,
+) -> int:
     """Serve until SIGTERM or SIGINT, then answer the requests under way. Returns the exit status.
 
-    `maintain` makes the tasks that run meanwhile. Metrics are served where the gateway listens, nowhere else. A
-    task that does not end soon is abandoned, and the process ends at once.
+    `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_host`, nowhere else. A task that
+    does not end soon is abandoned, and the process ends at once.
     """
     from distlog.gateway.gateway_server import warm_up
 
     line = StatusLine("distlog", lambda: gateway.status)
     tasks = maintain(partial(_print_run, line, as_json)) if maintain else None
     measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
-    metrics = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, measured, gateway.host)
+    metrics = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, measured, metrics_host)
     logger = logging.getLogger("distlog")
     logger.addHandler(line)
     try:

@@ -166,6 +166,9 @@ class GatewayConfig:
         least=1,
         most=MAX_INT,
     )
+    principal_mapping_rules: str = broker_setting(
+        "ssl.principal.mapping.rules", "DEFAULT", "the users' names of clients with certificates, by their subjects"
+    )
     groups: GroupSettings = field(default_factory=GroupSettings)
     acls: AclSettings = field(default_factory=AclSettings)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import tempfile
 import threading
 import time
@@ -45,6 +44,7 @@ from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.root_users import RootUsers
 from distlog.gateway.security.authentication import Authentication
+from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.connection import Acceptor, Processor, ShutdownDeadline
 from distlog.gateway.server.fairness import Shares, owner_of
 from distlog.gateway.server.quotas import Quotas
@@ -164,7 +164,7 @@ class GatewayServer:
         config: GatewayConfig | None = None,
         settings: Mapping[str, object] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsFiles | None = None,
         authentication: Authentication | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
@@ -174,7 +174,7 @@ class GatewayServer:
         shares, quotas = Shares(time.monotonic), Quotas(time.monotonic)
         self._shares = shares
         self._processor = Processor(config, self._loop, shares, quotas, self._offer, supports, clock, authentication)
-        self._acceptor = Acceptor(self._processor, tls)
+        self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
         lease_s = config.broker_session_timeout_ms / 1000
