@@ -100,6 +100,10 @@ Advertised = Annotated[
     ),
 ]
 
+AutoCreate = Annotated[bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")]
+Acls = Annotated[
+    bool, typer.Option("--acls", help="Let ACLs decide about requests; name an administrator by super.users.")
+]
 Maintain = Annotated[
     bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
 ]
@@ -125,13 +129,8 @@ def serve(
     linger_ms: Annotated[
         int, typer.Option(min=0, metavar="MS", help="On an object store, how long an append waits for others.")
     ] = 250,
-    auto_create: Annotated[
-        bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
-    ] = False,
-    acls: Annotated[
-        bool,
-        typer.Option("--acls", help="Let ACLs decide about requests; name an administrator by super.users."),
-    ] = False,
+    auto_create: AutoCreate = False,
+    acls: Acls = False,
     maintain: Maintain = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,

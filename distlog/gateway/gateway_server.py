@@ -25,7 +25,7 @@ from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.broker import Broker
 from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, advertised, this_machine
-from distlog.gateway.config import GatewayConfig, with_settings
+from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -141,6 +141,19 @@ _LOG_MS = 5000
 _LOOK_MS = {True: 1000, False: 5000}
 
 
+def _access(
+    metadata: MetadataCache, clock: Callable[[], int], settings: AclSettings, authentication: Authentication | None
+) -> tuple[RootAcls | None, RootUsers | None]:
+    """The ACLs and the users of a root, if ACLs decide here; the users may authenticate."""
+    if not settings.authorizer:
+        return None, None
+    users = RootUsers(metadata, clock)
+    if authentication is not None:
+        authentication.others = lambda: users.secrets
+    acls = RootAcls(metadata, clock, settings.super_principals, everyone_if_none=settings.everyone_if_none)
+    return acls, users
+
+
 def _look(work: Callable[[], None], subject: str) -> None:
     # a task that raises would be the thread's last
     try:
@@ -190,14 +203,7 @@ class GatewayServer:
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
-        acls = users = None
-        if config.acls.authorizer:
-            supers, everyone = config.acls.super_principals, config.acls.everyone_if_none
-            acls = RootAcls(metadata, clock, supers, everyone_if_none=everyone)
-            users = RootUsers(metadata, clock)
-        access = protocol, acls, users, self._offer_password
-        if authentication is not None and users is not None:
-            authentication.others = lambda: users.secrets
+        access = protocol, *_access(metadata, clock, config.acls, authentication), self._offer_password
         self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
