@@ -73,7 +73,8 @@ def run(
     """
     settings = {name: value for each in config for name, value in each.items()}
     service = Service(root, settings, dict(storage), as_json=as_json)
-    raise typer.Exit(service.run_once() if once else service.run(metrics_port, metrics_host))
+    where_metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    raise typer.Exit(service.run_once() if once else service.run(where_metrics))
 
 
 # ---
@@ -167,8 +168,8 @@ def serve(
     safe = where.arguments(insecure=insecure)
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
-    metrics = {"metrics_port": metrics_port, "metrics_host": metrics_host}
-    raise typer.Exit(serve_until_signal(gateway, tasks, **metrics, as_json=as_json))
+    where_metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    raise typer.Exit(serve_until_signal(gateway, tasks, where_metrics, as_json=as_json))
 
 
 # ---

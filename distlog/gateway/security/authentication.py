@@ -202,8 +202,8 @@ class FailedLogins:
         """Count a failure of a client at an address, or in its network; the seconds until it may be told."""
         with self._lock:
             now_s = self._clock_s()
-            count, noted_s = self._failures.pop(address, (0.0, now_s))
-            count = count * 0.5 ** ((now_s - noted_s) / _HALF_LIFE_S) + 1
+            before, noted_s = self._failures.pop(address, (0.0, now_s))
+            count: float = before * 0.5 ** ((now_s - noted_s) / _HALF_LIFE_S) + 1
             if len(self._failures) >= _MOST_ADDRESSES:
                 # the address without a failure for the longest time
                 del self._failures[next(iter(self._failures))]

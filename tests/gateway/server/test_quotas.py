@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, serving, until
+from gateways import FETCH, PRODUCE, Wire, fetch_fields, opened, produce_fields, producing, serving, until
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -175,6 +175,19 @@ def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
         assert described(second) == [({"user": "alice"}, {"producer_byte_rate": 1000.0})]
         assert altered(second, {"user": "alice"}, producer_byte_rate=None) is ErrorCode.none
         assert described(wire) == []
+
+
+def test_quotas_whose_records_were_cleaned_away_count_no_more(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
+        assert len(described(wire)) == 1
+        # as after a compaction that removed the end of a quota, too
+        topic = opened(gateway, "__client_quotas")
+        topic.alter_config({"cleanup.policy": "delete"})
+        topic.delete_records({0: -1})
+        assert described(wire) == []
+        assert altered(wire, {"user": "bob"}, producer_byte_rate=1000.0) is ErrorCode.none
+        assert [entity for entity, _ in described(wire)] == [{"user": "bob"}]
 
 
 def throttled(gateway: GatewayServer) -> bool:
