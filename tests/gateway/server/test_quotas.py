@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import FETCH, PRODUCE, Wire, fetch_fields, opened, produce_fields, producing, serving, until
+from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, serving, until
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
-from distlog.gateway.client_quotas import decode_change
+from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
+from distlog.gateway.client_quotas import ClientQuotas, decode_change
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.server.quotas import (
     PRODUCER_BYTE_RATE,
@@ -22,6 +25,7 @@ from distlog.gateway.server.quotas import (
     Entity,
     Quotas,
 )
+from distlog.gateway.topics.metadata_cache import MetadataCache
 
 DESCRIBE, ALTER = 48, 49
 DATA = batch([record(0, value=b"x" * 10_000)])
@@ -177,17 +181,21 @@ def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
         assert described(wire) == []
 
 
-def test_quotas_whose_records_were_cleaned_away_count_no_more(root: Path) -> None:
-    with serving(root) as gateway, Wire(gateway) as wire:
-        assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
-        assert len(described(wire)) == 1
-        # as after a compaction that removed the end of a quota, too
-        topic = opened(gateway, "__client_quotas")
-        topic.alter_config({"cleanup.policy": "delete"})
-        topic.delete_records({0: -1})
-        assert described(wire) == []
-        assert altered(wire, {"user": "bob"}, producer_byte_rate=1000.0) is ErrorCode.none
-        assert [entity for entity, _ in described(wire)] == [{"user": "bob"}]
+def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root: Path) -> None:
+    def quotas_of_a_gateway() -> ClientQuotas:
+        metadata = MetadataCache(Storage(str(root)), {}, now_ms, GatewayConfig())
+        return ClientQuotas(metadata, Quotas(lambda: 0.0), now_ms)
+
+    one, other, alice = quotas_of_a_gateway(), quotas_of_a_gateway(), Entity.of({"user": "alice"})
+    one.alter(alice, {PRODUCER_BYTE_RATE: 1000.0})
+    other.look()
+    assert other.limits == {alice: {PRODUCER_BYTE_RATE: 1000.0}}
+    one.alter(alice, {PRODUCER_BYTE_RATE: None})
+    topic = distlog.open(str(root / "__client_quotas"))
+    topic.alter_config({"cleanup.policy": "delete"})
+    topic.delete_records({0: -1})
+    other.look()
+    assert other.limits == {}
 
 
 def throttled(gateway: GatewayServer) -> bool:
