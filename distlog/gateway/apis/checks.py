@@ -379,11 +379,11 @@ _NOT_JOINED: Fields = {"generation_id": -1, "protocol_name": "", "leader": "", "
 
 
 def _list_groups(request: Request, broker: Broker, client: Client) -> None:
-    if not client.might(_O.DESCRIBE, _R.CLUSTER, CLUSTER_NAME):
-        _amend(request, lambda fields: {**fields, "groups": [each for each in fields["groups"] if seen(each)]})
-
     def seen(group: Fields) -> bool:
         return client.might(_O.DESCRIBE, _R.GROUP, group["group_id"])
+
+    if not client.might(_O.DESCRIBE, _R.CLUSTER, CLUSTER_NAME):
+        _amend(request, lambda fields: {**fields, "groups": [each for each in fields["groups"] if seen(each)]})
 
 
 _NO_GROUP: Fields = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": ()}
