@@ -36,6 +36,9 @@ CONF = {
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.initialExecutors": "2",
     "spark.dynamicAllocation.executorIdleTimeout": "15s",
+    # what ran is counted in the event log
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
     # kills would use them up
     "spark.task.maxFailures": "20",
     "spark.deploy.maxExecutorRetries": "-1",
