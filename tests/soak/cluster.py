@@ -116,11 +116,7 @@ class ClusterPipeline(Pipeline):
         self._events.mkdir()
         paths = {f"spark.executorEnv.{name}": os.environ[name] for name in ("NUMBA_CACHE_DIR",) if name in os.environ}
         paths["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        paths |= {
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.compress": "false",
-            "spark.eventLog.dir": self._events.as_uri(),
-        }
+        paths["spark.eventLog.dir"] = self._events.as_uri()
         super().__init__(folder, str(folder), {}, seed, conf={"spark.master": cluster.url, **CONF, **paths})
 
     def second_attempts(self) -> int:
