@@ -27,7 +27,7 @@ from distlog.core import paths
 from distlog.core.arrays import booleans, integers, texts
 from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
 from distlog.core.commits.actions import SetTransaction
-from distlog.core.commits.commit_log import CHECKPOINT_COMMITS
+from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable

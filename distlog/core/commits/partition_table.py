@@ -247,6 +247,18 @@ class PartitionTable(Sequence[PartitionState]):
         """The partitions that have a state of their own, as all with an active segment, and with producers."""
         return self._own
 
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are, or somewhat more."""
+        return sum(len(layer.rows) for layer in self._layers) + sum(
+            map(len, (s.segments for s in self._own.values()))
+        )
+
+    @property
+    def producer_count(self) -> int:
+        """How many producers there are, or somewhat more."""
+        return sum(state.producers.most for state in self._own.values())
+
     def segments(self) -> pa.RecordBatch:
         """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
         self._settle()
