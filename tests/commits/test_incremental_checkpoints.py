@@ -123,7 +123,7 @@ def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(stora
     for base in full[:-1]:
         of_it = [storage.size(name) for name in incremental(storage) if checkpoint.base_of(name) == base]
         assert len(of_it) > 3
-        assert 0.4 * storage.size(base) < sum(of_it) < 1.3 * storage.size(base)
+        assert 0.4 * storage.size(base) < sum(of_it) < 1.6 * storage.size(base)
 
 
 def test_another_process_goes_on_from_the_same_full_one(storage: Storage, log: CommitLog) -> None:
@@ -231,6 +231,8 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
     assert left(gc_floor=650, log_floor=0) == [200, 500, 600, 700], "and two full ones"
     files = [file(100), *(file(version, 100) for version in range(200, 900, 100))]
     assert left(gc_floor=750, log_floor=0) == [100, 600, 700, 800]
+    files = [file(100), file(1000, 100), file(2500), file(2600), file(2700)]
+    assert left(gc_floor=2650, log_floor=0) == [100, 1000, 2500, 2600, 2700], "for time travel"
     files = [file(100), file(200, 100), file(300), file(400, 100), file(500, 300)]
     assert left(gc_floor=350, log_floor=300) == [300, 500], "what needs one below the floor goes with it"
 
