@@ -57,6 +57,9 @@ class TopicConfig(ShownSettings):
     """
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
+    batch_ids_bytes: int = _between(
+        512 << 20, 0, MAX_LONG, "bytes of batch ids that are not in order; above them no new one is taken"
+    )
     cleanup_policy: str = _one_of(
         "delete", ("delete", "compact", "compact,delete", "delete,compact"), "what retention does"
     )

@@ -274,6 +274,7 @@ def _audit_topic(stage: Stage) -> None:
     for _ in range(2):
         stage.oracle.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)
         topic.vacuum()
+    topic.log.checkpoints.wait()
     stage.oracle.check_vacuumed()
     stage.oracle.audit(stage.open())
 
