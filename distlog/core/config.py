@@ -1,6 +1,7 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-Three differ: `batch.bytes` is distlog's own, since no producer decides it; `file.delete.delay.ms` is one day, since a
+Some differ: `batch.bytes` is distlog's own, since no producer decides it; so are `batch.ids.bytes` and
+`commit.retention.ms`, since a broker has no such state; `file.delete.delay.ms` is one day, since a
 Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is on the device, as
 there are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be
 smaller.

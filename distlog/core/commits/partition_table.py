@@ -249,14 +249,13 @@ class PartitionTable(Sequence[PartitionState]):
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are, or somewhat more."""
-        return sum(len(layer.rows) for layer in self._layers) + sum(
-            map(len, (s.segments for s in self._own.values()))
-        )
+        """The number of segments, or somewhat more."""
+        own = sum(len(state.segments) for state in self._own.values())
+        return own + sum(len(layer.rows) for layer in self._layers)
 
     @property
     def producer_count(self) -> int:
-        """How many producers there are, or somewhat more."""
+        """The number of producers, or somewhat more."""
         return sum(state.producers.most for state in self._own.values())
 
     def segments(self) -> pa.RecordBatch:

@@ -265,7 +265,7 @@ class ProducerTable:
 
     @property
     def most(self) -> int:
-        """How many producers there are at most; unlike `len`, it costs nothing."""
+        """The number of producers, or somewhat more; unlike `len`, it costs nothing."""
         return len(self._rows) + len(self._changed)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What rows of a table came and went between two states of it, exactly, so that one is made of the other."""
+"""The rows of a table that came and went between two states of it, exactly, so that one is made of the other."""
 
 from __future__ import annotations
 
