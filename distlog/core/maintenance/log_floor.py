@@ -200,7 +200,7 @@ def obsolete_checkpoints(
     below = {name for name in files if any(versions.get(each, -1) < log_floor for each in with_bases([name]))}
     usable = sorted(files.keys() - below)
     kept = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
-    kept.update(kept_for_time_travel(files[name] for name in usable))
+    kept.update(set(kept_for_time_travel(files.values())) - below)
     for target in (gc_floor, *pinned):
         by_then = [name for name in usable if versions[name] <= target]
         kept.update(by_then[-CHECKPOINTS_TRIED:])

@@ -143,12 +143,11 @@ def commit_append(
 
     Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
     before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
-    CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError if the
-    files are too old, StorageError if a partition's lock is not free in time, CommitStateUnknownError.
+    CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError for old
+    files, StorageFullError as `check_room`, StorageError for a lock that stays held, CommitStateUnknownError.
     """
     _check_stored(app_id, batch_id)
     segments = placed = segments if settle is not None else _as_table(segments)
-    partitions = _partitions_of(segments)
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     is_plain = check is None and settle is None and origin is UNNAMED
     group = _group(handle, snapshot, segments if is_plain else (), batch, written_by)
@@ -157,7 +156,7 @@ def commit_append(
         return replayed(current, app_id, batch_id, in_order=in_order)
 
     def needed(current: Snapshot) -> Collection[int]:
-        return () if before(current) else partitions
+        return () if before(current) else _partitions_of(segments)
 
     def plan(current: Snapshot) -> list[Action] | None:
         nonlocal placed
