@@ -224,7 +224,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
-        with connected(store), frequent_checkpoints(large=drawn.seed % 4 == 0), parts_of(drawn.part_bytes):
+        with connected(store), frequent_checkpoints(large=drawn.seed % 7 == 2), parts_of(drawn.part_bytes):
             world.process("creator").start(lambda: actors.create(stage, drawn.config))
             world.run()
             stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults
