@@ -191,12 +191,9 @@ def read_with_base(storage: Storage, name: str) -> tuple[Snapshot, FullCheckpoin
     """The state that the checkpoint `name` holds, and the full one that it is or needs; raises as `read`."""
     full = base_of(name) or name
     names = [name] if full == name else [full, name]
-    some = (
-        map(partial(_read_file, storage), names)
-        if storage.is_local
-        else in_parallel(partial(_read_file, storage), names)
-    )
-    data, *changes = some
+    read_one = partial(_read_file, storage)
+    at_once = len(names) > 1 and not storage.is_local
+    data, *changes = in_parallel(read_one, names) if at_once else map(read_one, names)
     snapshot = decode(data, name, *changes)
     if snapshot.version != version_of(name):
         raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
