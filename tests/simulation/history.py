@@ -23,6 +23,7 @@ from simulation.actors import Actor, Memory, Stage
 from simulation.kafka_directories import Beside, Broker
 from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
 from simulation.oracle import Oracle
+from simulation.pure import computed_once
 from simulation.world import Process, World
 
 if TYPE_CHECKING:
@@ -224,7 +225,8 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
-        with connected(store), frequent_checkpoints(large=drawn.seed % 7 == 2), parts_of(drawn.part_bytes):
+        checkpoints = frequent_checkpoints(large=drawn.seed % 7 == 2)
+        with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once():
             world.process("creator").start(lambda: actors.create(stage, drawn.config))
             world.run()
             stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults
