@@ -162,6 +162,8 @@ class World:
         #: Whether nothing happens any more, since what was looked for is found.
         self.is_decided = False
         self._until = float("inf")
+        #: What the hub is to begin next.
+        self._beginning: Fiber | None = None
         #: How often a fiber that could go on lets others go first, at a lock or a queue.
         self.switching = 0.02
 
@@ -189,6 +191,9 @@ class World:
                 raise StuckError(f"more than {self.most_calls} requests: this has no end")
             if (fiber := self._next_fiber()) is not None:
                 fiber.switch()
+                while (fiber := self._beginning) is not None:
+                    self._beginning = None
+                    fiber.switch()
             elif self._line and not isinstance(self._line[0][2], Fiber) and self._line[0][0] <= until:
                 when, _, call, _ = heapq.heappop(self._line)
                 self.now = max(self.now, when)
@@ -256,8 +261,13 @@ class World:
         """Let the others go on until the calling `fiber` is resumed."""
         following = self._next_fiber()
         if following is not fiber:
-            # from one to the other, and not by way of the hub
-            (self.hub if following is None else following).switch()
+            if following:
+                # from one to the other, and not by way of the hub
+                following.switch()
+            else:
+                # what has not begun would begin as deep in calls as this one is
+                self._beginning = following
+                self.hub.switch()
         if not fiber.process.is_alive:
             raise ProcessDiedError
 
