@@ -37,6 +37,8 @@ help:
 	@echo 'make test-versions      try each PySpark from 4.0 on, in .venv/spark, and compare with docs/spark-setup.md'
 	@echo 'make soak [MINUTES=10] [REPORT=file]'
 	@echo '                        kill processes, fill disks, fail syncs, cut the power; print a page of what was found'
+	@echo 'make soak SIMULATION=1000000 [SEED=0]'
+	@echo '                        run so many histories in simulated time, on all cores, until a promise is broken'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
@@ -56,8 +58,10 @@ override KEY_COLUMN := $(value KEY_COLUMN)
 override TIME_COLUMN := $(value TIME_COLUMN)
 override MINUTES := $(value MINUTES)
 override REPORT := $(value REPORT)
+override SIMULATION := $(value SIMULATION)
+override SEED := $(value SEED)
 override VERSION := $(value VERSION)
-export INPUT KEY_COLUMN TIME_COLUMN MINUTES REPORT VERSION
+export INPUT KEY_COLUMN TIME_COLUMN MINUTES REPORT SIMULATION SEED VERSION
 
 demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
@@ -90,9 +94,17 @@ spark-classes: setup
 test-versions: setup kernels
 	@$(PYTHON_BIN) -m tools.spark_versions
 
+# With SIMULATION: so many histories on an object store, then as many on a local disk; none is kept but a broken one.
+soak: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support
 soak: setup
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10} \
-		$${REPORT:+--report "$$REPORT"}
+	@if [ -z "$$SIMULATION" ]; then \
+		$(PYTHON_BIN) -m soak --minutes $${MINUTES:-10} $${REPORT:+--report "$$REPORT"}; \
+	else \
+		for kind in '' --disk; do \
+			$(PYTHON_BIN) -m simulation $$kind --cores 0 --histories "$$SIMULATION" --seed "$${SEED:-0}" \
+				$${MINUTES:+--minutes "$$MINUTES"} || exit 1; \
+		done; \
+	fi
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks

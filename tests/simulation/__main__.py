@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--histories", type=int, default=1, help="how many seeds, at most")
     parser.add_argument("--disk", action="store_true", help="on a local disk")
-    parser.add_argument("--cores", type=int, default=1, help="so many at once, up to the first broken promise; 0: all")
+    parser.add_argument("--cores", type=int, default=1, help="so many at once, 0 for all, until a promise is broken")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after so long")
     parser.add_argument("--trace", action="store_true", help="tell the histories")
     parser.add_argument("--planted", metavar="BUG", action="append", help="with a bug, `all`, or `found` seeds first")
@@ -85,8 +85,8 @@ def _run_on_cores(arguments: argparse.Namespace, kind: Kind) -> int:
         print(f"broken by seed {seed}: {text}", flush=True)
         _shrink(kind, kind.plan(seed), text, Flaws())
     seconds = time.monotonic() - begun
-    what = f"{done.histories} histories, {done.requests} requests, {seconds:.1f} s, seeds {done.first} to {done.end - 1}"
-    print(f"{what}; {int(done.broken is not None)} broke a promise")
+    print(f"{done.histories} histories, {done.requests} requests, {seconds:.1f} s", end="; ")
+    print(f"{int(done.broken is not None)} broke a promise; to go on from here: --seed {done.end}")
     return 1 if done.broken is not None else 0
 
 

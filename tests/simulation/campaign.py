@@ -1,18 +1,19 @@
-"""Runs the histories of many seeds in several processes, says how far it is, and stops at the first broken promise."""
+"""Runs the histories of many seeds in several processes, and tells how far it is, until a promise is broken."""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from simulation.kinds import KINDS, Kind
 
 #: Histories that a process takes at once, after how many takings another process begins, with an empty memory.
-AT_ONCE, LIVES = 10, 50
+AT_ONCE, LIVES = 5, 100
 #: Seconds between two lines that say how far it is.
 SAID_EVERY_S = 10.0
 
@@ -42,17 +43,21 @@ class Campaign:
         """Run them; every history of a seed below the `end` of what is returned was run."""
         done, begun = Done(self.first, self.first), time.monotonic()
         said = begun
-        for part in self._parts():
-            now = time.monotonic()
-            done.end = part.end
-            done.histories += part.histories
-            done.requests += part.requests
-            done.broken = part.broken
-            if now > said + SAID_EVERY_S:
-                said = now
-                print(self.progress(done, now - begun), flush=True)
-            if done.broken is not None or now - begun > self.seconds:
-                break
+        # Ctrl-C is an end as that of the time is
+        with closing(self._parts()) as parts, suppress(KeyboardInterrupt):
+            for part in parts:
+                now = time.monotonic()
+                done.histories += part.histories
+                done.requests += part.requests
+                if part.broken is not None:
+                    done.end, done.broken = part.broken[0], part.broken
+                    break
+                done.end = part.end
+                if now > said + SAID_EVERY_S:
+                    said = now
+                    print(self.progress(done, now - begun), flush=True)
+                if now - begun > self.seconds:
+                    break
         return done
 
     def progress(self, done: Done, took_s: float) -> str:
@@ -63,7 +68,7 @@ class Campaign:
         how_far = f"{done.histories:,} of {self.count:,} histories, {rate:.1f} a second, {left} left"
         return f"{how_far}; to go on from here: {' '.join([*self.kind.arguments, '--seed', str(done.end)])}"
 
-    def _parts(self) -> Iterator[Done]:
+    def _parts(self) -> Generator[Done, None, None]:
         """What each process has done, in the order of seeds."""
         end = self.first + self.count
         spans = [(first, min(first + AT_ONCE, end)) for first in range(self.first, end, AT_ONCE)]
