@@ -239,18 +239,6 @@ def gateway(size: int, short: bool) -> Measured:
     return stage.play([stage.appender(380, seconds, 0.25), stage.maintainer(seconds, 60.0)])
 
 
-#: The time for which a topic of short weeks keeps commits, the least there is, in s.
-WEEK_S = 60.0
-
-
-def weeks(size: int, short: bool) -> Measured:
-    """A gateway for so many weeks of a minute each: commits are kept for a week, and all else is as much shorter."""
-    config = {"retention.ms": 9_000, "file.delete.delay.ms": 5_000, "commit.retention.ms": int(WEEK_S * 1000)}
-    stage, seconds = Stage(38, config), size * (1.0 if short else WEEK_S)
-    actors = stage.appender(380, seconds, 0.25), stage.maintainer(seconds, 10.0), stage.counter(seconds, WEEK_S)
-    return stage.play(actors)
-
-
 @dataclass(frozen=True)
 class Scenario:
     """What varies, how it runs, and which figures its table shows."""
@@ -273,7 +261,6 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "micro-batches": Scenario(micro_batches, "days", (7, 30, 90, 365), (*_KEEP, "CPU ms an append", "MB of memory")),
     "gateway": Scenario(gateway, "minutes", (5, 20, 60), (*_KEEP, "CPU ms an append", "MB of memory")),
-    "weeks": Scenario(weeks, "weeks", (4, 13), (*_KEEP, "CPU ms an append", "MB of memory")),
 }
 
 

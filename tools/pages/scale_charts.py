@@ -136,32 +136,20 @@ def partitions(figures: Mapping[str, Any]) -> str:
     )
 
 
-def names_of(figures: Mapping[str, Any], note: str, below: str, step: int) -> str:
-    """How many names the commit log has as time goes on, in the largest size of a scenario."""
-    names = max(figures.items(), key=lambda each: int(each[0]))[1]["names each day"]
-    values = [(float(day), float(count)) for day, count in enumerate(names, start=1)]
-    across = Axis(0, len(names), range(0, len(names) + 1, step))
-    panels = [Panel("names", values, across, Axis.linear(names), below, marks=False)]
-    return chart("Names in _commits", note, panels)
-
-
 def commits(figures: Mapping[str, Any]) -> str:
     """How many names the commit log has over a year."""
-    return names_of(figures["micro-batches"], "An append an hour; before each day's maintain.", "days", 60)
-
-
-def weeks(figures: Mapping[str, Any]) -> str:
-    """How many names the commit log of a gateway has over weeks of a minute each."""
-    return names_of(figures["weeks"], "Four commits a second, kept for a minute.", "weeks of a minute", 2)
+    names = max(figures["micro-batches"].items(), key=lambda each: int(each[0]))[1]["names each day"]
+    values = [(float(day), float(count)) for day, count in enumerate(names, start=1)]
+    across = Axis(0, len(names), range(0, len(names) + 1, max(1, len(names) // 6 // 10 * 10)))
+    return chart(
+        "Names in _commits",
+        "An append an hour; before each day's maintain.",
+        [Panel("names", values, across, Axis.linear(names), "days", marks=False)],
+    )
 
 
 def charts() -> dict[str, str]:
     """The text of each chart, by the name of its file without the suffix."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-    drawn = {
-        "scale-writers": writers,
-        "scale-partitions": partitions,
-        "scale-commits": commits,
-        "scale-weeks": weeks,
-    }
+    drawn = {"scale-writers": writers, "scale-partitions": partitions, "scale-commits": commits}
     return {name: draw(figures) for name, draw in drawn.items()}
