@@ -51,13 +51,13 @@ def _copy(head: Snapshot) -> Snapshot:
     return made
 
 
-def _once(work: Callable[[bytes, str], Any]) -> Callable[[bytes, str], Any]:
-    known = dict[tuple[bytes, str], Any]()
+def _once(work: Callable[..., Any]) -> Callable[..., Any]:
+    known = dict[tuple[Any, ...], Any]()
 
-    def do(data: bytes, file: str) -> Any:
-        key = bytes(data), file
+    def do(data: bytes, file: str, *more: bytes) -> Any:
+        key = bytes(data), file, *more
         if key not in known:
-            known[key] = work(data, file)
+            known[key] = work(data, file, *more)
         return known[key]
 
     return do
@@ -70,7 +70,7 @@ def computed_once() -> Iterator[None]:
     fold = _Folds(snapshots.fold).fold
     with (
         mock.patch.object(Commit, "decode", commit),
-        mock.patch.object(checkpoint, "decode", lambda data, file: _copy(state(data, file))),
+        mock.patch.object(checkpoint, "decode", lambda *given: _copy(state(*given))),
         mock.patch.object(snapshots, "fold", fold),
         mock.patch.object(snapshot_loader, "fold", fold),
         mock.patch.object(oracle, "fold", fold),
