@@ -55,6 +55,22 @@ def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_
     assert ended(logged.format("ValueError"), shell="").stderr.splitlines()[-1] == "ValueError"
 
 
+def test_an_error_of_py4j_that_an_interrupt_led_to_is_an_interrupt() -> None:
+    """It closes its connection then, and fails at that if the connection was not made yet."""
+    body = """
+    from py4j.protocol import Py4JError
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        try:
+            raise Py4JError("Gateway must be connected to send cancel cmd.")
+        except Py4JError as error:
+            raise OSError("the JVM cannot be asked") from error
+    """
+    run = ended(body, "--json", shell="")
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
 def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
     """py4j's objects have finalizers, in which Python drops what is raised, and prints its stack."""
     dropped = (
