@@ -28,6 +28,7 @@ from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
 from partition_logs import let_go_of_the_dead
 from searches import FACTOR
+from spark_python import forked_python
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -231,10 +232,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     spark_session = pytest.importorskip("distlog.spark").session
     folder = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    places = [str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH", "")]
     with pytest.MonkeyPatch.context() as patch:
-        # for the daemon alone, which the JVM tells its own environment
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
+        # the second is what the JVM looks for formats with
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            patch.setenv(name, forked_python())
         made = _session(spark_session, folder)
     yield made
     made.stop()
@@ -249,7 +250,6 @@ def _session(spark_session: Any, folder: Path) -> Any:
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.shuffle.partitions": "2",
-            "spark.python.daemon.module": "preloaded_daemon",
         },
     )
 

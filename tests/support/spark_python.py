@@ -1,0 +1,67 @@
+"""The Python that Spark is given for its workers: each is forked from a process that has imported what they use.
+
+Spark starts Python for each step of planning, each stream and each kind of task, and each of them would import
+distlog and PySpark anew: a second of CPU for each, several for each query.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+
+#: What workers import, except the modules that they run and distlog's, which look at the module that is run.
+IMPORTS = ("pandas", "pyspark.worker", "pyspark.sql.worker.write_into_data_source", "pyspark.sql.streaming.datasource")
+
+
+def forked_python() -> str:
+    """A program to name as PYSPARK_PYTHON, as long as this process lives."""
+    return f"{_served()[0].name}/python"
+
+
+@functools.cache
+def _served() -> tuple[TemporaryDirectory[str], socket.socket]:
+    from forked_programs import start_server
+
+    folder = TemporaryDirectory(prefix="distlog-python-")
+    program, door = Path(folder.name) / "python", f"{folder.name}/door"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{__file__}' '{sys.executable}' '{door}' \"$@\"\n")
+    program.chmod(0o755)
+    return folder, start_server(door, IMPORTS)
+
+
+def _main(python: str, door: str, *given: str) -> None:
+    """Run a module in a process that is forked for it, and end as it does; whatever else it is, Python runs it."""
+    if given[0] != "-m":
+        os.execv(python, [python, *given])
+    status, its = socket.socketpair()
+    request = {
+        "text": given[1],
+        "arguments": given[2:],
+        "is_module": True,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "imports": [],
+    }
+    with its, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+        way.connect(door)
+        socket.send_fds(way, [json.dumps(request).encode()], [0, 1, 2, its.fileno()])
+    program = int(status.recv(16, socket.MSG_WAITALL))
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        os.kill(program, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    ended = int(status.recv(16, socket.MSG_WAITALL) or 1)
+    os._exit(ended if ended >= 0 else 128 - ended)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
