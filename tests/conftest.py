@@ -233,9 +233,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with pytest.MonkeyPatch.context() as patch:
-        # the second is what the JVM looks for formats with
-        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-            patch.setenv(name, forked_python())
+        for name, program in forked_python().items():
+            patch.setenv(name, program)
         made = _session(spark_session, folder)
     yield made
     made.stop()

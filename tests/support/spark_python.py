@@ -17,12 +17,20 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 #: What workers import, except the modules that they run and distlog's, which look at the module that is run.
-IMPORTS = ("pandas", "pyspark.worker", "pyspark.sql.worker.write_into_data_source", "pyspark.sql.streaming.datasource")
+IMPORTS = (
+    "pandas",
+    "pyspark.worker",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.sql.streaming.datasource",
+)
 
 
-def forked_python() -> str:
-    """A program to name as PYSPARK_PYTHON, as long as this process lives."""
-    return f"{_served()[0].name}/python"
+def forked_python() -> dict[str, str]:
+    """Variables of the environment that name a program as Spark's Python, which works as long as this process lives.
+
+    The second is what the JVM looks for formats with; a driver that is run with it is started as any Python.
+    """
+    return dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), f"{_served()[0].name}/python")
 
 
 @functools.cache
