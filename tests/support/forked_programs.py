@@ -185,13 +185,16 @@ def start_server(door: str = "", imports: Sequence[str] = ()) -> socket.socket:
     """The socket of a new process that forks, which ends with this one; it takes requests at the `door` as well."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with its:
+    with its, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way_in:
+        if door:
+            way_in.bind(door)
+        descriptors = its.fileno(), way_in.fileno()
         subprocess.Popen(
-            [sys.executable, __file__, str(its.fileno()), door, *imports],
+            [sys.executable, __file__, *map(str, descriptors), *imports],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=environment,
-            pass_fds=[its.fileno()],
+            pass_fds=descriptors,
         )
     return ours
 
@@ -247,9 +250,7 @@ def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]
 def _main() -> dict[str, Any]:
     """Serve requests, until this process is a new one that is to run a program."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    if sys.argv[2]:
-        door.bind(sys.argv[2])
+    door = socket.socket(fileno=int(sys.argv[2]))
     # Ctrl-C of a terminal is for the tests, which end this process too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_what_programs_use()

@@ -26,11 +26,13 @@ IMPORTS = (
 
 
 def forked_python() -> dict[str, str]:
-    """Variables of the environment that name a program as Spark's Python, which works as long as this process lives.
+    """Variables of the environment that name `python_of_spark`; the second is what the JVM looks for formats with."""
+    return dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python_of_spark())
 
-    The second is what the JVM looks for formats with; a driver that is run with it is started as any Python.
-    """
-    return dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), f"{_served()[0].name}/python")
+
+def python_of_spark() -> str:
+    """A program that is as Python, but has imported PySpark; it works as long as this process lives."""
+    return f"{_served()[0].name}/python"
 
 
 @functools.cache
@@ -45,14 +47,14 @@ def _served() -> tuple[TemporaryDirectory[str], socket.socket]:
 
 
 def _main(python: str, door: str, *given: str) -> None:
-    """Run a module in a process that is forked for it, and end as it does; whatever else it is, Python runs it."""
-    if given[0] != "-m":
+    """Run a module or a text in a process that is forked for it, and end as it does; a file is run by Python."""
+    if given[0] not in ("-m", "-c"):
         os.execv(python, [python, *given])
     status, its = socket.socketpair()
     request = {
         "text": given[1],
         "arguments": given[2:],
-        "is_module": True,
+        "is_module": given[0] == "-m",
         "environment": dict(os.environ),
         "folder": os.getcwd(),
         "imports": [],
