@@ -112,8 +112,13 @@ def test_long_runs_become_tables_that_name_their_feature_and_short_ones_do_not()
     assert in_tables(unknown) == unknown
 
 
-@pytest.mark.parametrize("count", [300, 27_000, 29_000, 2 * MOST_ROWS_OF_TABLE + 1])
-def test_a_part_takes_few_bytes_at_any_number_of_parts(count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "most_rows"), [*((count, MOST_ROWS_OF_TABLE) for count in (300, 27_000, 29_000)), (10_001, 5000)]
+)
+def test_a_part_takes_few_bytes_at_any_number_of_parts(
+    count: int, most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_json, "MOST_ROWS_OF_TABLE", most_rows)
     segments = [
         part(n % 200, 1000 * (n // 200), STEMS[n // 200 % 40], crc32c=hash((n, 1)) % 2**32, first_batch_crc=n)
         for n in range(count)
