@@ -181,10 +181,13 @@ def _server() -> socket.socket:
     return start_server()
 
 
-def start_server(door: str = "", imports: Sequence[str] = ()) -> socket.socket:
-    """The socket of a new process that forks, which ends with this one; it takes requests at the `door` as well."""
+def start_server(door: str = "", imports: Sequence[str] = (), first: Sequence[str] = ()) -> socket.socket:
+    """The socket of a new process that forks, which ends with this one; it takes requests at the `door` as well.
+
+    It imports from the folders `first` before all others.
+    """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*first, *sys.path]))}
     with its, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way_in:
         if door:
             way_in.bind(door)
@@ -255,7 +258,8 @@ def _main() -> dict[str, Any]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_what_programs_use()
     for name in sys.argv[3:]:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     request = _next_request(control, door)
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -22,28 +22,32 @@ IMPORTS = (
     "pyspark.worker",
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.sql.streaming.datasource",
+    "s3fs",
 )
 
 
-def forked_python() -> dict[str, str]:
+def forked_python(*first: str) -> dict[str, str]:
     """Variables of the environment that name `python_of_spark`; the second is what the JVM looks for formats with."""
-    return dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python_of_spark())
+    return dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python_of_spark(*first))
 
 
-def python_of_spark() -> str:
-    """A program that is as Python, but has imported PySpark; it works as long as this process lives."""
-    return f"{_served()[0].name}/python"
+def python_of_spark(*first: str) -> str:
+    """A program that is as Python, but has imported PySpark; it works as long as this process lives.
+
+    It imports from the folders `first` before all others.
+    """
+    return f"{_served(first)[0].name}/python"
 
 
 @functools.cache
-def _served() -> tuple[TemporaryDirectory[str], socket.socket]:
+def _served(first: tuple[str, ...]) -> tuple[TemporaryDirectory[str], socket.socket]:
     from forked_programs import start_server
 
     folder = TemporaryDirectory(prefix="distlog-python-")
     program, door = Path(folder.name) / "python", f"{folder.name}/door"
     program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{__file__}' '{sys.executable}' '{door}' \"$@\"\n")
     program.chmod(0o755)
-    return folder, start_server(door, IMPORTS)
+    return folder, start_server(door, IMPORTS, first)
 
 
 def _main(python: str, door: str, *given: str) -> None:
