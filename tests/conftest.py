@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
+import memory_files
 import pytest
 from command_line import CommandLine
 from cpu_budget import cpu_s, over_budget
-from fsspec.implementations.memory import MemoryFileSystem
 from full_disk import disk as disk
 from gated_writer import gate as gate
 from gated_writer import topic as topic
@@ -109,10 +109,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_dead_process_has_files() -> Iterator[None]:
-    """Or the stories of crashes would leave thousands of descriptors open."""
+def nothing_is_left_over() -> Iterator[None]:
+    """No descriptors of processes that a story of crashes ended, which are thousands, and no files in memory."""
     yield
     let_go_of_the_dead()
+    memory_files.hold()
 
 
 class Address(NamedTuple):
@@ -137,14 +138,6 @@ class S3Server(NamedTuple):
     def address(self) -> Address:
         """A fresh, empty folder."""
         return Address(f"s3://{self.bucket}/{uuid.uuid4().hex}", self.options)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def memory_is_empty() -> Iterator[None]:
-    """A listing of fsspec's memory looks at all that was ever stored in it, and so does each write."""
-    yield
-    MemoryFileSystem.store.clear()
-    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import golden
+import memory_files
 import pyarrow as pa
 import pytest
 from adopted import Rows, adopt, adopt_golden, forget_facts, with_indexes
@@ -174,10 +175,15 @@ def adopted_urls(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], st
     """Where a topic is whose files a broker wrote, made when it is first asked for."""
 
     @cache
-    def url(name: str) -> str:
+    def made(name: str) -> tuple[str, dict[str, Any]]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("files")))
-            return adopt_golden(f"memory://{uuid.uuid4().hex}", GOLDEN[name]).url
+            return adopt_golden(f"memory://{uuid.uuid4().hex}", GOLDEN[name]).url, memory_files.held()
+
+    def url(name: str) -> str:
+        found, files = made(name)
+        memory_files.hold(files)
+        return found
 
     return url
 
