@@ -237,8 +237,10 @@ def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]
         if program := os.fork():
             for file in (*files[:3], control.fileno(), door.fileno()):
                 os.close(file)
-            os.write(files[3], b"%16d" % program)
-            os.write(files[3], b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+            # whatever started it may have been killed
+            with contextlib.suppress(BrokenPipeError):
+                os.write(files[3], b"%16d" % program)
+                os.write(files[3], b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
             os._exit(0)
         control.close()
         door.close()

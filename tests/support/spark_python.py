@@ -55,6 +55,9 @@ def _main(python: str, door: str, *given: str) -> None:
     if given[0] not in ("-m", "-c"):
         os.execv(python, [python, *given])
     status, its = socket.socketpair()
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    # one that comes before the program is known waits for it
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     request = {
         "text": given[1],
         "arguments": given[2:],
@@ -71,8 +74,9 @@ def _main(python: str, door: str, *given: str) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         os.kill(program, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in signals:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     ended = int(status.recv(16, socket.MSG_WAITALL) or 1)
     os._exit(ended if ended >= 0 else 128 - ended)
 

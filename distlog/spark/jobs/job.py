@@ -241,7 +241,7 @@ def exit_status(
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:
-    """True if it was raised in the handling of an interrupt: py4j cannot close a connection that it is still opening."""
+    """True if an interrupt led to it: py4j fails to close the connection that it is still opening."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
