@@ -6,6 +6,7 @@ distlog and PySpark anew: a second of CPU for each, several for each query.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -72,7 +73,8 @@ def _main(python: str, door: str, *given: str) -> None:
     program = int(status.recv(16, socket.MSG_WAITALL))
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        os.kill(program, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(program, number)
 
     for number in signals:
         signal.signal(number, pass_on)
