@@ -1,6 +1,6 @@
 # make demo | test | check | test-versions | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes dist version kafka-jars store-servers clean
+.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes compiled-tests dist version kafka-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -68,9 +68,9 @@ demo: setup
 		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
 # mypy has one core, so the other does what else each worker or each session of Spark would: it compiles distlog's
-# kernels, and archives Spark's classes. Then three workers on two cores, since many tests wait.
+# kernels and the tests, and archives Spark's classes. Then three workers on two cores, since many tests wait.
 test: setup
-	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes
+	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes compiled-tests
 	@$(PYTHON_BIN) -m pytest -n 3
 
 # What failed in the last `make test`; that nothing did is an error.
@@ -89,6 +89,10 @@ spark-classes: setup
 	@[ "$(SPARK_CLASSES)" -nt .venv/ready ] || \
 		SPARK_SUBMIT_OPTS='-Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit=$(SPARK_CLASSES)' \
 		spark-submit --master 'local[2]' tools/spark_classes.py >/dev/null 2>&1 || true
+
+# pytest keeps what it makes of the assertions of each file, as Python does.
+compiled-tests: setup
+	@$(PYTHON_BIN) -m pytest --collect-only -q >/dev/null
 
 # Each version lies in a folder of its own, which pip fills once.
 test-versions: setup kernels
