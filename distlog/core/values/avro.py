@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import flags_of, integers
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import optional
 from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, scattered
 from distlog.core.values.framing import unframed
-from distlog.core.values.registry import Schema, SchemaNotFoundError, SchemaRegistry
+from distlog.core.values.registry import Schema, SchemaRegistry
 
 _PRIMITIVE: Mapping[str, pa.DataType] = {
     "null": pa.null(),

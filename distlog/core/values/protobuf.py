@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import flags_of, integers
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import optional
 from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, scattered
 from distlog.core.values.framing import Place, places, unframed
-from distlog.core.values.registry import Schema, SchemaNotFoundError, SchemaRegistry
+from distlog.core.values.registry import Schema, SchemaRegistry
 
 _EXTRA = "'distlog[protobuf]'"
 #: The name that a schema has as a file among the others that it imports.

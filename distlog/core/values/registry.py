@@ -16,7 +16,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import pyarrow as pa
 
-from distlog.core.errors import InvalidConfigError, StorageDeniedError, StorageError
+from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, StorageDeniedError, StorageError
 from distlog.core.integers import whole_number
 
 #: What an answer may have at most, in bytes, and how long it may take, in seconds.
@@ -26,10 +26,6 @@ ANSWER_SECONDS = 30.0
 MAX_REFERENCES = 250
 #: The kinds of schemas. A registry names none for Avro, which it knew first.
 KINDS = ("AVRO", "PROTOBUF", "JSON")
-
-
-class SchemaNotFoundError(LookupError):
-    """A registry does not have a schema; the text says which one, and where it was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ class SchemaRegistry:
     def schema(self, schema_id: int) -> Schema:
         """The schema with this id, and those that it refers to.
 
-        Raises LookupError if there is none, and StorageError if the registry cannot be asked or answers nonsense.
+        Raises SchemaNotFoundError, and StorageError if the registry cannot be asked or answers nonsense.
         """
         if schema_id not in self._schemas:
             self._schemas[schema_id] = self._whole(self._source.by_id(schema_id))
