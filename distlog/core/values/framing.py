@@ -56,11 +56,15 @@ def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
 def without_first(values: pa.Array, sizes: Longs) -> pa.Array:
     """Binary values without so many of their first bytes each."""
     starts, lengths, data = _parts(values)
-    left = lengths - sizes
-    ends = np.concatenate([[0], np.cumsum(left)])
-    taken = np.repeat(starts + sizes - ends[:-1], left) + np.arange(ends[-1])
+    ends = np.concatenate([[0], np.cumsum(lengths - sizes)])
+    kept = np.zeros(len(data), np.bool_)
+    if len(starts) and not values.null_count:
+        kept[starts[0] : starts[-1] + lengths[-1]] = True
+    else:
+        kept[np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())] = True
+    kept[np.repeat(starts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())] = False
     valid = values.is_valid().buffers()[1] if values.null_count else None
-    parts = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data[taken])]
+    parts = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data[kept])]
     return pa.Array.from_buffers(pa.binary(), len(values), parts)
 
 
@@ -77,10 +81,35 @@ def places(payloads: pa.Array) -> tuple[list[Place | None], npt.NDArray[np.intp]
     numbers, sizes = np.zeros(len(payloads), np.intp), np.minimum(lengths, 1)
     known: dict[Place | None, int] = {(0,): 0}
     begun = np.flatnonzero(lengths)
-    for row in (*begun[data[starts[begun]] != 0].tolist(), *np.flatnonzero(lengths == 0).tolist()):
+    others = np.concatenate([begun[data[starts[begun]] != 0], np.flatnonzero(lengths == 0)])
+    heads = _short_heads(starts[others], lengths[others], data)
+    kinds, which = np.unique(heads, return_inverse=True)
+    found = [_place(head.to_bytes(_SHORT, "little")) for head in kinds.tolist()]
+    for place, _ in found:
+        known.setdefault(place, len(known))
+    numbers[others] = np.array([known[place] for place, _ in found], np.intp)[which]
+    sizes[others] = np.array([size for _, size in found], np.int64)[which]
+    for row in others[heads == 0].tolist():
         place, sizes[row] = _place(bytes(data[starts[row] : starts[row] + min(lengths[row], PLACE_BYTES)]))
         numbers[row] = known.setdefault(place, len(known))
     return list(known), numbers, without_first(payloads, sizes)
+
+
+#: Places of so many bytes, each of them a whole number, are told apart in bulk: up to seven levels of messages.
+_SHORT = 8
+
+
+def _short_heads(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """The bytes of each place as one number; 0 for a place that is not short, and for none."""
+    columns = np.arange(_SHORT)
+    inside = columns < lengths[:, None]
+    heads = np.where(inside, data[np.where(inside, starts[:, None] + columns, 0)], 0x80) if len(starts) else inside
+    heads = heads.astype(np.uint8)
+    sizes = 1 + (heads[:, :1] >> 1)
+    wanted = columns < sizes
+    short = (sizes[:, 0] <= _SHORT) & (heads[:, 0] % 2 == 0) & ((heads < 0x80) | ~wanted).all(axis=1)
+    found: npt.NDArray[np.uint64] = np.where(wanted, heads, 0).astype(np.uint8).view("<u8").ravel()
+    return np.where(short, found, 0).astype(np.uint64)
 
 
 def _place(payload: bytes) -> tuple[Place | None, int]:
