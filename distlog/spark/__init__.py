@@ -10,10 +10,12 @@
 import distlog.spark.versions  # noqa: F401 - first, since it tells of a PySpark that is too old
 from distlog.spark.frames import append, compact, lag, read, rebuild_indexes, register_tables, stream, verify
 from distlog.spark.spark_session import register, session
+from distlog.spark.values import decode
 
 __all__ = [
     "append",
     "compact",
+    "decode",
     "lag",
     "read",
     "rebuild_indexes",
