@@ -38,7 +38,7 @@ _MARK, _CHECKPOINT = "_distlog", "_checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """What one run added to a table: its rows and batches, and the seconds it took."""
+    """The rows and batches that one run added to a table, and the seconds that it took."""
 
     table: str
     rows: int

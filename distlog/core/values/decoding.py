@@ -112,7 +112,7 @@ def _fail(batch: pa.RecordBatch, row: int, why: str) -> None:
 
 
 def attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str]:
-    """What a function makes of a value, and why it fails on it; whatever a decoder raises is the value's fault."""
+    """The result of a function on a value, and the fault of the value: whatever a decoder raises is one."""
     try:
         return function(given), ""
     except Exception as error:

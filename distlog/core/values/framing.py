@@ -42,7 +42,7 @@ def unframed(values: pa.Array) -> Framed:
 
 
 def _parts(values: pa.Array) -> tuple[Longs, Longs, npt.NDArray[np.uint8]]:
-    """Where each value begins in the bytes of all, its length, and these bytes; a null has none."""
+    """The beginning of each value in the bytes of all, its length, and these bytes; a null has none."""
     if not len(values):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8)
     _, ends, data = values.buffers()

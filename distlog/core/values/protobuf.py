@@ -203,7 +203,7 @@ class ProtobufDecoder:
         return chosen, rest.take(integers(chosen)).to_pylist()
 
     def _fault(self, schema_id: int, place: Place | None) -> str:
-        """Why values with this header cannot be read; nothing if they can."""
+        """The reason why values with this header cannot be read; nothing if they can."""
         if (schema_id, place) not in self._checked:
             try:
                 name = self.name_at(schema_id, place)

@@ -68,7 +68,7 @@ def _reference(given: Any) -> tuple[str, str, int]:
 
 
 class _Source(Protocol):
-    """Where schemas are looked up; both raise SchemaNotFoundError."""
+    """A place where schemas are looked up; both methods raise SchemaNotFoundError."""
 
     def by_id(self, schema_id: int) -> _Registered: ...
 
