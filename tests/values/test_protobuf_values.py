@@ -178,6 +178,15 @@ def test_a_value_that_is_no_message_is_named_with_its_partition_and_offset(bad: 
     assert found["user"].to_pylist() == ["ann", None, None, "ann"]
 
 
+def test_bad_messages_among_many_are_found() -> None:
+    values = [framed(7, CLICK + click(user=f"u{number}")) for number in range(300)]
+    values[5] = values[299] = framed(7, CLICK + b"\xff")
+    found = topic_of(*values).scan(columns="value").protobuf(registry=REGISTRY, on_error="null")["user"].to_pylist()
+    assert found == [None if number in (5, 299) else f"u{number}" for number in range(300)]
+    bad = topic_of(*[framed(7, CLICK + b"\xff")] * 3).scan(columns="value")
+    assert bad.protobuf(registry=REGISTRY, on_error="null")["user"].to_pylist() == [None] * 3
+
+
 def test_a_schema_may_be_the_descriptor_of_its_file() -> None:
     descriptor = base64.b64encode(compiled(Schema("PROTOBUF", 'syntax = "proto3"; message A { int32 x = 1; }'))[-1])
     registry = {1: Schema("PROTOBUF", descriptor.decode())}

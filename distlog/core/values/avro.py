@@ -6,10 +6,12 @@ pyruhvro knows; fastavro resolves other schemas to that of the columns, by Avro'
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import pyarrow as pa
 from distlog.core.arrays import flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import optional
-from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, scattered
+from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
 from distlog.core.values.framing import unframed
 from distlog.core.values.registry import Schema, SchemaRegistry
 
@@ -211,13 +213,13 @@ class AvroDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         """The rows of binary values."""
         faults: dict[int, str] = {}
-        parts = []
+        parts: list[tuple[Longs, pa.RecordBatch]] = []
         for rows, payloads, writer in self._groups(values, faults):
-            found = self._bulk(payloads, writer)
-            if found is None:
-                good, found = self._one_by_one(rows, payloads, writer, faults)
-                rows = rows[good]
-            parts.append((rows, found))
+            slowly = partial(self._one_by_one, writer, faults)
+            if self._is_in_bulk(writer):
+                parts += in_halves(rows, payloads, partial(self._bulk, writer), slowly)
+            else:
+                parts.append(slowly(rows, payloads))
         return Decoded(scattered(parts, len(values), self.schema), faults)
 
     def _groups(self, values: pa.Array, faults: dict[int, str]) -> Iterable[tuple[Longs, pa.Array, AvroSchema]]:
@@ -243,24 +245,28 @@ class AvroDecoder:
             self._writers[schema_id] = _writer(self._registry, schema_id)
         return self._writers[schema_id]
 
-    def _bulk(self, payloads: pa.Array, writer: AvroSchema) -> pa.RecordBatch | None:
-        """All payloads as columns, or None where that is for fastavro."""
-        if not writer.in_bulk or self._reader is None or writer.plain != self._reader.plain:
-            return None
+    def _is_in_bulk(self, writer: AvroSchema) -> bool:
+        """True if pyruhvro is there, and decodes such values to the columns."""
+        has_bulk = self._reader is not None and writer.in_bulk and writer.plain == self._reader.plain
+        return has_bulk and importlib.util.find_spec("pyruhvro") is not None
+
+    def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
+        """All payloads as columns, or None if one of them cannot be decoded."""
+        pyruhvro = optional("pyruhvro", "avro()", "'distlog[avro]'")
         try:
-            pyruhvro = optional("pyruhvro", "avro()", "'distlog[avro]'")
             found = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
             found.validate(full=True)  # texts that are no UTF-8 pass it
             return found.cast(self.schema)
-        except (ModuleNotFoundError, ValueError):
+        except ValueError:
             return None
 
     def _one_by_one(
-        self, rows: Longs, payloads: pa.Array, writer: AvroSchema, faults: dict[int, str]
-    ) -> tuple[list[int], pa.RecordBatch]:
-        """The numbers of the good payloads, and their columns."""
+        self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
+    ) -> tuple[Longs, pa.RecordBatch]:
+        """The rows of the good payloads, and their columns."""
         read = _reads(writer, self._reader)
-        good, made = [], []
+        good: list[int] = []
+        made = []
         for number, payload in enumerate(payloads.to_pylist()):
             value, fault = attempt(read, io.BytesIO(payload))
             if fault:
@@ -272,16 +278,17 @@ class AvroDecoder:
 
     def _columns(
         self, rows: Longs, good: list[int], made: list[Any], faults: dict[int, str]
-    ) -> tuple[list[int], pa.RecordBatch]:
-        """The values as columns; one that its type cannot hold, as a decimal of too many digits, is a fault."""
+    ) -> tuple[Longs, pa.RecordBatch]:
+        """The rows of the values, and their columns; one that its type cannot hold, as a decimal of too many digits, is a fault."""
         assert self._reader is not None
         if not pa.types.is_struct(self._reader.kind):
             made = [{"value": value} for value in made]
         try:
-            return good, pa.RecordBatch.from_pylist(made, self.schema)
+            return rows[np.array(good, np.intp)], pa.RecordBatch.from_pylist(made, self.schema)
         except (pa.ArrowException, OverflowError):
             pass
-        kept, values = [], []
+        kept: list[int] = []
+        values = []
         for number, value in zip(good, made, strict=True):
             _, fault = attempt(lambda one: pa.RecordBatch.from_pylist([one], self.schema), value)
             if fault:
@@ -289,7 +296,7 @@ class AvroDecoder:
             else:
                 kept.append(number)
                 values.append(value)
-        return kept, pa.RecordBatch.from_pylist(values, self.schema)
+        return rows[np.array(kept, np.intp)], pa.RecordBatch.from_pylist(values, self.schema)
 
 
 def _reads(writer: AvroSchema, reader: AvroSchema | None) -> Callable[[io.BytesIO], Any]:

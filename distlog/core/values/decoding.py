@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,30 @@ def attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str]:
         return function(given), ""
     except Exception as error:
         return None, f"{type(error).__name__} {str(error)[:200]}".strip()
+
+
+#: So few values are decoded one by one, where some of them cannot be decoded together with the others.
+FEW = 64
+
+Payloads = TypeVar("Payloads", list[bytes], pa.Array)
+
+
+def in_halves(
+    rows: Longs,
+    payloads: Payloads,
+    together: Callable[[Payloads], pa.RecordBatch | None],
+    one_by_one: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
+) -> Iterator[tuple[Longs, pa.RecordBatch]]:
+    """The rows of payloads that are decoded, and their columns: together, except a few around each bad value."""
+    found = together(payloads)
+    if found is not None:
+        yield rows, found
+    elif len(rows) <= FEW:
+        yield one_by_one(rows, payloads)
+    else:
+        half = len(rows) // 2
+        yield from in_halves(rows[:half], payloads[:half], together, one_by_one)
+        yield from in_halves(rows[half:], payloads[half:], together, one_by_one)
 
 
 def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema: pa.Schema) -> pa.RecordBatch:

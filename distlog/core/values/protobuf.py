@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 from distlog.core.arrays import flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import optional
-from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, scattered
+from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
 from distlog.core.values.framing import Place, places, unframed
 from distlog.core.values.registry import Schema, SchemaRegistry
 
@@ -173,18 +174,25 @@ class ProtobufDecoder:
         rows, payloads = self._payloads(values, faults)
         if self._reader is None:
             return Decoded(scattered([], len(values), self.schema), faults)
-        try:
-            return Decoded(scattered([(rows, self._reader.rows(payloads))], len(values), self.schema), faults)
-        except ValueError:
-            pass
-        parts = []
-        for row, payload in zip(rows.tolist(), payloads, strict=True):
-            found, fault = attempt(self._reader.rows, [payload])
-            if fault:
-                faults[row] = f"the value is no {self._reader.name} of Protobuf: {fault}"
-            else:
-                parts.append((np.array([row], np.int64), found))
+        slowly = partial(self._one_by_one, faults)
+        parts = list(in_halves(rows, payloads, lambda some: attempt(self._rows, some)[0], slowly))
         return Decoded(scattered(parts, len(values), self.schema), faults)
+
+    def _rows(self, payloads: list[bytes]) -> pa.RecordBatch:
+        assert self._reader is not None
+        return self._reader.rows(payloads)
+
+    def _one_by_one(self, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> tuple[Longs, pa.RecordBatch]:
+        """The rows of the good payloads, and their columns; adds the others to `faults`."""
+        good = []
+        for number, (row, payload) in enumerate(zip(rows.tolist(), payloads, strict=True)):
+            _, fault = attempt(self._rows, [payload])
+            if fault:
+                name = "" if self._reader is None else self._reader.name
+                faults[row] = f"the value is no {name} of Protobuf: {fault}"
+            else:
+                good.append(number)
+        return rows[np.array(good, np.intp)], self._rows([payloads[number] for number in good])
 
     def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
         """The rows that are messages of the reader, and their bytes; adds others to `faults`."""
