@@ -279,7 +279,7 @@ class AvroDecoder:
     def _columns(
         self, rows: Longs, good: list[int], made: list[Any], faults: dict[int, str]
     ) -> tuple[Longs, pa.RecordBatch]:
-        """The rows of the values, and their columns; one that its type cannot hold, as a decimal of too many digits, is a fault."""
+        """The rows of the values, and their columns; one that its type cannot hold, as a long decimal, is a fault."""
         assert self._reader is not None
         if not pa.types.is_struct(self._reader.kind):
             made = [{"value": value} for value in made]
