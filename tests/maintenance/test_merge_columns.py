@@ -20,7 +20,7 @@ import distlog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import StorageError
 from distlog.core.maintenance import merge_job
-from distlog.core.maintenance.merge import merge
+from distlog.core.maintenance.merge import job_bytes_of, merge
 from distlog.core.maintenance.merge_job import JOB_BYTES, MergedJob, do_job, jobs
 from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.storage.storage import Storage
@@ -151,9 +151,7 @@ def test_with_more_memory_fewer_requests_read_the_parts_of_many_partitions() -> 
         for first in range(6):
             topic.append(rows(64, 1, first, 20_000))
         before, gets = contents(topic), topic.storage.counters.gets
-        with pytest.MonkeyPatch.context() as patches:
-            patches.setattr("distlog.core.maintenance.merge.JOB_BYTES", 1)
-            _, after = merge(topic.handle, topic.snapshot, job_bytes=job_bytes)
+        _, after = merge(topic.handle, topic.snapshot, job_bytes=job_bytes)
         counted.append(topic.storage.counters.gets - gets)
         topic.advance(after)
         assert contents(topic) == before
@@ -171,3 +169,9 @@ def test_a_storage_that_does_not_answer_stops_the_merge(monkeypatch: pytest.Monk
         topic.compact()
     monkeypatch.undo()
     assert topic.refresh().version == version
+
+
+def test_the_memory_that_the_caller_gives_is_shared_by_the_jobs_that_run_at_once() -> None:
+    assert job_bytes_of(0, 1) == job_bytes_of(0, 8) == JOB_BYTES
+    assert job_bytes_of(3 << 30, 1) == 1 << 30
+    assert job_bytes_of(3 << 30, 8) == 128 << 20

@@ -170,10 +170,11 @@ def test_a_rewrite_that_cannot_write_a_segment_commits_nothing(
         raise StorageError("no space left")
 
     monkeypatch.setattr(SegmentFile, "seal", failing)
-    with monkeypatch.context() as patches, pytest.raises(StorageError, match="no space left"):
+    with monkeypatch.context() as patches:
         # a bundle
         patches.setattr(Storage, "put", full)
-        rewrite(topic, lambda: None)
+        with pytest.raises(StorageError, match="no space left"):
+            rewrite(topic, lambda: None)
     assert topic.log.load() == state
     rewrite(topic, lambda: None)
     assert segments(topic) == [1, 1, 1]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distlog.core.arrays import byte_array
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_batch import CODEC_MASK, HEADER_SIZE
 from distlog.core.batches.record_decoder import BatchSelection

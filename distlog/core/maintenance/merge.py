@@ -113,8 +113,8 @@ def merge(
 ) -> tuple[MergeReport, Snapshot]:
     """Merge the groups worth merging, in one commit; returns the report and the new state.
 
-    A job reads about `job_bytes` at once, JOB_BYTES at least, and holds as much to write: the more it is, the fewer
-    requests read the parts of many partitions.
+    A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
+    many partitions. A larger group is read bit by bit.
 
     The report says how far merging is behind: a schedule that is often enough keeps that from growing.
 
@@ -143,13 +143,20 @@ def merge_groups(
     job_bytes: int = JOB_BYTES,
 ) -> tuple[MergeReport, Snapshot]:
     """`merge` of these groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
-    job_bytes = max(JOB_BYTES, job_bytes)
     work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version, job_bytes=job_bytes)
     planned = jobs(groups, job_bytes)
     done = [*zip(planned, (run or run_here(handle.storage))(work, planned), strict=True)]
     plan = _Replacement(done)
     _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version, timeout_s=timeout_s)
     return MergeReport(after.version, plan.replaced, dry_run=False, failed=plan.failed), after
+
+
+def job_bytes_of(memory: int, workers: int) -> int:
+    """The bytes that a job of a merge reads at once if `workers` jobs together hold `memory` bytes.
+
+    A job has what it reads, what it makes of that, and what it writes.
+    """
+    return max(JOB_BYTES, memory // (3 * workers))
 
 
 class _Replacement:
@@ -160,7 +167,7 @@ class _Replacement:
 
     def __init__(self, done: Sequence[tuple[MergeJob, MergedJob]]) -> None:
         jobs_done, made = zip(*done, strict=True)
-        self._inputs = join([job.segments.columns() for job in jobs_done])
+        self._inputs = join([job.inputs.columns() for job in jobs_done])
         self._outputs = join([one.segments.columns() for one in made])
         self._counts = np.concatenate([job.counts for job in jobs_done])
         self._made = np.concatenate([one.counts for one in made])

@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.core import paths
 from distlog.core.arrays import booleans, byte_array, integers, new_array, numbers_of
@@ -65,9 +66,9 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """Groups of different partitions, in the order of these: group i is the next `counts[i]` of the `segments`."""
+    """Groups of different partitions, in the order of these: group i is the next `counts[i]` of the `inputs`."""
 
-    segments: SegmentTable
+    inputs: SegmentTable
     counts: Longs
 
     @classmethod
@@ -79,30 +80,36 @@ class MergeJob:
     @property
     def log_bytes(self) -> int:
         """Bytes of log to read."""
-        return int(self.segments.log_bytes.sum())
+        return int(self.inputs.log_bytes.sum())
+
+    @property
+    def segments(self) -> Sequence[str]:
+        """The stems of what is read: that of each object."""
+        stems: list[str] = pc.unique(self.inputs.columns()["stem"]).to_pylist()
+        return stems
 
     @property
     def groups(self) -> list[SegmentGroup]:
         """The groups."""
         ends = np.cumsum(self.counts).tolist()
         return [
-            SegmentGroup(self.segments.part(end - count, end))
+            SegmentGroup(self.inputs.part(end - count, end))
             for count, end in zip(self.counts.tolist(), ends, strict=True)
         ]
 
     def of_groups(self, chosen: Flags) -> MergeJob:
         """The job of the chosen groups."""
-        rows = self.segments.columns().filter(booleans(np.repeat(chosen, self.counts)))
+        rows = self.inputs.columns().filter(booleans(np.repeat(chosen, self.counts)))
         return MergeJob(SegmentTable(rows), self.counts[chosen])
 
     def per_group(self, name: str, function: np.ufunc) -> npt.NDArray[np.int64]:
         """The values of a column, those of each group made one by `function`, as np.add."""
-        values: Longs = function.reduceat(self.segments.array(name), np.cumsum(self.counts) - self.counts)
+        values: Longs = function.reduceat(self.inputs.array(name), np.cumsum(self.counts) - self.counts)
         return values
 
 
 def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
-    """The jobs of `groups`, of `job_bytes` each, or of a larger group; those of one partition are in different jobs."""
+    """The jobs of `groups`, of `job_bytes` each, or of one larger group; those of a partition are in several."""
     seen, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
     for group in groups:
         partition = group.partition
@@ -141,8 +148,8 @@ class MergedJob:
     failed: dict[int, RewriteFailure] = field(default_factory=dict)
 
 
-#: Reads the logs of a job's segments, back to back in their order, or less if one is shorter than it should be.
-ReadLogs = Callable[[SegmentTable], Bytes]
+#: Reads the logs of some segments of a job, which have these numbers in it, back to back in their order.
+ReadLogs = Callable[[SegmentTable, Longs], Bytes]
 
 
 def do_job(
@@ -159,13 +166,13 @@ def do_job(
     Memory is a few chunks for a job of more than `job_bytes`, or what it reads and as much written. Where something
     is wrong with a file, each group is looked at by itself, and tells what is wrong with its own.
     """
-    reads = read or partial(read_logs, handle.storage, handle.name)
     together = job.per_group("has_transactions", np.logical_or) == 0
     if job.log_bytes > job_bytes or not together.any():
         return _one_by_one(handle, job, config, read_version)
-    chosen = job.of_groups(together)
+    chosen, numbers = job.of_groups(together), np.flatnonzero(np.repeat(together, job.counts))
     try:
-        batches = _joined(_checked(chosen, byte_array(reads(chosen.segments))), BatchJoin.of(config))
+        logs = read(chosen.inputs, numbers) if read else read_logs(handle.storage, handle.name, chosen.inputs)
+        batches = _joined(_checked(chosen, logs), BatchJoin.of(config))
     except (CorruptionError, FileNotFoundError, StorageError, _UnsoundError):
         return _one_by_one(handle, job, config, read_version)
     try:
@@ -285,7 +292,7 @@ class _Batches:
 
 def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     """The batches of a job's logs, with their append times written. Raises CorruptionError, _UnsoundError."""
-    segments = job.segments
+    segments = job.inputs
     sizes = segments.log_bytes
     ends = np.cumsum(sizes)
     rows = read_headers(data)
@@ -400,7 +407,7 @@ class _Writing:
         data = self.batches.data[low : int(rows["position"][-1] + rows["size"][-1])]
         rows["position"] -= low
         firsts = np.cumsum(self.job.counts) - self.job.counts
-        bases = self.job.segments.base_offsets[firsts[start:end]]
+        bases = self.job.inputs.base_offsets[firsts[start:end]]
         moved = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
         write_base_offsets(data, rows["position"], header_offsets(rows, moved))
         rows["base_offset"] = moved
@@ -420,7 +427,7 @@ class _Writing:
         entries = [each.tobytes() for each in folded.indexes]
         is_own = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
         if is_own:
-            partition = int(self.job.segments.array("partition")[np.cumsum(self.job.counts)[group] - 1])
+            partition = int(self.job.inputs.array("partition")[np.cumsum(self.job.counts)[group] - 1])
             files = dict(zip((".index", ".timeindex"), entries, strict=True))
             write_files(storage, self.handle.name, partition, stem, data, files)
             places = [np.full(1, OWN_FILE)] * 3
@@ -431,7 +438,7 @@ class _Writing:
 
     def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
         """The fields of the segments of groups [start, end) that their batches do not tell, but the inputs do."""
-        inputs, ends = self.job.segments, np.cumsum(self.job.counts)
+        inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
         firsts = (ends - self.job.counts)[start:end]
         lasts = ends[start:end] - 1
         newest = inputs.max_timestamps
