@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 
 from distlog.core.config import TopicConfig
 from distlog.core.kernels.segment_groups import find_groups
 from distlog.core.maintenance.merge import job_bytes_of
-from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS
+from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS, upload_bytes
 from distlog.core.maintenance.merge_plan import limits_of
 from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_BUNDLE, LARGEST_PART
 from distlog.core.storage.backend import MAX_MERGED_BYTES as RANGE_BYTES
@@ -75,14 +76,16 @@ def total(parts: Iterable[Requests]) -> Requests:
     return sum(parts, Requests())
 
 
-def object_puts(size: int) -> int:
+def object_puts(size: int, part_bytes: int | None = None) -> int:
     """The requests that write an object: one, or an upload of parts with its begin and end."""
-    return 1 if size < SINGLE_PUT_BYTES else ceil(size / PART_BYTES) + 2
+    part = part_bytes or PART_BYTES
+    return 1 if size < max(SINGLE_PUT_BYTES, part) else ceil(size / part) + 2
 
 
-def segment_puts(log_bytes: int) -> int:
-    """The requests that write a segment's own files: the log and two indexes."""
-    return (1 if log_bytes <= HELD_BYTES else object_puts(log_bytes)) + 2
+def segment_puts(log_bytes: int, part_bytes: int | None = None) -> int:
+    """The requests that write a segment's own files: the log and two indexes, of which a small log has one."""
+    log = 1 if log_bytes <= HELD_BYTES else object_puts(log_bytes, part_bytes)
+    return log + 1 + (log_bytes > TopicConfig().index_interval_bytes)
 
 
 def ranges(size: int) -> int:
@@ -130,7 +133,7 @@ class Merge:
     @classmethod
     def of(cls, group: tuple[Segment, ...], partitions: int, job_bytes: int, shuffles: bool) -> Merge:
         """The merge of such a group; `shuffles` says that bundles are read once if that saves most requests."""
-        size, kinds = sum(segment.size for segment in group), Counter(group)
+        size, kinds, part_bytes = sum(segment.size for segment in group), Counter(group), upload_bytes(job_bytes)
         most = min(job_bytes // max(size, 1), JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES) // len(group))
         share = max(1, min(partitions, most))
         gets = sum(count * _reads(one, share, partitions) for one, count in kinds.items())
@@ -138,10 +141,11 @@ class Merge:
             at_once = sum(count * _reads(one, one.share or 1, partitions) for one, count in kinds.items())
             gets = at_once if gets - at_once >= max(1000, 3 * at_once) else gets
         if partitions == 1 or size > LARGEST_PART:
-            return cls(Requests(partitions * segment_puts(size), gets), Segment(size, 0))
+            return cls(Requests(partitions * segment_puts(size, part_bytes), gets), Segment(size, 0))
         shared = max(1, min(share, LARGEST_BUNDLE // size))
         jobs = [min(share, partitions - first) for first in range(0, partitions, share)]
-        puts = sum(object_puts(min(shared, job - first) * size) for job in jobs for first in range(0, job, shared))
+        sizes = [min(shared, job - first) * size for job in jobs for first in range(0, job, shared)]
+        puts = sum(object_puts(bundle, part_bytes) for bundle in sizes)
         return cls(Requests(puts, gets), Segment(size, shared))
 
 
@@ -165,7 +169,11 @@ class Merging:
             done = _merge(group, self.partitions, self.job_bytes, self.shuffles)
             self.live[start:end] = [done.made]
             self.requests += done.requests
-            self.merged, self.made, self.copied = self.merged + len(group), self.made + 1, self.copied + done.made.size
+            self.merged, self.made, self.copied = (
+                self.merged + len(group),
+                self.made + 1,
+                self.copied + done.made.size,
+            )
 
 
 _merge = cache(Merge.of)
@@ -309,15 +317,28 @@ class Day:
         return self.count * bundles + merging.made * (sum(files) // max(len(files), 1))
 
     @property
-    def upkeep(self) -> Requests:
-        """Checkpoints, retention in each run of `maintain`, and vacuum, which reads a day of commits."""
-        checkpoint = Requests(object_puts(self.checkpoint_bytes) + 1)
+    def checkpointing(self) -> Requests:
+        """The checkpoints, each with the hint that names it."""
+        return Requests(object_puts(self.checkpoint_bytes) + 1).times(self.checkpoints)
+
+    @property
+    def retaining(self) -> Requests:
+        """Retention, in each run of `maintain`: what is too old goes by a commit."""
+        return Requests(1).times(self.runs)
+
+    @property
+    def vacuuming(self) -> Requests:
+        """Vacuum: two commits, a day of commits that are read, listings, and files that go."""
         own = self.partitions if any(not one.share for one in self.merging.live) else 0
-        pages = ceil(self.commits * COMMIT_DAYS / KEYS) + ceil(own / KEYS) + own + ceil(self.objects / KEYS) + 3
+        kept = self.commits * (COMMIT_DAYS if self.seconds == DAY_S else 1)
+        pages = ceil(kept / KEYS) + ceil(own / KEYS) + own + ceil(self.objects / KEYS) + 3
         gone = ceil((self.objects + self.commits) / KEYS)
-        vacuum = Requests(2, self.commits + 10, pages, gone)
-        retention = Requests(1 if self.seconds >= DAY_S else 0, 0).times(self.runs)
-        return checkpoint.times(self.checkpoints) + retention + vacuum.times(self.vacuums)
+        return Requests(2, self.commits + 10, pages, gone).times(self.vacuums)
+
+    @property
+    def upkeep(self) -> Requests:
+        """Checkpoints, retention and vacuum."""
+        return self.checkpointing + self.retaining + self.vacuuming
 
     @property
     def follower(self) -> Requests:
@@ -419,6 +440,37 @@ def _dollars(amount: float) -> str:
     return f"${amount:,.2f}"
 
 
+def page() -> str:
+    """The text of docs/costs.md."""
+    fast, slow = (
+        "\n".join(f"| {' | '.join(row)} |" for row in rows(*each)) for each in ((APPEND_S, MAINTAIN_S), SLOW)
+    )
+    most, waits = Day(1_000_000_000, 10_000), Day(1_000_000_000, 10_000, *SLOW)
+    alone = Day(1_000_000_000, 10_000, *SLOW, memory=0, shuffles=False)
+    facts = {
+        "fast": fast,
+        "slow": slow,
+        "commits": f"{most.commit_bytes / 1e9:,.0f}",
+        "parts": f"{most.parts_of_a_run // MAINTAIN_S:,}",
+        "driver": f"{most.driver_s:,.0f}",
+        "memory": f"{SEGMENT_MEMORY * most.parts_of_a_run / 1e9:,.1f}",
+        "merge_cores": f"{waits.cores:,.0f}",
+        "copies": f"{waits.partitions * waits.merging.copied / (waits.rate * DAY_S):,.1f}",
+        "merges": _dollars(waits.merges.dollars),
+        "appends": _dollars(waits.appends.dollars),
+        "times": f"{waits.merges.dollars / waits.appends.dollars:,.1f}",
+        "alone": _dollars(alone.merges.dollars),
+        "warpstream_puts": f"{DAY_S * 4:,}",
+        "warpstream_put_dollars": _dollars(DAY_S * 4 * PUT_DOLLARS),
+        "requests": _dollars(sum(e.dollars for e in (waits.appends, waits.merges, waits.upkeep, waits.readers))),
+        "stored": _dollars(sum(waits.storage_dollars)),
+        "all": _dollars(waits.dollars),
+    }
+    return TEMPLATE.format(**facts)
+
+
+TEMPLATE = (Path(__file__).parent / "costs.md").read_text(encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for schedule in ((APPEND_S, MAINTAIN_S), SLOW):
-        print("\n".join(f"| {' | '.join(row)} |" for row in rows(*schedule)), end="\n\n")
+    print(page(), end="")

@@ -58,6 +58,8 @@ from distlog.core.topic_handle import TopicHandle
 JOB_BYTES = 15 << 20
 #: And so many segments for these bytes, each of which takes half a kilobyte of memory.
 JOB_SEGMENTS = 20_000
+#: A job of eight times as much uploads large objects in parts of this size, and holds three of them.
+MOST_UPLOAD_BYTES = 32 << 20
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -136,6 +138,11 @@ def _packed(ranked: Iterable[tuple[int, int, SegmentGroup]], job_bytes: int) -> 
         yield open_job
 
 
+def upload_bytes(job_bytes: int) -> int | None:
+    """The size of the parts in which a job of that size uploads large objects; None for the usual size."""
+    return MOST_UPLOAD_BYTES if job_bytes >= 8 * MOST_UPLOAD_BYTES else None
+
+
 @dataclass(frozen=True, slots=True)
 class MergedJob:
     """The segments that replace the groups of a job, `counts[i]` of them for group i; none for those that `failed`.
@@ -166,22 +173,23 @@ def do_job(
     Memory is a few chunks for a job of more than `job_bytes`, or what it reads and as much written. Where something
     is wrong with a file, each group is looked at by itself, and tells what is wrong with its own.
     """
+    part_bytes = upload_bytes(job_bytes)
     together = job.per_group("has_transactions", np.logical_or) == 0
     if job.log_bytes > job_bytes or not together.any():
-        return _one_by_one(handle, job, config, read_version)
+        return _one_by_one(handle, job, config, read_version, part_bytes)
     chosen, numbers = job.of_groups(together), np.flatnonzero(np.repeat(together, job.counts))
     try:
         logs = read(chosen.inputs, numbers) if read else read_logs(handle.storage, handle.name, chosen.inputs)
         batches = _joined(_checked(chosen, logs), BatchJoin.of(config))
     except (CorruptionError, FileNotFoundError, StorageError, _UnsoundError):
-        return _one_by_one(handle, job, config, read_version)
+        return _one_by_one(handle, job, config, read_version, part_bytes)
     try:
-        done = _Writing(handle, chosen, batches, config, read_version).merged()
+        done = _Writing(handle, chosen, batches, config, read_version, part_bytes).merged()
     except (UnfitBatchError, UnsupportedVersionError):
-        return _one_by_one(handle, job, config, read_version)
+        return _one_by_one(handle, job, config, read_version, part_bytes)
     if together.all():
         return MergedJob(SegmentTable(done), np.ones(len(job.counts), np.int64))
-    return _combined(together, done, _one_by_one(handle, job.of_groups(~together), config, read_version))
+    return _combined(together, done, _one_by_one(handle, job.of_groups(~together), config, read_version, part_bytes))
 
 
 def _combined(together: Flags, done: pa.RecordBatch, others: MergedJob) -> MergedJob:
@@ -197,7 +205,9 @@ def _combined(together: Flags, done: pa.RecordBatch, others: MergedJob) -> Merge
 # Merges group by group, for large groups, for groups with transactions, and where a file is damaged.
 
 
-def _one_by_one(handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int) -> MergedJob:
+def _one_by_one(
+    handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int, part_bytes: int | None
+) -> MergedJob:
     bundles = Bundles(handle.storage, partial(handle.new_stem, read_version))
     groups = job.groups
     for group in groups:
@@ -206,8 +216,17 @@ def _one_by_one(handle: TopicHandle, job: MergeJob, config: TopicConfig, read_ve
     def merged(group: SegmentGroup, chunks: Iterable[Chunk]) -> tuple[SegmentInfo, ...]:
         transactional = transactional_of(group.segments)
         aborted = [each for segment in transactional for each in handle.reader.aborted_transactions(segment)]
-        keep_all, settings = BatchJoin.of(config, aborted), {"config": config, "read_version": read_version}
-        return rewrite_group(handle, group, keep_all, chunks, bundles=bundles, **settings).outputs
+        keep_all = BatchJoin.of(config, aborted)
+        return rewrite_group(
+            handle,
+            group,
+            keep_all,
+            chunks,
+            config=config,
+            read_version=read_version,
+            bundles=bundles,
+            part_bytes=part_bytes,
+        ).outputs
 
     done = [
         result_or_failure(group.partition, partial(merged, group, chunks))
@@ -375,6 +394,7 @@ class _Writing:
     batches: _Batches
     config: TopicConfig
     read_version: int
+    part_bytes: int | None
 
     def merged(self) -> pa.RecordBatch:
         """The durable segments, one for each group. Raises StorageError, UnfitBatchError."""
@@ -429,10 +449,11 @@ class _Writing:
         if is_own:
             partition = int(self.job.inputs.array("partition")[np.cumsum(self.job.counts)[group] - 1])
             files = dict(zip((".index", ".timeindex"), entries, strict=True))
-            write_files(storage, self.handle.name, partition, stem, data, files)
+            write_files(storage, self.handle.name, partition, stem, data, files, self.part_bytes)
             places = [np.full(1, OWN_FILE)] * 3
         else:
-            places = write_bundle(storage, stem, data, fields["log_bytes"], list(zip(entries, sizes, strict=True)))
+            indexes = list(zip(entries, sizes, strict=True))
+            places = write_bundle(storage, stem, data, fields["log_bytes"], indexes, self.part_bytes)
         names = ("log_position", "offset_index_position", "time_index_position")
         return dict(zip(names, places, strict=True))
 

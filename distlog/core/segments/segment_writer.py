@@ -150,22 +150,27 @@ def _size(pieces: Sequence[Buffer]) -> int:
     return sum(memoryview(piece).nbytes for piece in pieces)
 
 
-def _write(storage: Storage, name: str, pieces: Sequence[Buffer]) -> None:
+def _write(storage: Storage, name: str, pieces: Sequence[Buffer], part_bytes: int | None = None) -> None:
     if _size(pieces) <= _PUT_BYTES:
         storage.put(name, b"".join(pieces))
         return
-    with storage.open_write(name) as writer:
+    with storage.open_write(name, part_bytes) as writer:
         for piece in pieces:
             writer.write_behind(piece)
 
 
 def write_bundle(
-    storage: Storage, stem: str, data: npt.NDArray[np.uint8], sizes: Longs, indexes: Sequence[tuple[bytes, Longs]]
+    storage: Storage,
+    stem: str,
+    data: npt.NDArray[np.uint8],
+    sizes: Longs,
+    indexes: Sequence[tuple[bytes, Longs]],
+    part_bytes: int | None = None,
 ) -> list[Longs]:
     """Write a durable bundle of the logs in `data`, and of indexes of each kind; returns the positions of the parts.
 
     The parts of each kind lie back to back, and `sizes` says how large those of each segment are. The position of an
-    index that has no bytes is OWN_FILE. Raises StorageError.
+    index that has no bytes is OWN_FILE. A large bundle is uploaded in parts of `part_bytes`. Raises StorageError.
     """
     sizes, page = np.ascontiguousarray(sizes, np.int64), PAGE_BYTES if storage.is_local else 1
     rooms = -(-sizes // page) * page
@@ -179,7 +184,7 @@ def write_bundle(
         starts = end + np.cumsum(index_sizes) - index_sizes
         places.append(np.where(index_sizes > 0, starts, OWN_FILE))
         end += len(entries)
-    _write(storage, paths.bundle_file(stem), [log.data, *(entries for entries, _ in indexes)])
+    _write(storage, paths.bundle_file(stem), [log.data, *(entries for entries, _ in indexes)], part_bytes)
     return places
 
 
@@ -190,9 +195,10 @@ def write_files(
     stem: str,
     log: npt.NDArray[np.uint8],
     indexes: Mapping[str, bytes],
+    part_bytes: int | None = None,
 ) -> None:
     """Write a durable segment as files of its own: its log, and its indexes by suffix. Raises StorageError."""
-    _write(storage, paths.segment_file(topic, partition, stem, ".log"), [log.data])
+    _write(storage, paths.segment_file(topic, partition, stem, ".log"), [log.data], part_bytes)
     files = {paths.segment_file(topic, partition, stem, suffix): data for suffix, data in indexes.items() if data}
     storage.put_many(files)
 
@@ -291,8 +297,10 @@ class SegmentFile:
         stem: str,
         config: TopicConfig,
         bundles: Bundles | None = None,
+        part_bytes: int | None = None,
     ) -> None:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
+        self._part_bytes = part_bytes
         self._segment_bytes = config.segment_size
         self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
         self._bundles = bundles
@@ -346,7 +354,7 @@ class SegmentFile:
 
     def _store(self, data: memoryview) -> None:
         if self._stream is None and self.size > HELD_BYTES and not (self._bundles and self._bundles.takes(self.size)):
-            self._stream = self._storage.open_write(self._name(".log"))
+            self._stream = self._storage.open_write(self._name(".log"), self._part_bytes)
             for piece in self._let_go():
                 self._stream.write_behind(piece)
         if self._stream is not None:
