@@ -173,8 +173,8 @@ class SendParts:
         starts = ends - parts.segments.log_bytes
         for some in np.split(order, np.flatnonzero(np.diff(parts.jobs[order])) + 1):
             # neighbours in the bundle mostly
-            pieces = [logs[starts[at] : ends[at]] for at in some.tolist()]
             head = np.array([len(some), *parts.numbers[some].tolist()], np.int64)
+            pieces = (logs[starts[at] : ends[at]].tobytes() for at in some.tolist())
             yield rows([int(parts.jobs[some[0]])], PART, [b"".join([head.tobytes(), *pieces])])
 
 

@@ -30,6 +30,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf
 TASKS, PARTITIONS, APPENDS = 2, 3, 4
 
 
+@pytest.mark.long
 def test_the_page_is_what_the_command_prints() -> None:
     assert costs.page() == TEXT
 

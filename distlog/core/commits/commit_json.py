@@ -111,7 +111,7 @@ def in_tables(actions: Sequence[Action]) -> list[Action]:
 
 def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
     """The actions that take out the segments in `removed`, and add those in `added`: tables if these are many."""
-    tables = [RemoveTable(removed), AddTable(added)]
+    tables: list[Action] = [RemoveTable(removed), AddTable(added)]
     return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*each(tables)]
 
 
