@@ -9,15 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bundled import changed, rows
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
 from topics import NOW, contents, topic_on
 
 import distlog
+from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, with_numbers
 from distlog.core.errors import StorageError
 from distlog.core.maintenance import merge_job
 from distlog.core.maintenance.merge import job_bytes_of, merge
@@ -175,3 +179,56 @@ def test_the_memory_that_the_caller_gives_is_shared_by_the_jobs_that_run_at_once
     assert job_bytes_of(0, 1) == job_bytes_of(0, 8) == JOB_BYTES
     assert job_bytes_of(3 << 30, 1) == 1 << 30
     assert job_bytes_of(3 << 30, 8) == 128 << 20
+
+
+def flip(data: np.ndarray, position: int) -> None:
+    data[position] ^= 1
+
+
+#: What a checksum of the whole log cannot tell, as it is of these very bytes: where they were wrong when it was made.
+@pytest.mark.parametrize("position", [70, 7], ids=["a value", "an offset"])
+def test_a_log_that_was_committed_with_a_wrong_batch_is_not_merged(position: int) -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 2)
+    for first in range(2):
+        topic.append(rows(2, 1, first))
+    (job,) = jobs(plan_merge(topic.snapshot))
+    logs = merge_job.read_logs(topic.storage, topic.name, job.inputs)
+    flip(logs, int(job.inputs.log_bytes[0]) + position)
+    ends = np.cumsum(job.inputs.log_bytes)
+    checksums = [crc32c(logs[end - size : end]) for size, end in zip(job.inputs.log_bytes, ends, strict=True)]
+    told = dataclasses.replace(
+        job, inputs=SegmentTable(with_numbers(job.inputs.columns(), {"crc32c": np.array(checksums)}))
+    )
+    options = {"config": topic.config, "read_version": topic.version, "read": lambda *_: logs}
+    assert list(do_job(topic.handle, told, **options).failed) == [0]
+
+
+def test_batches_of_two_partitions_are_not_joined_where_one_begins_as_the_other_ends() -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 2, {"retention.ms": -1})
+    topic.append(rows(1, 2), partition=1)
+    for first in range(2):
+        topic.append(rows(2, 1, first))
+    topic.delete_records({1: 2})
+    topic.retention()
+    before = contents(topic)
+    assert (topic.end_offsets()[0], topic.start_offsets()[1]) == (2, 2)
+    assert topic.compact().ok
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1]
+    assert contents(topic) == before
+    assert topic.verify().ok
+
+
+def test_a_group_that_is_below_the_log_start_by_its_commit_is_left_out() -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 2, {"retention.ms": -1})
+    for first in range(3):
+        topic.append(rows(2, 1, first))
+    other = distlog.open(topic.url)
+
+    def run(work: Any, items: Any) -> Any:
+        done = list(map(work, items))
+        other.log.commit(other.snapshot, "delete-records", lambda _: [SetLogStartOffset(1, 3)])
+        return done
+
+    report, after = merge(topic.handle, topic.snapshot, run)
+    assert [group.partition for group in report.groups] == [0]
+    assert [len(state.segments) for state in after.partitions] == [1, 3]
