@@ -193,7 +193,7 @@ def do_job(
 
 
 def _combined(together: Flags, done: pa.RecordBatch, others: MergedJob) -> MergedJob:
-    """What was merged together, and the others by themselves, in the order of all groups."""
+    """The groups that were merged together, and the others, in the order of all groups."""
     counts, numbers = together.astype(np.int64), np.flatnonzero(~together)
     counts[numbers] = others.counts
     owners = np.append(np.flatnonzero(together), np.repeat(numbers, others.counts))

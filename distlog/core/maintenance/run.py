@@ -68,7 +68,7 @@ def run_here(storage: Storage) -> Run:
 
 
 def workers_here(storage: Storage) -> int:
-    """How many items the `Run` of this process works on at the same time."""
+    """The number of items that the `Run` of this process works on at the same time."""
     return 1 if storage.is_local else PARALLEL
 
 
