@@ -25,7 +25,7 @@ from distlog.core.commits.segment_table import SegmentTable, with_numbers
 from distlog.core.errors import StorageError
 from distlog.core.maintenance import merge_job
 from distlog.core.maintenance.merge import job_bytes_of, merge
-from distlog.core.maintenance.merge_job import JOB_BYTES, MergedJob, do_job, jobs
+from distlog.core.maintenance.merge_job import JOB_BYTES, MOST_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
 from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -232,3 +232,9 @@ def test_a_group_that_is_below_the_log_start_by_its_commit_is_left_out() -> None
     report, after = merge(topic.handle, topic.snapshot, run)
     assert [group.partition for group in report.groups] == [0]
     assert [len(state.segments) for state in after.partitions] == [1, 3]
+
+
+def test_a_job_uploads_larger_parts_only_where_it_has_the_memory() -> None:
+    assert upload_bytes(JOB_BYTES) is None
+    assert upload_bytes(8 * MOST_UPLOAD_BYTES - 1) is None
+    assert upload_bytes(8 * MOST_UPLOAD_BYTES) == MOST_UPLOAD_BYTES

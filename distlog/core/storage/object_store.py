@@ -325,8 +325,8 @@ class Upload(Protocol):
 class BufferedWriter(ObjectWriter):
     """Fills parts; uploads them once the object is too large for a single PUT."""
 
-    def __init__(self, requests: ObjectRequests, path: str, part_bytes: int) -> None:
-        self._requests, self._path, self._part_bytes = requests, path, part_bytes
+    def __init__(self, requests: ObjectRequests, path: str, part_bytes: int | None = None) -> None:
+        self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
         self._full: list[bytearray] = []
         self._filling = bytearray()
         self._upload: Upload | None = None
@@ -555,7 +555,7 @@ class ObjectStore:
     def open_write(self, path: str, part_bytes: int | None = None) -> BufferedWriter:
         """See `Storage.open_write`."""
         self._check_writable()
-        return BufferedWriter(self._requests, path, part_bytes or PART_BYTES)
+        return BufferedWriter(self._requests, path, part_bytes)
 
     def entries(self, folder: str) -> Entries:
         """The objects and the names of the folders; a folder that does not exist is empty."""
