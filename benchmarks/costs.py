@@ -1,62 +1,96 @@
-"""What a day of a topic costs on S3: a model of requests and storage, which docs/costs.md shows and a test compares.
+"""What a day of a topic costs on S3: a model of requests and storage, and docs/costs.md, which it writes.
 
-An append by some tasks puts a bundle a task, and a commit. `maintain` merges every minute. Prices are those that AWS
-publishes for S3 Standard in us-east-1.
+    python -m benchmarks.costs > docs/costs.md
+
+A test compares the page with the model, and each kind of request with what the real code sends to a server in minutes
+of simulated time. Prices are those that AWS publishes for S3 Standard in us-east-1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 
-from distlog.core.maintenance.merge import JOB_BYTES, JOB_SEGMENTS, worth_it
-from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_PART
+import numpy as np
+
+from distlog.core.config import TopicConfig
+from distlog.core.kernels.segment_groups import find_groups
+from distlog.core.maintenance.merge import job_bytes_of
+from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS, upload_bytes
+from distlog.core.maintenance.merge_plan import limits_of
+from distlog.core.segments.segment_writer import HELD_BYTES, LARGEST_BUNDLE, LARGEST_PART
 from distlog.core.storage.backend import MAX_MERGED_BYTES as RANGE_BYTES
 from distlog.core.storage.object_store import PART_BYTES, SINGLE_PUT_BYTES
+from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES
 
 PUT_DOLLARS, GET_DOLLARS, MONTH_OF_GB_DOLLARS = 0.005 / 1000, 0.0004 / 1000, 0.023
 DAY_S, DAYS_A_MONTH = 86_400, 30
-#: Seconds between appends, and between runs of `maintain`; the largest segment; days that records are kept.
-APPEND_S, MAINTAIN_S, SEGMENT_BYTES, KEPT_DAYS = 1, 60, 1 << 30, 7
+#: Seconds between appends, and between runs of `maintain`; days that records, removed files and commits are kept.
+APPEND_S, MAINTAIN_S, KEPT_DAYS, REMOVED_DAYS, COMMIT_DAYS = 1, 60, 7, 1, 7
 #: The same seconds for those who can wait.
 SLOW = 10, 900
-#: What one task writes in a second, at most.
-TASK_BYTES = 100_000_000
-#: What a commit says of a segment of files of its own, in JSON, and of a part of a bundle, in columns.
-ADD_BYTES, PART_ADD_BYTES = 750, 20
-#: Two files for each checkpoint, which the hundredth commit writes.
-CHECKPOINT_PUTS, CHECKPOINT_COMMITS = 2, 100
+#: What one task writes in a second, at most; and the memory of a task of Spark that merges.
+TASK_BYTES, TASK_MEMORY = 100_000_000, 1 << 30
+#: What a commit says of a segment with files of its own, of a part of a bundle, and of one that is removed.
+ADD_BYTES, PART_ADD_BYTES, REMOVE_BYTES = 750, 20, 2
+#: A checkpoint is two files, comes after so many commits or bytes of them, and has so many bytes for each segment.
+CHECKPOINT_COMMITS, CHECKPOINT_COMMIT_BYTES, CHECKPOINT_ROW_BYTES = 100, 8 << 20, 32
+#: Vacuum keeps a checkpoint of each so many commits. A listing has so many keys, and so many go with one DELETE.
+KEPT_CHECKPOINT_COMMITS, KEYS = 1000, 1000
+#: Measured on one core: the bytes of small batches that a merge reads, checks, joins and writes in a second; its time
+#: for each part; and what of that the driver alone does, which plans and commits.
+MERGE_BYTES_S, PART_S, DRIVER_PART_S = 100e6, 30e-6, 12e-6
+#: The bytes of memory of a live segment in each process that knows the topic.
+SEGMENT_MEMORY = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Numbers of requests."""
+    """Numbers of requests. S3 does not charge for a DELETE."""
 
-    puts: int
-    gets: int
+    puts: int = 0
+    gets: int = 0
+    lists: int = 0
+    deletes: int = 0
 
     def __add__(self, other: Requests) -> Requests:
-        return Requests(self.puts + other.puts, self.gets + other.gets)
+        return Requests(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def times(self, count: int) -> Requests:
         """So many times these."""
-        return Requests(self.puts * count, self.gets * count)
+        return Requests(*(getattr(self, name) * count for name in self.__slots__))
 
     @property
     def dollars(self) -> float:
         """What they cost."""
-        return self.puts * PUT_DOLLARS + self.gets * GET_DOLLARS
+        return (self.puts + self.lists) * PUT_DOLLARS + self.gets * GET_DOLLARS
 
 
-#: What each run of merges takes besides: two looks for news, and the commit.
-RUN = Requests(1, 2)
+def total(parts: Iterable[Requests]) -> Requests:
+    """The sum."""
+    return sum(parts, Requests())
 
 
-def object_puts(size: int) -> int:
+def object_puts(size: int, part_bytes: int | None = None) -> int:
     """The requests that write an object: one, or an upload of parts with its begin and end."""
-    return 1 if size < SINGLE_PUT_BYTES else ceil(size / PART_BYTES) + 2
+    part = part_bytes or PART_BYTES
+    return 1 if size < max(SINGLE_PUT_BYTES, part) else ceil(size / part) + 2
+
+
+def segment_puts(log_bytes: int, part_bytes: int | None = None) -> int:
+    """The requests that write a segment's own files: the log and two indexes, of which a small log has one."""
+    log = 1 if log_bytes <= HELD_BYTES else object_puts(log_bytes, part_bytes)
+    return log + 1 + (log_bytes > TopicConfig().index_interval_bytes)
+
+
+def ranges(size: int) -> int:
+    """The requests that read so many adjacent bytes."""
+    return ceil(size / RANGE_BYTES)
 
 
 def append(part_bytes: int, partitions: int, tasks: int) -> Requests:
@@ -68,88 +102,115 @@ def append(part_bytes: int, partitions: int, tasks: int) -> Requests:
     return Requests(tasks * data + 1, 1)
 
 
-def segment_puts(log_bytes: int) -> int:
-    """The requests that write a segment's own files: the log and two indexes."""
-    return (1 if log_bytes <= HELD_BYTES else object_puts(log_bytes)) + 2
+# ---
+# Merges: the planner itself says which segments of a partition are worth it. All partitions get the same.
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of a partition, its bytes; so many partitions `share` a bundle, 0 for files of its own."""
+    """A segment of a partition, its bytes; so many partitions `share` its bundle, 0 for files of its own."""
 
     size: int
     share: int
 
 
-def job(group: tuple[Segment, ...], partitions: int) -> int:
-    """How many partitions share the bundle that such groups of theirs become; 0 for files of their own."""
-    size = sum(segment.size for segment in group)
-    if partitions == 1 or size > LARGEST_PART:
-        return 0
-    return max(1, min(partitions, JOB_BYTES // max(1, size), JOB_SEGMENTS // len(group)))
-
-
 @cache
-def reads(segment: Segment, share: int, partitions: int) -> int:
-    """The requests that read a segment of each partition: each job reads its neighbours in a bundle at once."""
-    if not (segment.share and share):
-        return partitions * ceil(segment.size / RANGE_BYTES)
+def _reads(segment: Segment, share: int, partitions: int) -> int:
+    """The requests that read such a segment of each partition, if `share` partitions are read at once."""
+    if not segment.share:
+        return partitions * ranges(segment.size)
     begins = sorted({*range(0, partitions, segment.share), *range(0, partitions, share)})
-    counts = (end - begin for begin, end in pairwise([*begins, partitions]))
-    return sum(ceil(count * segment.size / RANGE_BYTES) for count in counts)
-
-
-@cache
-def merge(group: tuple[Segment, ...], partitions: int) -> Requests:
-    """One merge of such a group in each partition."""
-    size, share = sum(segment.size for segment in group), job(group, partitions)
-    gets = sum(reads(segment, share, partitions) for segment in group)
-    if not share:
-        return Requests(partitions * segment_puts(size), gets)
-    counts = (min(share, partitions - first) for first in range(0, partitions, share))
-    return Requests(sum(object_puts(count * size) for count in counts), gets)
-
-
-@cache
-def merges(part_bytes: int, parts: int, runs: int, partitions: int) -> Requests:
-    """All merges of partitions that get `parts` parts each before each of `runs` runs of `maintain`."""
-    growing, total = list[Segment](), Requests(0, 0)
-    part = Segment(part_bytes, partitions if partitions > 1 and part_bytes <= LARGEST_PART else 0)
-    for _ in range(runs):
-        *full, growing = _segments([*growing, *[part] * parts])
-        total = sum((_merged(group, partitions) for group in full), total) + _merged(growing, partitions)
-    return total
-
-
-def _segments(segments: list[Segment]) -> list[list[Segment]]:
-    """Runs that fit into one segment; to all but the last nothing is added any more."""
-    found, total = [list[Segment]()], 0
-    for segment in segments:
-        if total + segment.size > SEGMENT_BYTES:
-            found, total = [*found, []], 0
-        found[-1].append(segment)
-        total += segment.size
-    return found
-
-
-def _merged(segments: list[Segment], partitions: int) -> Requests:
-    """Merge what the planner finds worth merging, in place."""
-    total, sizes = Requests(0, 0), [segment.size for segment in segments]
-    for start, end in reversed(list(worth_it(sizes, 0, len(sizes)))):
-        group = tuple(segments[start:end])
-        total += merge(group, partitions)
-        segments[start:end] = [Segment(sum(sizes[start:end]), job(group, partitions))]
-    return total
+    return sum(ranges((end - begin) * segment.size) for begin, end in pairwise([*begins, partitions]))
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """One merge of a group in each partition: its requests, and the segment that the group becomes."""
+
+    requests: Requests
+    made: Segment
+
+    @classmethod
+    def of(cls, group: tuple[Segment, ...], partitions: int, job_bytes: int, shuffles: bool) -> Merge:
+        """The merge of such a group; `shuffles` says that bundles are read once if that saves most requests."""
+        size, kinds, part_bytes = sum(segment.size for segment in group), Counter(group), upload_bytes(job_bytes)
+        most = min(job_bytes // max(size, 1), JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES) // len(group))
+        share = max(1, min(partitions, most))
+        gets = sum(count * _reads(one, share, partitions) for one, count in kinds.items())
+        if shuffles and size <= job_bytes:
+            at_once = sum(count * _reads(one, one.share or 1, partitions) for one, count in kinds.items())
+            gets = at_once if gets - at_once >= max(1000, 3 * at_once) else gets
+        if partitions == 1 or size > LARGEST_PART:
+            return cls(Requests(partitions * segment_puts(size, part_bytes), gets), Segment(size, 0))
+        shared = max(1, min(share, LARGEST_BUNDLE // size))
+        jobs = [min(share, partitions - first) for first in range(0, partitions, share)]
+        sizes = [min(shared, job - first) * size for job in jobs for first in range(0, job, shared)]
+        puts = sum(object_puts(bundle, part_bytes) for bundle in sizes)
+        return cls(Requests(puts, gets), Segment(size, shared))
+
+
+@dataclass
+class Merging:
+    """The segments of a partition, and what their merges have cost; `merged` counts segments, and bytes copied."""
+
+    partitions: int
+    job_bytes: int = JOB_BYTES
+    shuffles: bool = False
+    live: list[Segment] = field(default_factory=list)
+    requests: Requests = Requests()
+    merged: int = 0
+    made: int = 0
+    copied: int = 0
+
+    def run(self) -> None:
+        """Merge what is worth it."""
+        for start, end in reversed(_groups([segment.size for segment in self.live])):
+            group = tuple(self.live[start:end])
+            done = _merge(group, self.partitions, self.job_bytes, self.shuffles)
+            self.live[start:end] = [done.made]
+            self.requests += done.requests
+            self.merged, self.made, self.copied = (
+                self.merged + len(group),
+                self.made + 1,
+                self.copied + done.made.size,
+            )
+
+
+_merge = cache(Merge.of)
+_LIMITS = limits_of(TopicConfig())
+
+
+def _groups(sizes: list[int]) -> list[tuple[int, int]]:
+    """What `plan_merge` finds in a partition with segments of these sizes, all of one time."""
+    count, none = len(sizes), np.zeros(len(sizes), np.int64)
+    found, waiting = np.empty((2, count + 1, 2), np.int64)
+    offsets, array = np.arange(count), np.array(sizes, np.int64)
+    facts = (none, array, offsets, offsets + 1, none, none, none + 1, none[:1])
+    return [(first, end) for first, end in found[: find_groups(*facts, _LIMITS, waiting, found)].tolist()]
+
+
+# ---
+# A day, and all that it costs.
+
+
+@dataclass(frozen=True)
 class Day:
-    """A day at `rate` bytes a second: an append every `append_s` seconds, a merge every `maintain_s`."""
+    """A day, or so many `seconds`, at `rate` bytes a second: an append every `append_s`, a merge every `maintain_s`.
+
+    Each run of `maintain` opens the topic anew, unless it `stays`. A follower looks `looks` times for each append.
+    """
 
     rate: int
     partitions: int
     append_s: int = APPEND_S
     maintain_s: int = MAINTAIN_S
+    seconds: int = DAY_S
+    memory: int = TASK_MEMORY
+    shuffles: bool = True
+    stays: bool = False
+    looks: int = 1
+    kept_days: float = KEPT_DAYS
+    vacuums: int = 1
 
     @property
     def tasks(self) -> int:
@@ -162,48 +223,216 @@ class Day:
         return self.rate * self.append_s // (self.tasks * self.partitions)
 
     @property
+    def share(self) -> int:
+        """How many partitions share a bundle of an append."""
+        return self.partitions if self.partitions > 1 and self.part_bytes <= LARGEST_PART else 0
+
+    @property
+    def add_bytes(self) -> int:
+        """What a commit says of a segment that an append adds."""
+        return PART_ADD_BYTES if self.share else ADD_BYTES
+
+    @property
+    def count(self) -> int:
+        """The number of appends."""
+        return self.seconds // self.append_s
+
+    @property
+    def runs(self) -> int:
+        """The number of runs of `maintain`."""
+        return self.seconds // self.maintain_s
+
+    @property
     def appends(self) -> Requests:
-        """The requests of all appends, and of their checkpoints."""
-        count = DAY_S // self.append_s
-        one = append(self.part_bytes, self.partitions, self.tasks)
-        return one.times(count) + Requests(CHECKPOINT_PUTS * count // CHECKPOINT_COMMITS, 0)
+        """All appends, without checkpoints."""
+        return append(self.part_bytes, self.partitions, self.tasks).times(self.count)
+
+    @cached_property
+    def merging(self) -> Merging:
+        """The merges."""
+        merging = Merging(self.partitions, job_bytes_of(self.memory, 1), self.shuffles)
+        part = Segment(self.part_bytes, self.share)
+        for _ in range(self.runs):
+            merging.live += [part] * (self.tasks * self.maintain_s // self.append_s)
+            merging.run()
+        return merging
+
+    @property
+    def openings(self) -> Requests:
+        """What the runs of `maintain` read of the commit log: what came since the run before, or since a checkpoint.
+
+        And its looks for a commit that is not there yet: one at its begin, and one before each of two commits.
+        """
+        since = ceil(self.maintain_s / self.append_s)
+        each = since if self.stays else min(since, CHECKPOINT_COMMITS // 2) + 2
+        return Requests(0, each + 3).times(self.runs)
 
     @property
     def merges(self) -> Requests:
-        """The requests of all merges, and of their commits."""
-        runs, parts = DAY_S // self.maintain_s, self.tasks * self.maintain_s // self.append_s
-        return merges(self.part_bytes, parts, runs, self.partitions) + RUN.times(runs)
+        """The merges, their commits, with manifests, and the openings."""
+        size = self.merge_commit_bytes // max(self.runs, 1)
+        manifest = object_puts(size) if size > MAX_CONDITIONAL_BYTES else 0
+        return self.merging.requests + self.openings + Requests(1 + manifest, 0).times(self.runs)
 
     @property
-    def storage_dollars(self) -> float:
-        """A day of keeping KEPT_DAYS of records."""
-        return self.rate * DAY_S * KEPT_DAYS / 1e9 * MONTH_OF_GB_DOLLARS / DAYS_A_MONTH
+    def merge_commit_bytes(self) -> int:
+        """What the commits of merges say."""
+        merging = self.merging
+        adds = PART_ADD_BYTES if any(one.share for one in merging.live) else ADD_BYTES
+        return self.partitions * (REMOVE_BYTES * merging.merged + adds * merging.made)
 
     @property
-    def commit_gigabytes(self) -> float:
-        """What a day adds to the commit log, which keeps a week."""
-        each = PART_ADD_BYTES if self.partitions > 1 and self.part_bytes <= LARGEST_PART else ADD_BYTES
-        return DAY_S // self.append_s * self.tasks * self.partitions * each / 1e9
+    def commits(self) -> int:
+        """The number of commits: of appends, merges, retention and vacuum."""
+        return self.count + 2 * self.runs + self.vacuums
+
+    @property
+    def commit_bytes(self) -> int:
+        """The bytes of all commits."""
+        return self.count * self.tasks * self.partitions * self.add_bytes + self.merge_commit_bytes
+
+    @property
+    def live_segments(self) -> int:
+        """The live segments of the topic, of all days that are kept, before a run of `maintain`."""
+        days = self.kept_days * DAY_S / self.seconds if self.seconds == DAY_S else 1
+        waiting = self.tasks * self.maintain_s // self.append_s
+        return int(self.partitions * (days * len(self.merging.live) + waiting))
+
+    @property
+    def checkpoints(self) -> int:
+        """The number of checkpoints."""
+        return max(self.commits // CHECKPOINT_COMMITS, self.commit_bytes // CHECKPOINT_COMMIT_BYTES)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The bytes of one checkpoint."""
+        return self.live_segments * CHECKPOINT_ROW_BYTES
+
+    @property
+    def objects(self) -> int:
+        """The objects with data that come into being."""
+        merging = self.merging
+        bundles = self.tasks * (1 if self.share else 3 * self.partitions)
+        files = [3 * self.partitions if not one.share else self.partitions // one.share for one in merging.live]
+        return self.count * bundles + merging.made * (sum(files) // max(len(files), 1))
+
+    @property
+    def checkpointing(self) -> Requests:
+        """The checkpoints, each with the hint that names it."""
+        return Requests(object_puts(self.checkpoint_bytes) + 1).times(self.checkpoints)
+
+    @property
+    def retaining(self) -> Requests:
+        """Retention, in each run of `maintain`: what is too old goes by a commit."""
+        return Requests(1).times(self.runs)
+
+    @property
+    def vacuuming(self) -> Requests:
+        """Vacuum: two commits, a day of commits that are read, listings, and files that go."""
+        own = self.partitions if any(not one.share for one in self.merging.live) else 0
+        kept = self.commits * (COMMIT_DAYS if self.seconds == DAY_S else 1)
+        pages = ceil(kept / KEYS) + ceil(own / KEYS) + own + ceil(self.objects / KEYS) + 3
+        gone = ceil((self.objects + self.commits) / KEYS)
+        return Requests(2, self.commits + 10, pages, gone).times(self.vacuums)
+
+    @property
+    def upkeep(self) -> Requests:
+        """Checkpoints, retention and vacuum."""
+        return self.checkpointing + self.retaining + self.vacuuming
+
+    @property
+    def follower(self) -> Requests:
+        """A process that gets all records as they come."""
+        if self.share:
+            data = self.tasks * ranges(self.part_bytes * self.partitions)
+        else:
+            data = self.tasks * self.partitions * ranges(self.part_bytes)
+        return Requests(0, self.commits + self.count * (data + self.looks))
+
+    @property
+    def scan(self) -> Requests:
+        """A process that opens the topic, and reads all that is there."""
+        live, days = Counter(self.merging.live), self.kept_days if self.seconds == DAY_S else 1
+        whole = sum(count * _reads(one, one.share or 1, self.partitions) for one, count in live.items())
+        return Requests(0, int(whole * days) + CHECKPOINT_COMMITS // 2 + 3, 0)
+
+    @property
+    def readers(self) -> Requests:
+        """One follower, and one scan a day."""
+        return self.follower + self.scan
+
+    # --- what is stored, and what it takes of computers
+
+    @property
+    def data_gigabytes(self) -> float:
+        """The records, and the copies that wait until vacuum may delete them."""
+        waiting = self.partitions * self.merging.copied * REMOVED_DAYS + self.rate * DAY_S * REMOVED_DAYS
+        return (self.rate * DAY_S * self.kept_days + waiting) / 1e9
+
+    @property
+    def metadata_gigabytes(self) -> float:
+        """The commits and checkpoints that are kept."""
+        kept = 2 + COMMIT_DAYS * self.commits / KEPT_CHECKPOINT_COMMITS
+        return (COMMIT_DAYS * self.commit_bytes + kept * self.checkpoint_bytes) / 1e9
+
+    @property
+    def storage_dollars(self) -> tuple[float, float]:
+        """A day of keeping data, and of metadata."""
+        a_day = MONTH_OF_GB_DOLLARS / DAYS_A_MONTH
+        return self.data_gigabytes * a_day, self.metadata_gigabytes * a_day
+
+    @property
+    def parts_of_a_run(self) -> int:
+        """The segments that come between two runs of `maintain`."""
+        return self.tasks * self.partitions * self.maintain_s // self.append_s
+
+    @property
+    def cores(self) -> float:
+        """The cores that merge all day."""
+        merging = self.merging
+        copying = self.partitions * merging.copied / MERGE_BYTES_S
+        return (copying + self.partitions * merging.merged * PART_S) / self.seconds
+
+    @property
+    def driver_s(self) -> float:
+        """The seconds that the driver of a merge plans and commits alone."""
+        return self.parts_of_a_run * DRIVER_PART_S
+
+    @property
+    def runs_well(self) -> bool:
+        """True unless plans and commits alone take more than half of the time between two runs."""
+        return self.driver_s <= self.maintain_s / 2
+
+    @property
+    def dollars(self) -> float:
+        """All that S3 charges for the day."""
+        requests = self.appends, self.merges, self.upkeep, self.readers
+        return sum(each.dollars for each in requests) + sum(self.storage_dollars)
 
 
 RATES = {1_000_000: "1 MB/s", 10_000_000: "10 MB/s", 100_000_000: "100 MB/s", 1_000_000_000: "1 GB/s"}
 PARTITIONS = (1, 100, 10_000)
 
 
+def days(append_s: int = APPEND_S, maintain_s: int = MAINTAIN_S) -> Iterator[Day]:
+    """The days of a table: each rate with each number of partitions."""
+    return (Day(rate, partitions, append_s, maintain_s) for rate in RATES for partitions in PARTITIONS)
+
+
 def rows(append_s: int = APPEND_S, maintain_s: int = MAINTAIN_S) -> list[list[str]]:
-    """The table of docs/costs.md: a row for each rate and number of partitions."""
-    days = [Day(rate, partitions, append_s, maintain_s) for rate in RATES for partitions in PARTITIONS]
+    """A table of docs/costs.md."""
     return [
         [
             RATES[day.rate],
             f"{day.partitions:,}",
-            f"{day.appends.puts:,}",
-            _dollars(day.appends.dollars),
-            _dollars(day.merges.dollars),
-            _dollars(day.storage_dollars),
-            f"{day.commit_gigabytes:,.2f} GB",
+            *(_dollars(each.dollars) for each in (day.appends, day.merges, day.upkeep, day.readers)),
+            *map(_dollars, day.storage_dollars),
+            f"**{_dollars(day.dollars)}**",
+            f"{day.commit_bytes / 1e9:,.2f} GB",
+            f"{day.cores:,.1f}",
+            "yes" if day.runs_well else f"no: {day.driver_s:,.0f} s",
         ]
-        for day in days
+        for day in days(append_s, maintain_s)
     ]
 
 
@@ -211,6 +440,37 @@ def _dollars(amount: float) -> str:
     return f"${amount:,.2f}"
 
 
+def page() -> str:
+    """The text of docs/costs.md."""
+    fast, slow = (
+        "\n".join(f"| {' | '.join(row)} |" for row in rows(*each)) for each in ((APPEND_S, MAINTAIN_S), SLOW)
+    )
+    most, waits = Day(1_000_000_000, 10_000), Day(1_000_000_000, 10_000, *SLOW)
+    alone = Day(1_000_000_000, 10_000, *SLOW, memory=0, shuffles=False)
+    facts = {
+        "fast": fast,
+        "slow": slow,
+        "commits": f"{most.commit_bytes / 1e9:,.0f}",
+        "parts": f"{most.parts_of_a_run // MAINTAIN_S:,}",
+        "driver": f"{most.driver_s:,.0f}",
+        "memory": f"{SEGMENT_MEMORY * most.parts_of_a_run / 1e9:,.1f}",
+        "merge_cores": f"{waits.cores:,.0f}",
+        "copies": f"{waits.partitions * waits.merging.copied / (waits.rate * DAY_S):,.1f}",
+        "merges": _dollars(waits.merges.dollars),
+        "appends": _dollars(waits.appends.dollars),
+        "times": f"{waits.merges.dollars / waits.appends.dollars:,.1f}",
+        "alone": _dollars(alone.merges.dollars),
+        "warpstream_puts": f"{DAY_S * 4:,}",
+        "warpstream_put_dollars": _dollars(DAY_S * 4 * PUT_DOLLARS),
+        "requests": _dollars(sum(e.dollars for e in (waits.appends, waits.merges, waits.upkeep, waits.readers))),
+        "stored": _dollars(sum(waits.storage_dollars)),
+        "all": _dollars(waits.dollars),
+    }
+    return TEMPLATE.format(**facts)
+
+
+TEMPLATE = (Path(__file__).parent / "costs.md").read_text(encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for schedule in ((APPEND_S, MAINTAIN_S), SLOW):
-        print("\n".join(f"| {' | '.join(row)} |" for row in rows(*schedule)), end="\n\n")
+    print(page(), end="")

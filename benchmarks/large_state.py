@@ -31,7 +31,7 @@ from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
-from distlog.core.maintenance.merge import plan_merge
+from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.maintenance.retention import plan_retention
 from distlog.core.reading import scan_plan
 

@@ -27,7 +27,7 @@ from distlog.core import paths
 from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.commits.actions import Add
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.maintenance.merge import plan_merge
+from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.maintenance.retention import plan_retention
 from distlog.core.topics.topic import Topic
 

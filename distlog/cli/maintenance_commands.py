@@ -68,13 +68,29 @@ def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -
     return starts
 
 
-def compact(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
+def compact(
+    url: Url,
+    *,
+    dry_run: DryRun = False,
+    memory: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="BYTES",
+            show_default=False,
+            help="The memory that a merge may hold: with more, fewer requests read small segments. At least what it "
+            "needs, 360 MiB on an object store.",
+        ),
+    ] = 0,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
     """Keep the last record of each key, or merge small segments.
 
     If the topic's cleanup.policy contains compact, the last record of each key stays. Otherwise small segments are
     merged. The exit status is 1 if some partition or some segments cannot be done.
     """
-    report = distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run)
+    report = distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run, memory=memory)
     _end(report, as_json)
 
 

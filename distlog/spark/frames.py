@@ -21,7 +21,7 @@ from distlog.core.display import Listing
 from distlog.core.errors import InvalidConfigError, InvalidTopicError, TopicNotFoundError
 from distlog.core.integers import count_of
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
-from distlog.core.maintenance.merge import CompactReport, compact_or_merge
+from distlog.core.maintenance.merge import CompactReport, compact_or_merge, job_bytes_of
 from distlog.core.maintenance.rebuild import RebuildReport
 from distlog.core.maintenance.rebuild import rebuild_indexes as rebuild_by
 from distlog.core.maintenance.verify import VerifyReport
@@ -39,6 +39,7 @@ from distlog.core.topics.open_topic import topics
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
 from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
+from distlog.spark.merging import MERGE_MEMORY_BYTES, MergeRun
 from distlog.spark.read_options import format_assign, format_offsets
 from distlog.spark.sink import TopicFacts, find_write, parse_batch_id, partition_column
 from distlog.spark.spark_session import cores, format_with
@@ -496,15 +497,20 @@ def compact(
     *,
     dry_run: bool = False,
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+    memory: int = MERGE_MEMORY_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CompactReport:
     """Compact partitions or merge groups of segments in parallel, as `Topic.compact` does.
 
     Keys need 24 bytes each. If the keys of a partition do not fit in `dedupe_buffer_bytes`, many tasks share the
-    partition, and no task needs more memory than that for keys. The report names partitions that cannot be cleaned
-    and segments that cannot be merged; the others go on. Raises TopicNotFoundError, CommitConflictError,
-    CommitStateUnknownError, and Spark's own exceptions with the text of distlog's.
+    partition, and no task needs more memory than that for keys. A task of a merge holds about `memory` bytes: many
+    small segments of many partitions are read once and shuffled; fewer are read by the task that merges them. The
+    report names partitions that cannot be cleaned and segments that cannot be merged; the others go on. Raises
+    TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions with the text of
+    distlog's.
     """
     topic = open_topic(url, storage_options=storage_options)
     clean = partial(clean_in_tasks, spark, topic.handle, dedupe_buffer_bytes)
-    return compact_or_merge(topic.handle, topic.snapshot, SparkRun(spark), clean, dry_run=dry_run)[0]
+    job_bytes = job_bytes_of(memory, 1)
+    run = MergeRun(spark, topic.handle, job_bytes)
+    return compact_or_merge(topic.handle, topic.snapshot, run, clean, dry_run=dry_run, job_bytes=job_bytes)[0]

@@ -197,7 +197,7 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
                 yield from map(_table, stage.finish())
             settle()
 
-    check_part(HAS_ARROW_FUNCTIONS, "the compaction of a partition that is larger than a task", "4.1")
+    check_part(HAS_ARROW_FUNCTIONS, "work that tasks share by a shuffle", "4.1")
     shuffled = by_id(frame, targets, "target").sortWithinPartitions("kind")
     function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)
     sent: DataFrame = function(shuffled.asTable())
@@ -221,7 +221,7 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
 
 
 #: Kinds of rows, in the order in which a task must get them: it needs the dirty keys to judge clean records.
-ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
+ITEM, DIRTY, CLEAN, SUPERSEDED, PART, RESULT = range(6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from topics import contents, topic_on
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
-from distlog.core.maintenance import merge
+from distlog.core.maintenance import merge_job, merge_plan
 from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.merge import JOB_BYTES, JOB_SEGMENTS, jobs
+from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS, jobs
 from distlog.core.segments.segment_writer import LARGEST_PART
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -43,8 +43,8 @@ def packed(*groups: SegmentGroup) -> list[list[int]]:
     return [[one.partition for one in job.groups] for job in jobs(groups)]
 
 
-def test_small_groups_share_a_job_and_a_large_one_has_its_own() -> None:
-    assert packed(group(0, 10), group(1, LARGEST_PART + 1), group(2, LARGEST_PART)) == [[1], [0, 2]]
+def test_groups_share_a_job_and_one_that_is_larger_than_a_job_has_its_own() -> None:
+    assert packed(group(0, 10), group(1, JOB_BYTES + 1), group(2, LARGEST_PART)) == [[1], [0, 2]]
 
 
 def test_a_job_has_no_more_bytes_than_a_put_takes_and_no_more_segments_than_memory_does() -> None:
@@ -72,17 +72,24 @@ def test_a_merge_takes_a_get_for_each_bundle_and_a_put_for_all_partitions(s3_url
     assert topic.verify().ok
 
 
-def test_merged_bundles_are_merged_again_until_their_parts_are_large(tmp_path: Path) -> None:
+def test_merged_bundles_are_merged_again_until_their_parts_are_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_job, "LARGEST_PART", 8000)
+    monkeypatch.setattr(merge_plan, "LARGEST_PART", 8000)
     topic = bundled_topic(Storage(str(tmp_path / "t")), 0, partitions=3)
-    for round_ in range(4):
+    are_bundled = []
+    for round_ in range(16):
         for first in range(3):
-            topic.append(rows(3, 1, 3 * round_ + first, size=900_000))
+            topic.append(rows(3, 1, 3 * round_ + first, size=900))
         topic.compact()
         assert topic.verify().ok
-    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1, 1]
-    # 12 records of 900 kB are more than a part may have
-    assert {one.is_bundled for one in segments(topic)} == {False}
-    assert {len(found) for found in contents(topic).values()} == {12}
+        are_bundled.append({one.is_bundled for one in segments(topic)})
+    # 48 records of 900 bytes are more than a part may have, and eight times as much as a part with as many as fit
+    assert are_bundled[0] == {True}
+    assert are_bundled[-1] >= {False}
+    assert len(segments(topic)) <= 3 * 10
+    assert {len(found) for found in contents(topic).values()} == {48}
 
 
 def flip(data: bytearray, position: int) -> None:
@@ -116,9 +123,9 @@ def test_a_merge_that_cannot_write_its_bundle_commits_nothing(
     assert len(bundles(topic.storage)) == 3
 
 
-def test_groups_larger_than_a_part_are_streamed_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_larger_than_a_part_become_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
-    monkeypatch.setattr(merge, "LARGEST_PART", 10)
+    monkeypatch.setattr(merge_job, "LARGEST_PART", 10)
     topic.compact()
     assert {one.is_bundled for one in segments(topic)} == {False}
     assert {len(found) for found in contents(topic).values()} == {3}

@@ -10,17 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 import histories
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.commits import segment_table
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import MAX_INT, TopicConfig
-from distlog.core.maintenance.merge import plan_merge
+from distlog.core.maintenance.merge_plan import GROWTH, plan_merge
+from distlog.core.segments.segment_writer import LARGEST_PART
 
 SEGMENT_BYTES = 1000
 SEGMENT_MS = 50
@@ -111,12 +114,39 @@ def test_the_groups_are_those_of_the_definition(segments: list[SegmentInfo], sta
     assert planned(snapshot_of(segments, start)) == defined(segments, start)
 
 
-def test_each_segment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
-    monkeypatch.setattr(TopicConfig, "segment_size", property(lambda config: looks.append(1) or SEGMENT_BYTES))
-    segments = [segment(number, number, 1) for number in range(10_000)]
-    assert [len(group) for group in planned(snapshot_of(segments))] == [SEGMENT_BYTES] * 10
-    assert len(segments) <= len(looks) <= 2 * len(segments), "its size by itself, and that of the group with it"
+def test_groups_that_may_grow_beyond_a_part_need_eight_times_the_bytes_of_their_largest_segment() -> None:
+    """A reader gains little by segments that are larger than what it gets with one request."""
+    config = TopicConfig()
+
+    def counts(sizes: list[int]) -> list[int]:
+        made = [segment(number, number, size) for number, size in enumerate(sizes)]
+        return [len(group.segments) for group in plan_merge(replace(snapshot_of(made), config=config))]
+
+    assert counts([LARGEST_PART] * (GROWTH - 1)) == []
+    assert counts([LARGEST_PART] * GROWTH) == [GROWTH]
+    assert counts([LARGEST_PART // 2] * 2) == [2]
+    full = [config.segment_size // 4] * 3
+    assert counts(full) == []
+    assert counts([*full, config.segment_size // 2]) == [3], "nothing can join these any more"
+
+
+def test_the_partitions_of_a_plan_do_not_touch_each_other() -> None:
+    """Partitions in columns and such with a state of their own, in one plan, as each would be planned alone."""
+    source = random.Random(1)
+    states, alone = [], []
+    for number in range(12):
+        sizes = [source.choice([1, 10, 100, 400, SEGMENT_BYTES]) for _ in range(source.randrange(9))]
+        made = [replace(segment(each, each, size), partition=number) for each, size in enumerate(sizes)]
+        states.append(PartitionState(source.randrange(3), len(made), SegmentTable.of(made)))
+        alone += [(number, found) for found in planned(replace(snapshot_of([]), partitions=(states[-1],)))]
+    own = PartitionTable.of(states)
+    zeros, ends = np.zeros(12, np.int64), np.array([state.log_end_offset for state in states])
+    starts = np.array([state.log_start_offset for state in states])
+    kept = {3: states[3], 7: states[7]}
+    mixed = PartitionTable.of_columns(starts, ends, zeros, own.segments(), kept)
+    for table in (own, mixed):
+        groups = plan_merge(replace(snapshot_of([]), partitions=table))
+        assert [(one.partition, [int(stem) for stem in one.stems]) for one in groups] == alone
 
 
 @pytest.mark.parametrize("recent", [0, 30, 100])

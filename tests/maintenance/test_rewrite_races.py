@@ -19,6 +19,7 @@ from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES, CleaningPla
 from distlog.core.maintenance.group_rewrite import RewriteFailure, RewrittenPartition
 from distlog.core.maintenance.merge import merge
 from distlog.core.segments.segment_writer import SegmentFile
+from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
 Rewrite = Callable[[Topic, Callable[[], object]], Any]
@@ -165,9 +166,15 @@ def test_a_rewrite_that_cannot_write_a_segment_commits_nothing(
             raise StorageError("no space left")
         return seal(file, now_ms)
 
+    def full(*_: Any) -> None:
+        raise StorageError("no space left")
+
     monkeypatch.setattr(SegmentFile, "seal", failing)
-    with pytest.raises(StorageError, match="no space left"):
-        rewrite(topic, lambda: None)
+    with monkeypatch.context() as patches:
+        # a bundle
+        patches.setattr(Storage, "put", full)
+        with pytest.raises(StorageError, match="no space left"):
+            rewrite(topic, lambda: None)
     assert topic.log.load() == state
     rewrite(topic, lambda: None)
     assert segments(topic) == [1, 1, 1]

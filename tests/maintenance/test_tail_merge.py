@@ -24,7 +24,8 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError
 from distlog.core.maintenance import merge
 from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.merge import GROWTH, LARGEST_BYTES, merge_tails, plan_tail_merge
+from distlog.core.maintenance.merge import merge_tails
+from distlog.core.maintenance.merge_plan import GROWTH, LARGEST_BYTES, WINDOW, plan_tail_merge
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.topic import Topic
@@ -157,7 +158,7 @@ def test_old_small_segments_are_left_to_a_merge_of_all() -> None:
     state = PartitionState(log_end_offset=10_000, segments=NO_SEGMENTS.appended(made))
     for appended in (1, 500):
         (group,) = plan_tail_merge(snapshot_of(TopicConfig(), state), {0: appended}, most_bytes=1, most_segments=1)
-        assert len(group.segments) == merge.WINDOW + appended
+        assert len(group.segments) == WINDOW + appended
     assert group.segments[-1].next_offset == 10_000
     started = replace(state, log_start_offset=9_955)
     (group,) = plan_tail_merge(snapshot_of(TopicConfig(), started), {0: 1}, most_bytes=1, most_segments=1) or [None]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import re
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from bundled import rows, segments
 from conftest import Address
-from topics import NOW, topic_on
+from store_clock import TimedStorage
+from topics import NOW, Clock, topic_on
 
+import distlog
 from benchmarks import costs
 from distlog.core import paths
 from distlog.core.config import TopicConfig
+from distlog.core.maintenance.merge import job_bytes_of
+from distlog.core.maintenance.merge_job import JOB_BYTES
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.appender import Appender
@@ -23,27 +30,33 @@ TEXT = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf
 TASKS, PARTITIONS, APPENDS = 2, 3, 4
 
 
-def table(number: int) -> list[list[str]]:
-    """The rows of a table of the page, without its head."""
-    lines = re.findall(r"(?:^\|.*\n)+", TEXT, re.MULTILINE)[number].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def test_the_tables_are_what_the_model_gives() -> None:
-    assert table(0) == costs.rows()
-    assert table(1) == costs.rows(*costs.SLOW)
+@pytest.mark.long
+def test_the_page_is_what_the_command_prints() -> None:
+    assert costs.page() == TEXT
 
 
 def test_the_figures_in_the_text_are_those_of_the_model() -> None:
     before = costs.DAY_S * 2 * 100
     assert f"took {before / 1e6:.0f} million PUTs a day for its files, ${before * costs.PUT_DOLLARS:.0f}" in TEXT
-    assert f"about {costs.PART_ADD_BYTES} bytes for each part of a bundle" in TEXT
-    assert f"about {costs.ADD_BYTES} for a segment of its own files" in " ".join(TEXT.split())
-    a_day = costs.DAY_S * 1000 // 250
-    assert f"{a_day:,} PUTs a day and agent, ${a_day * costs.PUT_DOLLARS:.2f}" in TEXT
+    words = " ".join(TEXT.split())
+    assert f"about {costs.PART_ADD_BYTES} bytes for each part of a bundle" in words
+    assert f"about {costs.ADD_BYTES} for a segment of its own files" in words
+    assert f"about {costs.REMOVE_BYTES} for a segment that it removes" in words
+    assert f"{costs.PART_S * 1e6:.0f} µs for each part" in words
+    assert f"{costs.MERGE_BYTES_S / 1e6:.0f} MB/s of small batches" in words
+    assert f"by {costs.DRIVER_PART_S * 1e6:.0f} µs for each part" in words
+    assert f"a job reads {job_bytes_of(costs.TASK_MEMORY, 1) >> 20} MiB at once" in words
+    assert f"${1_000_000 / 30 / 100:.0f} a day for each GiB/s" in words
     assert f"${288_000 / 365:.0f} a day" in TEXT
     assert f"${3_320_000 / 365:,.0f} a day" in TEXT
     assert f"{3_088_272 / 3_320_000:.0%}".replace("%", " %") in TEXT
+
+
+def test_merging_a_gigabyte_a_second_takes_at_most_about_twice_the_requests_of_its_appends() -> None:
+    day = costs.Day(1_000_000_000, 10_000, *costs.SLOW)
+    assert day.merges.dollars < 2 * day.appends.dollars
+    alone = costs.Day(1_000_000_000, 10_000, *costs.SLOW, memory=0, shuffles=False)
+    assert alone.merges.dollars > 4 * day.merges.dollars
 
 
 def requests(topic: Topic) -> costs.Requests:
@@ -83,7 +96,9 @@ def test_the_model_counts_the_requests_that_a_server_gets(s3_url: Address) -> No
     before = requests(topic)
     topic.compact()
     group = tuple(costs.Segment(size, PARTITIONS) for size in sizes)
-    assert since(topic, before) == costs.merge(group, PARTITIONS) + costs.RUN
+    merge = costs.Merge.of(group, PARTITIONS, JOB_BYTES, shuffles=False)
+    # two looks for news, and the commit
+    assert since(topic, before) == merge.requests + costs.Requests(1, 2)
     assert len(segments(topic)) == PARTITIONS
 
 
@@ -96,3 +111,62 @@ def test_a_commit_says_of_a_segment_what_the_model_says(tmp_path: Path) -> None:
     assert 0.8 * costs.PART_ADD_BYTES < size / 100 < 1.2 * costs.PART_ADD_BYTES
     topic.append([{"value": b"v", "partition": 0}])
     assert 0.8 * costs.ADD_BYTES < len(topic.storage.read(paths.commit_file(4))) - 300 < 1.2 * costs.ADD_BYTES
+
+
+#: Minutes of simulated time; the requests of the code may differ by so much from the model's, and so many.
+MINUTES, TOLERANCE, FEW = 3, 0.1, 4
+
+
+def close(counted: costs.Requests, model: costs.Requests) -> bool:
+    """Whether each kind of request is what the model says."""
+    pairs = ((getattr(counted, kind), getattr(model, kind)) for kind in ("puts", "gets", "lists", "deletes"))
+    return all(abs(one - other) <= max(FEW, TOLERANCE * other) for one, other in pairs)
+
+
+@pytest.mark.s3
+@pytest.mark.long
+@pytest.mark.parametrize(("partitions", "size"), [(1, 400), (12, 400), (4, 60_000)])
+def test_minutes_of_simulated_time_take_the_requests_of_the_model(
+    s3_url: Address, partitions: int, size: int
+) -> None:
+    """Appends, merges, vacuum, a follower and a scan, each with a client of its own, by the clock of the test."""
+    clock, counted, data = Clock(), Counter[tuple[str, str]](), 0
+
+    def client(*made: object) -> Topic:
+        return topic_on(TimedStorage(Storage(*s3_url).child("t"), clock), *made, clock=clock)
+
+    def counting(what: str, topic: Topic, work: Callable[[], Any]) -> Any:
+        before = dataclasses.replace(topic.storage.counters)
+        done = work()
+        for kind in ("puts", "gets", "lists", "deletes"):
+            counted[what, kind] += getattr(topic.storage.counters, kind) - getattr(before, kind)
+        return done
+
+    writer = client(partitions, {"file.delete.delay.ms": 60_000, "retention.ms": -1})
+    keeper, reader = client(), client()
+    with reader.follow(start=distlog.EARLIEST, timeout=0) as follower:
+        for second in range(1, 60 * MINUTES + 1):
+            clock.now_ms += 1000
+            counting("appends", writer, lambda second=second: writer.append(rows(partitions, 2, 2 * second, size)))
+            got = counting("follower", reader, lambda: sum(batch.num_rows for batch in follower))
+            assert got == 2 * partitions
+            if second == 1:
+                data = sum(int(one.log_bytes) for one in segments(writer))
+            if second % 60 == 0:
+                counting("merges", keeper, keeper.compact)
+        counting("vacuum", keeper, keeper.vacuum)
+    scanner = client()
+    assert counting("scan", scanner, lambda: scanner.scan().to_table().num_rows) == 120 * MINUTES * partitions
+    # the follower looks twice for each append: it ends when nothing more is there
+    few = {"seconds": 60 * MINUTES, "memory": 0, "shuffles": False, "stays": True, "looks": 2}
+    day = costs.Day(data, partitions, **few)
+    model = {
+        "appends": day.appends + day.checkpointing,
+        "merges": day.merges,
+        "vacuum": day.vacuuming,
+        "follower": day.follower,
+        "scan": costs.Requests(0, day.scan.gets - costs.CHECKPOINT_COMMITS // 2 - 3),
+    }
+    for what, expected in model.items():
+        found = costs.Requests(*(counted[what, kind] for kind in ("puts", "gets", "lists", "deletes")))
+        assert close(found, expected), f"{what}: {found}, and by the model {expected}"

@@ -67,7 +67,7 @@ class LatestWriter(ObjectWriter):
 
 
 class LatestStorage(Storage):
-    def open_write(self, name: str) -> ObjectWriter:
+    def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
         return LatestWriter(self, name)
 
 

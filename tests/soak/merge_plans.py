@@ -18,7 +18,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.group_rewrite import SegmentGroup
-from distlog.core.maintenance.merge import plan_merge
+from distlog.core.maintenance.merge_plan import plan_merge
 from soak.tally import Tally, demand
 
 #: What an append puts into a partition, and how often `maintain` runs.

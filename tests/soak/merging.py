@@ -18,7 +18,8 @@ import pyarrow as pa
 from store_clock import TimedStorage
 from topics import Clock, topic_on
 
-from distlog.core.maintenance.merge import merge, plan_merge
+from distlog.core.maintenance.merge import merge
+from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.storage.storage import Storage, StorageCounters
 from distlog.core.topics.topic import Topic
 from soak.tally import Tally, demand

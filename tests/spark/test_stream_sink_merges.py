@@ -66,7 +66,7 @@ def test_a_merge_beside_a_merge_loses_nothing(
     query, merging = Query(topic.url), threading.Lock()
     from distlog.core.maintenance import merge as merging_module
 
-    real: Callable[..., Any] = merging_module.commit_rewrite
+    real: Callable[..., Any] = merging_module.do_job
 
     def late(*given: Any, **options: Any) -> Any:
         if merging.acquire(blocking=False):
@@ -74,7 +74,7 @@ def test_a_merge_beside_a_merge_loses_nothing(
             merging.release()
         return real(*given, **options)
 
-    monkeypatch.setattr(merging_module, "commit_rewrite", late)
+    monkeypatch.setattr(merging_module, "do_job", late)
     for number in range(12):
         query.batch(number, f"{number}")
     assert values(topic) == [f"{number}" for number in range(12)]

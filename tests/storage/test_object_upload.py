@@ -76,3 +76,10 @@ def test_an_object_of_whole_parts_has_no_empty_part(store: SlowStore) -> None:
     with store.writer:
         store.writer.write(bytes(20))
     assert (store.object, len(store.parts)) == (bytes(20), 2)
+
+
+def test_an_object_is_uploaded_in_parts_of_the_size_that_its_writer_asks_for(store: SlowStore) -> None:
+    store.writer = BufferedWriter(store, "a", 30)  # type: ignore[arg-type]
+    with store.writer:
+        store.writer.write(bytes(range(75)))
+    assert (store.object, [len(store.parts[number]) for number in (1, 2, 3)]) == (bytes(range(75)), [30, 30, 15])

@@ -42,7 +42,7 @@ class BreakingStorage(Storage):
             super().put_many({name: data})
             self.step()
 
-    def open_write(self, name: str) -> ObjectWriter:
+    def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
         self.step()
         writer = super().open_write(name)
         write, close = writer.write_behind, writer.close

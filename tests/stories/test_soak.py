@@ -178,7 +178,7 @@ def test_real_merges_on_a_schedule_keep_up_and_leave_all_records(tmp_path: Path)
 def test_real_merges_that_do_not_keep_up_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "distlog.core.maintenance.merge.merge_groups",
-        lambda handle, snapshot, *rest: (MergeReport(snapshot.version, (), dry_run=False), snapshot),
+        lambda handle, snapshot, *rest, **options: (MergeReport(snapshot.version, (), dry_run=False), snapshot),
     )
     with pytest.raises(AssertionError, match="10 segments left to merge"):
         merging.run(tmp_path, 0, seconds=10, every_s=5, partitions=2)

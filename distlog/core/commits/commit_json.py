@@ -56,6 +56,7 @@ from distlog.core.commits.actions import (
     SetTransaction,
     UnknownAction,
     Unpin,
+    each,
 )
 from distlog.core.commits.fields import LONG, NAME, UUID, Integer, Text, optional, stored
 from distlog.core.commits.producer_table import BOUNDS, NONE, ProducerBatch
@@ -106,6 +107,12 @@ def in_tables(actions: Sequence[Action]) -> list[Action]:
             facts = [integers([action.partition for action in run]), texts([action.stem for action in run])]
             found.append(RemoveTable(pa.RecordBatch.from_arrays(facts, schema=REMOVED_SCHEMA)))
     return found
+
+
+def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
+    """The actions that take out the segments in `removed`, and add those in `added`: tables if these are many."""
+    tables: list[Action] = [RemoveTable(removed), AddTable(added)]
+    return tables if max(len(removed), len(added)) >= TABLE_ROWS else [*each(tables)]
 
 
 def _table_kind(action: Action) -> type | None:

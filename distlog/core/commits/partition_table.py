@@ -260,10 +260,36 @@ class PartitionTable(Sequence[PartitionState]):
 
     def segments(self) -> pa.RecordBatch:
         """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
+        rows = [state.segments.columns() for state in self._own.values() if len(state.segments)]
+        return _in_order(join([self.plain_segments(), *rows])) if rows else self.plain_segments()
+
+    def plain_segments(self) -> pa.RecordBatch:
+        """The segments of the partitions that have no state of their own, as `segments` gives them."""
         self._settle()
-        rows = [layer.without(self._own, len(self)).rows for layer in self._layers]
-        rows += [state.segments.columns() for state in self._own.values() if len(state.segments)]
-        return _in_order(join(rows)) if rows else NO_SEGMENTS.columns()
+        for layer in self._layers:
+            return _in_order(layer.without(self._own, len(self)).rows)
+        return NO_SEGMENTS.columns()
+
+    def segment_counts(self) -> Longs:
+        """The number of segments of each partition."""
+        counts: Longs = sum((np.bincount(one.owners, minlength=len(self)) for one in self._layers), 0 * self._ends)
+        for number, state in self._own.items():
+            counts[number] = len(state.segments)
+        return counts
+
+    def live(self, rows: pa.RecordBatch) -> Flags:
+        """Flag the rows, of the columns partition and stem, that name a segment of this table."""
+        stems, flags = pc.unique(rows["stem"]), np.zeros(len(rows), bool)
+        for layer in self._layers:
+            _, keys = layer.without(self._own, len(self)).places(stems)
+            flags |= np.isin(_keys(rows, stems), keys)
+        owners = numbers_of(rows["partition"])
+        for number in np.unique(owners[_flags(self._own, len(self))[owners]]).tolist():
+            mine = np.flatnonzero(owners == number)
+            names = rows["stem"].take(integers(mine)).to_pylist()
+            live = self._own[number].segments.live(set(names))
+            flags[mine] = [name in live for name in names]
+        return flags
 
     # --- changes
 

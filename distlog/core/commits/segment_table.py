@@ -302,20 +302,25 @@ def to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
     return segments
 
 
-def of_numbers(columns: Mapping[str, npt.ArrayLike], stem: str, compression: str) -> pa.RecordBatch:
-    """Segments of one stem and compression, as a batch of SCHEMA; other fields are their defaults, or 0."""
+def of_numbers(
+    columns: Mapping[str, npt.ArrayLike], stem: str | pa.Array, compression: str | pa.Array
+) -> pa.RecordBatch:
+    """Segments as a batch of SCHEMA; one stem and compression may stand for all. Other fields are defaults, or 0."""
     count = len(np.asarray(columns["partition"]))
     shared = {"stem": stem, "compression": compression, "unknown": ""}
     arrays = []
     for spec in SCHEMA:
-        if spec.type == pa.string():
+        if isinstance(shared.get(spec.name), pa.Array):
+            arrays.append(shared[spec.name])
+        elif spec.type == pa.string():
             arrays.append(
                 pa.DictionaryArray.from_arrays(
                     integers(np.zeros(count, np.int32), pa.int32()), texts([shared[spec.name]])
                 ).dictionary_decode()
             )
         elif spec.name in columns:
-            arrays.append(integers(columns[spec.name]))
+            kind = booleans if spec.type == pa.bool_() else integers
+            arrays.append(kind(columns[spec.name]))
         else:
             value = _DEFAULTS.get(spec.name, 0)
             arrays.append(

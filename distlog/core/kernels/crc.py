@@ -204,6 +204,13 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_fr
 
 
 @fill_kernel
+def crcs_of_slices(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, crcs: np.ndarray) -> None:
+    """Put the checksum of each slice [start, end) of `data` into `crcs`; none may reach beyond `data`."""
+    for row in range(starts.size):
+        crcs[row] = crc32c_of(NO_BYTES, data, starts[row], ends[row])
+
+
+@fill_kernel
 def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at: int) -> None:
     """Put the checksum of each of `batches` (BATCH rows of format 2) into its row, and into `data` at `crc_at`.
 

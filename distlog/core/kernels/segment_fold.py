@@ -7,7 +7,7 @@ import numpy as np
 from distlog.core.config import MAX_INT
 from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, CRC_START, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.kernels.crc import crc_with_batch
-from distlog.core.kernels.index import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
+from distlog.core.kernels.index import LAST_ENTRY_TIMESTAMP, MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
 from distlog.core.kernels.native import fill_kernel, inlined, put_int_at
 
 #: The numbers of a segment that follow the STATE_SIZE numbers of the index rule, an int64 each. Numbers that are not
@@ -107,6 +107,44 @@ def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _JOINED_FROM)
 
 
+@inlined
+def _add(
+    numbers: np.ndarray,
+    data: np.ndarray,
+    batch: np.void,
+    newest_offset: int,
+    oldest: int,
+    interval: int,
+    offset_entries: np.ndarray,
+    offset_count: int,
+    time_entries: np.ndarray,
+    time_count: int,
+) -> tuple[int, int]:
+    # Add a batch, with the first record of the largest timestamp at `newest_offset`; returns how many entries then.
+    if numbers[POSITION] == 0:
+        _begin(numbers, batch, oldest)
+    numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
+    if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
+        numbers[OFFSET_OF_MAX] = newest_offset
+    relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
+    offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
+    if offset_due:
+        put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count, 4, relative)
+        put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
+        offset_count += 1
+    if time_due:
+        _put_time(numbers, time_entries, time_count)
+        time_count += 1
+    _pass(numbers, data, batch)
+    return offset_count, time_count
+
+
+@inlined
+def _put_time(numbers: np.ndarray, time_entries: np.ndarray, time_count: int) -> None:
+    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count, 8, numbers[MAX_TIMESTAMP])
+    put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, numbers[MAX_OFFSET])
+
+
 @fill_kernel
 def fold_batches(
     numbers: np.ndarray,
@@ -134,20 +172,79 @@ def fold_batches(
         batch = batches[row]
         by_header = batch["max_timestamp"] if _is_of_one_time(batch) else _UNKNOWN
         oldest = min_timestamps[row] if min_timestamps.size else by_header
-        if numbers[POSITION] == 0:
-            _begin(numbers, batch, oldest)
-        numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
-        if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
-            numbers[OFFSET_OF_MAX] = newest_offsets[row] if newest_offsets.size else _only_offset(batch)
-        relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
-        offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
-        if offset_due:
-            put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count, 4, relative)
-            put_int_at(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
-            offset_count += 1
-        if time_due:
-            put_int_at(time_entries, TIME_ENTRY_SIZE * time_count, 8, numbers[MAX_TIMESTAMP])
-            put_int_at(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, numbers[MAX_OFFSET])
-            time_count += 1
-        _pass(numbers, data, batch)
+        newest = newest_offsets[row] if newest_offsets.size else _only_offset(batch)
+        offset_count, time_count = _add(
+            numbers,
+            data,
+            batch,
+            newest,
+            oldest,
+            interval,
+            offset_entries,
+            offset_count,
+            time_entries,
+            time_count,
+        )
     return OK, offset_count, time_count
+
+
+@fill_kernel
+def fold_segments(
+    empty: np.ndarray,
+    state: np.ndarray,
+    data: np.ndarray,
+    batches: np.ndarray,
+    counts: np.ndarray,
+    min_timestamps: np.ndarray,
+    interval: int,
+    numbers: np.ndarray,
+    offset_entries: np.ndarray,
+    time_entries: np.ndarray,
+    entry_counts: np.ndarray,
+) -> int:
+    """Fold `batches` (BATCH rows), which fill `data`, as `fold_batches` and a seal do; -1, or the row that cannot be.
+
+    Each segment has the next so many of them as `counts` says, at least one, and begins as `empty` says. Fills
+    `numbers`, a row for each segment, without the offset of the largest timestamp; the entries of all segments one
+    behind the other, with room for one for each batch and segment; and how many offset and time entries each has.
+    `state` is as long as `empty`, for the segment at work.
+    """
+    row = 0
+    position = 0
+    offset_count = 0
+    time_count = 0
+    for segment in range(counts.size):
+        for place in range(empty.size):
+            state[place] = empty[place]
+        first_offset = offset_count
+        first_time = time_count
+        end = row + counts[segment]
+        while row < end:
+            batch = batches[row]
+            last = batch["base_offset"] + batch["last_offset_delta"]
+            fits = batch["position"] == position and 0 <= batch["size"] <= data.size - position
+            fits &= state[NEXT_OFFSET] <= batch["base_offset"] and last - state[BASE_OFFSET] <= MAX_INT
+            if not fits or state[POSITION] + batch["size"] > MAX_INT:
+                return row
+            offset_count, time_count = _add(
+                state,
+                data,
+                batch,
+                _UNKNOWN,
+                min_timestamps[row],
+                interval,
+                offset_entries,
+                offset_count,
+                time_entries,
+                time_count,
+            )
+            position += batch["size"]
+            row += 1
+        if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
+            _put_time(state, time_entries, time_count)
+            time_count += 1
+        for place in range(empty.size):
+            numbers[segment, place] = state[place]
+        entry_counts[segment, 0] = offset_count - first_offset
+        entry_counts[segment, 1] = time_count - first_time
+    return -1 if position == data.size else row

@@ -24,7 +24,8 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.scheduler import TaskRun, monotonic_ms
 from distlog.core.maintenance.cleaning_plan import plan_compaction
 from distlog.core.maintenance.compaction import CompactionReport, compact
-from distlog.core.maintenance.merge import MergeReport, merge, plan_merge
+from distlog.core.maintenance.merge import MergeReport, merge
+from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage

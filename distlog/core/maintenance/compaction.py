@@ -278,7 +278,7 @@ class BatchFilter:
         outcomes = self._outcomes(chunk)
         start, rows = 0, np.flatnonzero(~outcomes.discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
-            scanned = scan_records(chunk, rows, _COLUMNS) if len(rows) else None
+            scanned = scan_records(chunk.selection(), rows, _COLUMNS) if len(rows) else None
             done, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
             end = int(rows[0]) if len(rows) else len(chunk.batches)
             choice = self._choose(chunk.batches[start:end], outcomes.part(start, end), done - start, scanned)

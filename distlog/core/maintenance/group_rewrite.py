@@ -191,14 +191,16 @@ def rewrite_group(
     config: TopicConfig,
     read_version: int,
     bundles: Bundles | None = None,
+    part_bytes: int | None = None,
 ) -> RewrittenGroup:
     """Write what the filter `chosen` leaves of the group as new segments; no commit names these yet.
 
     `chunks` are the checked chunks of the group, in their order. The new segments are files of their own, or parts of
-    `bundles`, with stems of `read_version`. Memory is bounded by a few chunks, but for what bundles hold. Raises
-    CorruptRecordError. After an error there is no partial file and no upload left.
+    `bundles`, with stems of `read_version`. Memory is bounded by a few chunks, but for what bundles hold, and three
+    parts of an upload of `part_bytes`. Raises CorruptRecordError. After an error there is no partial file and no
+    upload left.
     """
-    output = _Output(handle, group, chosen, config, read_version, bundles)
+    output = _Output(handle, group, chosen, config, read_version, bundles, part_bytes)
     unchanged, unkeyed = len(group.segments) == 1, 0
     try:
         for chunk in chunks:
@@ -223,9 +225,11 @@ class _Output:
         config: TopicConfig,
         read_version: int,
         bundles: Bundles | None,
+        part_bytes: int | None,
     ) -> None:
         self._handle, self._group, self._filter = handle, group, chosen
         self._config, self._read_version, self._bundles = config, read_version, bundles
+        self._part_bytes = part_bytes
         self._file: SegmentFile | None = None
         self._base_offset = group.base_offset
         self._sealed: list[SegmentInfo] = []
@@ -266,7 +270,8 @@ class _Output:
 
     def _open(self) -> SegmentFile:
         handle, stem = self._handle, self._handle.new_stem(self._read_version)
-        return SegmentFile(handle.storage, handle.name, self._group.partition, stem, self._config, self._bundles)
+        written_by = self._bundles, self._part_bytes
+        return SegmentFile(handle.storage, handle.name, self._group.partition, stem, self._config, *written_by)
 
     def _seal(self, next_offset: int) -> None:
         """Seal the open segment, which covers everything up to `next_offset`."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from distlog.core.arrays import new_array
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
-from distlog.core.batches.record_decoder import RecordFields, open_sections, scan_sections
+from distlog.core.batches.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
 from distlog.core.batches.rewritten_batches import Bytes, Flags, Longs, upgraded
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.segment_info import SegmentInfo
@@ -196,13 +196,13 @@ class ScannedRecords:
 
 
 def scan_records(
-    chunk: Chunk, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
+    source: BatchSelection, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in batches `rows`, at least one, of a chunk.
+    """Scan the records from `start_offset` on in batches `rows`, at least one, of `source`.
 
     If batches are compressed, it scans only the first rows, as many as expand to OPENED_BYTES.
     """
-    to_scan = replace(chunk.selection().of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
+    to_scan = replace(source.of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
     data, sections = open_sections(to_scan, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
     return ScannedRecords(data, sections, fields, scan_sections(to_scan, data, sections, fields))
@@ -401,7 +401,7 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator
             kinds = np.where(control, _EMPTY_CONTROL, _DATA)
             marked = np.flatnonzero(control & (batches["record_count"] > 0))
             if len(marked):
-                kinds[marked] = _control_types(scan_records(chunk, marked, ("key",)))
+                kinds[marked] = _control_types(scan_records(chunk.selection(), marked, ("key",)))
             for row in np.flatnonzero(control | (batches["producer_id"] >= 0)).tolist():
                 yield _describe(batches[row], segment.shift, int(kinds[row]))
 
@@ -518,7 +518,7 @@ def keyed_records(
         counts = (batches["attributes"] & CONTROL == 0) & (batches["record_count"] > 0)
         rows = np.flatnonzero(counts & ~verdicts.discardable(base_offsets))
         while len(rows):
-            scanned = scan_records(chunk, rows, ("key",), start_offset)
+            scanned = scan_records(chunk.selection(), rows, ("key",), start_offset)
             done, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
             settled = np.append(np.where(done > 0, ends[done - 1], -1), ends[rows[0] - 1 if len(rows) else -1])
             ends_of_records = np.cumsum(scanned.sections["emitted"])

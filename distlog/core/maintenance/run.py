@@ -67,6 +67,11 @@ def run_here(storage: Storage) -> Run:
     return one_by_one if storage.is_local else in_threads
 
 
+def workers_here(storage: Storage) -> int:
+    """The number of items that the `Run` of this process works on at the same time."""
+    return 1 if storage.is_local else PARALLEL
+
+
 def tell_nothing(records: int, size: int) -> None:
     """The `Tell` that does nothing."""
 

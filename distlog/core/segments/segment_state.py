@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import byte_array, numbers_of
+from distlog.core.arrays import byte_array, integers, numbers_of, texts
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
@@ -23,6 +23,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, encode_time_entries
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.kernels.crc import crcs_of_slices
 from distlog.core.kernels.index import LAST_ENTRY_TIMESTAMP, MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, count_until_full
 from distlog.core.kernels.segment_fold import (
     BAD_OFFSET,
@@ -37,6 +38,7 @@ from distlog.core.kernels.segment_fold import (
     TIME_ENTRY_SIZE,
     TRANSACTIONS,
     fold_batches,
+    fold_segments,
 )
 from distlog.core.times import NO_TIMESTAMP
 
@@ -332,6 +334,56 @@ def fold(
         encode_transactions(aborted) if aborted else b"",
     )
     return _with_entries(after, entries)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedSegments:
+    """Many segments from their first batch to their seal: the fields of SegmentInfo that their logs tell, by name.
+
+    `indexes` are the entries of their offset indexes, and of their time indexes, one segment behind the other.
+    """
+
+    fields: Mapping[str, Longs]
+    compression: pa.Array
+    indexes: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
+
+
+def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, interval: int) -> FoldedSegments:
+    """Fold the batches of many segments, which are all of `data`; each has the next so many of them as `counts` says.
+
+    Their offsets count from 0 in each segment, and their checksums must be right. The offset of the largest timestamp
+    stays unknown. Raises UnfitBatchError as `fold` does, and for a codec that Kafka does not have.
+    """
+    segments, empty = len(counts), _EMPTY.numbers()
+    made = np.empty((segments, len(empty)), np.int64)
+    spare = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
+    times = np.empty(TIME_ENTRY_SIZE * (len(batches) + segments), np.uint8)
+    entries = np.empty((segments, 2), np.int64)
+    row = fold_segments(
+        empty, empty.copy(), byte_array(data), batches, counts, min_timestamps, interval, made, spare, times, entries
+    )
+    fields = dict(zip(NAMES, made.T.copy(), strict=True))
+    if row < 0 and (fields["codecs"] >> len(CODEC_NAMES)).any():
+        row = 0
+    if row >= 0:
+        raise UnfitBatchError("the batches of a segment do not follow each other, or have an unknown codec", row)
+    sizes = entries * (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
+    indexes = spare[: sizes[:, 0].sum()], times[: sizes[:, 1].sum()]
+    for name, data_of, size in zip(("offset_index", "time_index"), indexes, sizes.T.copy(), strict=True):
+        ends, crcs = np.cumsum(size), np.empty(segments, np.int64)
+        crcs_of_slices(byte_array(data_of), ends - size, ends, crcs)
+        fields |= {f"{name}_bytes": size, f"{name}_crc32c": crcs}
+    bits = fields["producer_bits"]
+    fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
+    fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}
+    return FoldedSegments(fields, _codecs(fields["codecs"]), indexes)
+
+
+def _codecs(bits: Longs) -> pa.Array:
+    """The codecs of segments, as SegmentInfo has them."""
+    kinds, places = np.unique(bits, return_inverse=True)
+    names = [",".join(sorted(n for at, n in enumerate(CODEC_NAMES) if kind >> at & 1)) for kind in kinds.tolist()]
+    return texts([name or CODEC_NAMES[0] for name in names]).take(integers(places))
 
 
 def fold_seal(numbers: Numbers) -> Folded:

@@ -24,6 +24,7 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageE
 from distlog.core.indexes.offset_and_time_index import TIME_ENTRY
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.kernels.crc import crcs_of_rows
+from distlog.core.kernels.record_write import copy_slices
 from distlog.core.segments.segment_parts import INDEX_FIELDS, index_facts
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage
@@ -41,6 +42,7 @@ from distlog.core.times import NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+Longs = npt.NDArray[np.int64]
 #: A larger log gets files of its own: it is worth its requests, and need not be held in memory.
 LARGEST_PART = 8 << 20
 #: About the size of the largest bundle. All parts are held until it is written, so it bounds the memory of an append.
@@ -148,13 +150,57 @@ def _size(pieces: Sequence[Buffer]) -> int:
     return sum(memoryview(piece).nbytes for piece in pieces)
 
 
-def _write(storage: Storage, name: str, pieces: Sequence[Buffer]) -> None:
+def _write(storage: Storage, name: str, pieces: Sequence[Buffer], part_bytes: int | None = None) -> None:
     if _size(pieces) <= _PUT_BYTES:
         storage.put(name, b"".join(pieces))
         return
-    with storage.open_write(name) as writer:
+    with storage.open_write(name, part_bytes) as writer:
         for piece in pieces:
             writer.write_behind(piece)
+
+
+def write_bundle(
+    storage: Storage,
+    stem: str,
+    data: npt.NDArray[np.uint8],
+    sizes: Longs,
+    indexes: Sequence[tuple[bytes, Longs]],
+    part_bytes: int | None = None,
+) -> list[Longs]:
+    """Write a durable bundle of the logs in `data`, and of indexes of each kind; returns the positions of the parts.
+
+    The parts of each kind lie back to back, and `sizes` says how large those of each segment are. The position of an
+    index that has no bytes is OWN_FILE. A large bundle is uploaded in parts of `part_bytes`. Raises StorageError.
+    """
+    sizes, page = np.ascontiguousarray(sizes, np.int64), PAGE_BYTES if storage.is_local else 1
+    rooms = -(-sizes // page) * page
+    positions = np.cumsum(rooms) - rooms
+    log, end = data, int(positions[-1] + sizes[-1])
+    if page > 1:
+        log = np.zeros(end, np.uint8)
+        copy_slices(log, positions, data, np.cumsum(sizes) - sizes, sizes)
+    places = [positions]
+    for entries, index_sizes in indexes:
+        starts = end + np.cumsum(index_sizes) - index_sizes
+        places.append(np.where(index_sizes > 0, starts, OWN_FILE))
+        end += len(entries)
+    _write(storage, paths.bundle_file(stem), [log.data, *(entries for entries, _ in indexes)], part_bytes)
+    return places
+
+
+def write_files(
+    storage: Storage,
+    topic: str,
+    partition: int,
+    stem: str,
+    log: npt.NDArray[np.uint8],
+    indexes: Mapping[str, bytes],
+    part_bytes: int | None = None,
+) -> None:
+    """Write a durable segment as files of its own: its log, and its indexes by suffix. Raises StorageError."""
+    _write(storage, paths.segment_file(topic, partition, stem, ".log"), [log.data], part_bytes)
+    files = {paths.segment_file(topic, partition, stem, suffix): data for suffix, data in indexes.items() if data}
+    storage.put_many(files)
 
 
 # ---
@@ -251,8 +297,10 @@ class SegmentFile:
         stem: str,
         config: TopicConfig,
         bundles: Bundles | None = None,
+        part_bytes: int | None = None,
     ) -> None:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
+        self._part_bytes = part_bytes
         self._segment_bytes = config.segment_size
         self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
         self._bundles = bundles
@@ -306,7 +354,7 @@ class SegmentFile:
 
     def _store(self, data: memoryview) -> None:
         if self._stream is None and self.size > HELD_BYTES and not (self._bundles and self._bundles.takes(self.size)):
-            self._stream = self._storage.open_write(self._name(".log"))
+            self._stream = self._storage.open_write(self._name(".log"), self._part_bytes)
             for piece in self._let_go():
                 self._stream.write_behind(piece)
         if self._stream is not None:
@@ -564,36 +612,21 @@ class SmallSegments:
         rows["timestamp"], rows["relative_offset"] = newest_ms, deltas
         indexes = rows[has_times].tobytes()
         data, sizes = byte_array(self.encoded.data), batches["size"]
-        page = PAGE_BYTES if storage.is_local else 1
-        ends = np.cumsum(-(-sizes // page) * page)
-        positions = ends - -(-sizes // page) * page
-        starts = batches["position"].tolist()
-        stops = (batches["position"] + sizes).tolist()
-        pieces: list[Buffer] = [data.data]
-        log_end = len(data)
-        if page > 1:
-            log_end = int(positions[-1] + sizes[-1])
-            laid_out = np.zeros(log_end, np.uint8)
-            for position, start, stop in zip(positions.tolist(), starts, stops, strict=True):
-                laid_out[position : position + stop - start] = data[start:stop]
-            pieces = [laid_out.data]
-        _write(storage, paths.bundle_file(stem), [*pieces, indexes])
+        places = write_bundle(storage, stem, data, sizes, [(indexes, np.where(has_times, TIME_ENTRY.itemsize, 0))])
         view = memoryview(self.encoded.data)
-        places: npt.NDArray[np.int64] = np.cumsum(has_times) - has_times
-        step = TIME_ENTRY.itemsize
-        append_time = self.form.append_time is not None
+        starts, append_time = batches["position"].tolist(), self.form.append_time is not None
         numbers = {
             "partition": self.partitions,
             "next_offset": deltas.astype(np.int64) + 1,
             "record_count": batches["record_count"],
             "log_bytes": sizes,
-            "time_index_bytes": np.where(has_times, step, 0),
+            "time_index_bytes": np.where(has_times, TIME_ENTRY.itemsize, 0),
             "first_timestamp": newest_ms if append_time else batches["base_timestamp"],
             "max_timestamp": newest_ms,
             "offset_of_max_timestamp": self.encoded.offsets_of_max_timestamp,
             "leader_epoch": np.maximum(batches["leader_epoch"], -1),
             "created_ms": np.full(count, now_ms),
-            "crc32c": [crc32c(view[start:stop]) for start, stop in zip(starts, stops, strict=True)],
+            "crc32c": [crc32c(view[at : at + size]) for at, size in zip(starts, sizes.tolist(), strict=True)],
             "min_timestamp": self.encoded.min_timestamps,
             "append_time_ms": np.full(count, BY_COMMIT if append_time else -1),
             "offset_index_crc32c": np.zeros(count, np.int64),
@@ -602,7 +635,7 @@ class SmallSegments:
             "first_batch_crc": batches["crc"],
             "last_batch_crc": batches["crc"],
             "first_unstable_offset": np.full(count, NO_OFFSET),
-            "log_position": positions,
-            "time_index_position": np.where(has_times, log_end + step * places, OWN_FILE),
+            "log_position": places[0],
+            "time_index_position": places[1],
         }
         return SegmentTable(of_numbers(numbers, stem, CODEC_NAMES[self.form.codec]))

@@ -370,7 +370,7 @@ class LocalFiles:
                 f"written, but the folder cannot be made durable: {error.strerror}", folder=folder
             ) from error
 
-    def open_write(self, path: str) -> LocalWriter:
+    def open_write(self, path: str, part_bytes: int | None = None) -> LocalWriter:
         """See `Storage.open_write`."""
         return LocalWriter(path, self._counters)
 

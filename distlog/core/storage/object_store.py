@@ -299,8 +299,9 @@ def _page(requests: ObjectRequests, folder: str, after: dict[str, str]) -> Any:
 # ---
 # Writes an object of unknown size to an object store, in bounded memory.
 #
-# An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, two at a time, while the next part
-# fills. All parts but the last have the same size, as some stores demand. The object is not visible before `close`.
+# An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, or of more where there is memory for
+# it, two at a time, while the next part fills. All parts but the last have the same size, as some stores demand. The
+# object is not visible before `close`.
 
 
 if TYPE_CHECKING:
@@ -324,8 +325,8 @@ class Upload(Protocol):
 class BufferedWriter(ObjectWriter):
     """Fills parts; uploads them once the object is too large for a single PUT."""
 
-    def __init__(self, requests: ObjectRequests, path: str) -> None:
-        self._requests, self._path = requests, path
+    def __init__(self, requests: ObjectRequests, path: str, part_bytes: int | None = None) -> None:
+        self._requests, self._path, self._part_bytes = requests, path, part_bytes or PART_BYTES
         self._full: list[bytearray] = []
         self._filling = bytearray()
         self._upload: Upload | None = None
@@ -339,10 +340,10 @@ class BufferedWriter(ObjectWriter):
         view = byte_view(data)
         self.written += view.nbytes
         while view.nbytes:
-            room = PART_BYTES - len(self._filling)
+            room = self._part_bytes - len(self._filling)
             self._filling += view[:room]
             view = view[room:]
-            if len(self._filling) == PART_BYTES:
+            if len(self._filling) == self._part_bytes:
                 self._full.append(self._filling)
                 self._filling = bytearray()
                 self._send_full()
@@ -551,10 +552,10 @@ class ObjectStore:
     def sync(self, folder: str) -> None:
         """See `Storage.sync`; visible objects are durable."""
 
-    def open_write(self, path: str) -> BufferedWriter:
+    def open_write(self, path: str, part_bytes: int | None = None) -> BufferedWriter:
         """See `Storage.open_write`."""
         self._check_writable()
-        return BufferedWriter(self._requests, path)
+        return BufferedWriter(self._requests, path, part_bytes)
 
     def entries(self, folder: str) -> Entries:
         """The objects and the names of the folders; a folder that does not exist is empty."""

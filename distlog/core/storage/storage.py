@@ -248,9 +248,12 @@ class Storage:
         """Write or replace whole files, which must be few; after an error some of them may be written."""
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
-    def open_write(self, name: str) -> ObjectWriter:
-        """A writer of the file `name`, in bounded memory; the file must not exist."""
-        return self._backend.open_write(self._prefix + name)
+    def open_write(self, name: str, part_bytes: int | None = None) -> ObjectWriter:
+        """A writer of the file `name`, in bounded memory; the file must not exist.
+
+        A large object is uploaded in parts of `part_bytes`, of which it holds three; if not given, of 8 MiB.
+        """
+        return self._backend.open_write(self._prefix + name, part_bytes)
 
     def put_if_absent(
         self, name: str, data: bytes, *, timeout_s: float = COMMIT_TIMEOUT_S, put_time: PutTime | None = None

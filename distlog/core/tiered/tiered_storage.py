@@ -512,7 +512,7 @@ class TieredFiles:
         """Refuse to write."""
         self._refuse()
 
-    def open_write(self, path: str) -> ObjectWriter:
+    def open_write(self, path: str, part_bytes: int | None = None) -> ObjectWriter:
         """Refuse to write."""
         self._refuse()
 

@@ -33,12 +33,12 @@ from distlog.core.kafka_directory.export import ExportReport, export_topic
 from distlog.core.log.live_snapshot import LiveSnapshot, with_sound_tails
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.log.segment_recovery import DamagedLogError
-from distlog.core.maintenance.merge import CompactReport, compact_or_merge
+from distlog.core.maintenance.merge import CompactReport, compact_or_merge, job_bytes_of
 from distlog.core.maintenance.rebuild import RebuildReport, rebuild_indexes
 from distlog.core.maintenance.repair import RepairReport, repair
 from distlog.core.maintenance.restore import restore
 from distlog.core.maintenance.retention import delete_records, plan_retention, retention
-from distlog.core.maintenance.run import DeleteRecordsReport, RestoreReport, RetentionReport
+from distlog.core.maintenance.run import DeleteRecordsReport, RestoreReport, RetentionReport, workers_here
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.maintenance.verify import VerifyReport, verify
 from distlog.core.plots import SegmentFacts, Times, topic_figure
@@ -717,10 +717,15 @@ class Topic:
         self.advance(after)
         return DeleteRecordsReport(after.version, starts)
 
-    def compact(self, *, dry_run: bool = False) -> CompactReport:
-        """Keep the last record of each key; if the topic is not compacted, merge small segments as they are."""
+    def compact(self, *, dry_run: bool = False, memory: int = 0) -> CompactReport:
+        """Keep the last record of each key; if the topic is not compacted, merge small segments as they are.
+
+        A merge holds about `memory` bytes, but not less than it needs, 360 MiB on an object store: with more, fewer
+        requests read the segments of many partitions.
+        """
         self._check_writable()
-        report, after = compact_or_merge(self.handle, self.snapshot, dry_run=dry_run)
+        job_bytes = job_bytes_of(memory, workers_here(self.storage))
+        report, after = compact_or_merge(self.handle, self.snapshot, dry_run=dry_run, job_bytes=job_bytes)
         self.advance(after)
         return report
 

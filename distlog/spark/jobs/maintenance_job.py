@@ -27,6 +27,7 @@ from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.spark.frames import compact, rebuild_indexes, verify
 from distlog.spark.jobs.job import JobParser, add_shared_arguments, argument, exit_status, job_session, reason
+from distlog.spark.merging import MERGE_MEMORY_BYTES
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
@@ -51,7 +52,7 @@ def maintenance_parser(description: str | None, *, read_only: bool = False) -> a
 
 
 def compaction_parser(description: str | None) -> argparse.ArgumentParser:
-    """`maintenance_parser` with --dedupe-buffer-size, for jobs that compact."""
+    """`maintenance_parser` with --dedupe-buffer-size and --memory, for jobs that compact."""
     parser = maintenance_parser(description)
     parser.add_argument(
         "--dedupe-buffer-size",
@@ -59,6 +60,13 @@ def compaction_parser(description: str | None) -> argparse.ArgumentParser:
         default=DEDUPE_BUFFER_BYTES,
         metavar="BYTES",
         help="memory of a task for keys, in bytes; tasks share a partition with more keys (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=argument(_size),
+        default=MERGE_MEMORY_BYTES,
+        metavar="BYTES",
+        help="memory of a task that merges small segments, in bytes (default: %(default)s)",
     )
     return parser
 
@@ -134,6 +142,7 @@ def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
         url,
         dry_run=chosen.dry_run,
         dedupe_buffer_bytes=chosen.dedupe_buffer_size,
+        memory=chosen.memory,
         storage_options=dict(chosen.storage),
     )
 

@@ -1,0 +1,480 @@
+"""The work of a merge, cut into jobs: the groups of a job are read together, and checked and written in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core import paths
+from distlog.core.arrays import booleans, byte_array, integers, new_array, numbers_of
+from distlog.core.batches.record_batch import (
+    Source,
+    first_bad_crc,
+    give_append_times,
+    header_offsets,
+    read_headers,
+    write_append_times,
+    write_base_offsets,
+)
+from distlog.core.batches.record_decoder import BatchSelection
+from distlog.core.commits.segment_info import NO_OFFSET, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, join, of_numbers
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import CorruptionError, StorageError, UnsupportedVersionError
+from distlog.core.kernels.batch_scan import RUN, first_misplaced
+from distlog.core.kernels.crc import crcs_of_slices
+from distlog.core.kernels.record_write import copy_slices
+from distlog.core.maintenance.batch_join import BatchJoin, transactional_of
+from distlog.core.maintenance.group_rewrite import (
+    OF_ITS_FILES,
+    RewriteFailure,
+    SegmentGroup,
+    result_or_failure,
+    rewrite_group,
+)
+from distlog.core.reading.chunks import Chunk
+from distlog.core.reading.pipeline import whole_groups, whole_logs
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
+from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, Bundles, write_bundle, write_files
+from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
+
+# ---
+# The work of a merge, cut into jobs. The parts of a bundle that go into one job are neighbours, so few requests read
+# them all. Without that a merge would cost a request for each part, and files for each partition.
+
+
+#: A job has at most so many log bytes, if there is no memory for more: so its bundle is a single PUT of 16 MiB.
+JOB_BYTES = 15 << 20
+#: And so many segments for these bytes, each of which takes half a kilobyte of memory.
+JOB_SEGMENTS = 20_000
+#: A job of eight times as much uploads large objects in parts of this size, and holds three of them.
+MOST_UPLOAD_BYTES = 32 << 20
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeJob:
+    """Groups of different partitions, in the order of these: group i is the next `counts[i]` of the `inputs`."""
+
+    inputs: SegmentTable
+    counts: Longs
+
+    @classmethod
+    def of(cls, groups: Sequence[SegmentGroup]) -> MergeJob:
+        """The job of these groups."""
+        rows = join([group.segments.columns() for group in groups])
+        return cls(SegmentTable(rows), np.array([len(group.segments) for group in groups]))
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of log to read."""
+        return int(self.inputs.log_bytes.sum())
+
+    @property
+    def segments(self) -> Sequence[str]:
+        """The stems of what is read: that of each object."""
+        stems: list[str] = pc.unique(self.inputs.columns()["stem"]).to_pylist()
+        return stems
+
+    @property
+    def groups(self) -> list[SegmentGroup]:
+        """The groups."""
+        ends = np.cumsum(self.counts).tolist()
+        return [
+            SegmentGroup(self.inputs.part(end - count, end))
+            for count, end in zip(self.counts.tolist(), ends, strict=True)
+        ]
+
+    def of_groups(self, chosen: Flags) -> MergeJob:
+        """The job of the chosen groups."""
+        rows = self.inputs.columns().filter(booleans(np.repeat(chosen, self.counts)))
+        return MergeJob(SegmentTable(rows), self.counts[chosen])
+
+    def per_group(self, name: str, function: np.ufunc) -> npt.NDArray[np.int64]:
+        """The values of a column, those of each group made one by `function`, as np.add."""
+        values: Longs = function.reduceat(self.inputs.array(name), np.cumsum(self.counts) - self.counts)
+        return values
+
+
+def jobs(groups: Iterable[SegmentGroup], job_bytes: int = JOB_BYTES) -> list[MergeJob]:
+    """The jobs of `groups`, of `job_bytes` each, or of one larger group; those of a partition are in several."""
+    seen, ranked = dict[int, int](), list[tuple[int, int, SegmentGroup]]()
+    for group in groups:
+        partition = group.partition
+        ranked.append((seen.get(partition, 0), partition, group))
+        seen[partition] = ranked[-1][0] + 1
+    return [MergeJob.of(packed) for packed in _packed(sorted(ranked, key=lambda one: one[:2]), job_bytes)]
+
+
+def _packed(ranked: Iterable[tuple[int, int, SegmentGroup]], job_bytes: int) -> Iterator[list[SegmentGroup]]:
+    most_segments = JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES)
+    open_job, rank, size, segments = list[SegmentGroup](), 0, 0, 0
+    for number, _, group in ranked:
+        log_bytes, count = group.log_bytes, len(group.segments)
+        if log_bytes > job_bytes:
+            yield [group]
+            continue
+        size, segments = size + log_bytes, segments + count
+        if open_job and (number != rank or size > job_bytes or segments > most_segments):
+            yield open_job
+            open_job, size, segments = [], log_bytes, count
+        rank = number
+        open_job.append(group)
+    if open_job:
+        yield open_job
+
+
+def upload_bytes(job_bytes: int) -> int | None:
+    """The size of the parts in which a job of that size uploads large objects; None for the usual size."""
+    return MOST_UPLOAD_BYTES if job_bytes >= 8 * MOST_UPLOAD_BYTES else None
+
+
+@dataclass(frozen=True, slots=True)
+class MergedJob:
+    """The segments that replace the groups of a job, `counts[i]` of them for group i; none for those that `failed`.
+
+    No commit names these segments yet. `failed` has the numbers of groups, and what is wrong with their files.
+    """
+
+    segments: SegmentTable
+    counts: Longs
+    failed: dict[int, RewriteFailure] = field(default_factory=dict)
+
+
+#: Reads the logs of some segments of a job, which have these numbers in it, back to back in their order.
+ReadLogs = Callable[[SegmentTable, Longs], Bytes]
+
+
+def do_job(
+    handle: TopicHandle,
+    job: MergeJob,
+    *,
+    config: TopicConfig,
+    read_version: int,
+    job_bytes: int = JOB_BYTES,
+    read: ReadLogs | None = None,
+) -> MergedJob:
+    """Merge the groups of a job; `read` reads their logs if the storage's are not to be read.
+
+    Memory is a few chunks for a job of more than `job_bytes`, or what it reads and as much written. Where something
+    is wrong with a file, each group is looked at by itself, and tells what is wrong with its own.
+    """
+    part_bytes = upload_bytes(job_bytes)
+    together = job.per_group("has_transactions", np.logical_or) == 0
+    if job.log_bytes > job_bytes or not together.any():
+        return _one_by_one(handle, job, config, read_version, part_bytes)
+    chosen, numbers = job.of_groups(together), np.flatnonzero(np.repeat(together, job.counts))
+    try:
+        logs = read(chosen.inputs, numbers) if read else read_logs(handle.storage, handle.name, chosen.inputs)
+        batches = _joined(_checked(chosen, logs), BatchJoin.of(config))
+    except (CorruptionError, FileNotFoundError, StorageError, _UnsoundError):
+        return _one_by_one(handle, job, config, read_version, part_bytes)
+    try:
+        done = _Writing(handle, chosen, batches, config, read_version, part_bytes).merged()
+    except (UnfitBatchError, UnsupportedVersionError):
+        return _one_by_one(handle, job, config, read_version, part_bytes)
+    if together.all():
+        return MergedJob(SegmentTable(done), np.ones(len(job.counts), np.int64))
+    return _combined(together, done, _one_by_one(handle, job.of_groups(~together), config, read_version, part_bytes))
+
+
+def _combined(together: Flags, done: pa.RecordBatch, others: MergedJob) -> MergedJob:
+    """The groups that were merged together, and the others, in the order of all groups."""
+    counts, numbers = together.astype(np.int64), np.flatnonzero(~together)
+    counts[numbers] = others.counts
+    owners = np.append(np.flatnonzero(together), np.repeat(numbers, others.counts))
+    rows = join([done, others.segments.columns()]).take(integers(np.argsort(owners, kind="stable")))
+    return MergedJob(SegmentTable(rows), counts, {int(numbers[at]): one for at, one in others.failed.items()})
+
+
+# ---
+# Merges group by group, for large groups, for groups with transactions, and where a file is damaged.
+
+
+def _one_by_one(
+    handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int, part_bytes: int | None
+) -> MergedJob:
+    bundles = Bundles(handle.storage, partial(handle.new_stem, read_version))
+    groups = job.groups
+    for group in groups:
+        bundles.join(group.partition)
+
+    def merged(group: SegmentGroup, chunks: Iterable[Chunk]) -> tuple[SegmentInfo, ...]:
+        transactional = transactional_of(group.segments)
+        aborted = [each for segment in transactional for each in handle.reader.aborted_transactions(segment)]
+        keep_all = BatchJoin.of(config, aborted)
+        return rewrite_group(
+            handle,
+            group,
+            keep_all,
+            chunks,
+            config=config,
+            read_version=read_version,
+            bundles=bundles,
+            part_bytes=part_bytes,
+        ).outputs
+
+    done = [
+        result_or_failure(group.partition, partial(merged, group, chunks))
+        for group, chunks in zip(groups, _chunks(handle.reader, groups), strict=True)
+    ]
+    bundles.close()
+    made = [() if isinstance(one, RewriteFailure) else tuple(map(bundles.placed, one)) for one in done]
+    failed = {number: one for number, one in enumerate(done) if isinstance(one, RewriteFailure)}
+    return MergedJob(SegmentTable.of([*chain.from_iterable(made)]), np.array([*map(len, made)]), failed)
+
+
+def _chunks(reader: SegmentReader, groups: Sequence[SegmentGroup]) -> list[Iterable[Chunk]]:
+    """The chunks of each group, read all at once if there are several and nothing is wrong with a file."""
+    if len(groups) > 1:
+        with suppress(*OF_ITS_FILES):
+            return [[chunk] for chunk in whole_groups(reader, [list(group.segments) for group in groups])]
+    return [whole_logs(reader, group.segments) for group in groups]
+
+
+# ---
+# Reads the logs of many segments at once: the parts of a bundle that are close by one request of up to 8 MiB.
+
+
+def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
+    """The logs of `segments`, back to back in their order. Raises FileNotFoundError, StorageError."""
+    begins, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
+    names, objects = _objects(topic, segments)
+    order = np.lexsort((begins, objects))
+    starts, ends, owners = begins[order], (begins + sizes)[order], objects[order]
+    apart = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
+    firsts = np.flatnonzero(apart)
+    # parts of a bundle do not overlap, so the last one of a run ends it
+    run_starts, run_ends = starts[firsts], ends[np.append(firsts[1:], len(starts)) - 1]
+    ranges = [
+        (names[owner], at, min(at + MAX_MERGED_BYTES, end))
+        for owner, start, end in zip(owners[firsts].tolist(), run_starts.tolist(), run_ends.tolist(), strict=True)
+        for at in range(start, end, MAX_MERGED_BYTES)
+    ]
+    data = byte_array(storage.read_joined(ranges))
+    run_places = np.cumsum(run_ends - run_starts) - (run_ends - run_starts)
+    sources = np.empty(len(order), np.int64)
+    sources[order] = starts + (run_places - run_starts)[np.cumsum(apart) - 1]
+    logs = new_array(int(sizes.sum()), np.uint8)
+    copy_slices(logs, np.cumsum(sizes) - sizes, data, sources, np.ascontiguousarray(sizes))
+    return logs
+
+
+def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
+    """The names of the objects that hold the logs, and the number of each segment's object."""
+    coded = segments.columns()["stem"].dictionary_encode()
+    stems, codes = coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
+    names, own = [paths.bundle_file(stem) for stem in stems], np.flatnonzero(segments.array("log_position") < 0)
+    partitions = segments.array("partition")[own].tolist()
+    names += [
+        paths.segment_file(topic, partition, stems[code], ".log")
+        for partition, code in zip(partitions, codes[own].tolist(), strict=True)
+    ]
+    codes[own] = len(stems) + np.arange(len(own))
+    return names, codes
+
+
+# ---
+# The batches of all groups of a job, and what must be right of each segment before anything is made of them.
+#
+# These are the checks of chunks and of whole logs, over all segments at once.
+
+
+class _UnsoundError(Exception):
+    """Something is wrong with a segment of a job: looking at each group by itself tells what."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Batches of many groups, back to back in `data`: the next `counts[i]` are those of group i."""
+
+    data: Bytes
+    rows: np.ndarray
+    counts: Longs
+    base_offsets: Longs
+    oldest: Longs
+
+
+def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
+    """The batches of a job's logs, with their append times written. Raises CorruptionError, _UnsoundError."""
+    segments = job.inputs
+    sizes = segments.log_bytes
+    ends = np.cumsum(sizes)
+    rows = read_headers(data)
+    owner = np.searchsorted(ends, rows["position"], side="right")
+    batch_ends = np.append(0, rows["position"] + rows["size"])
+    at_ends = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
+    if len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
+        raise _UnsoundError
+    shifts = segments.base_offsets - segments.array("stored_base_offset")
+    _check_place(segments, rows, owner, shifts)
+    checksums = np.empty(len(sizes), np.int64)
+    crcs_of_slices(data, ends - sizes, ends, checksums)
+    if first_bad_crc(data, rows) >= 0 or (checksums != segments.array("crc32c")).any():
+        raise _UnsoundError
+    times = segments.array("append_time_ms")[owner]
+    if (times >= 0).any():
+        data = data.copy()
+        give_append_times(rows, times)
+        timed = rows[times >= 0]
+        write_append_times(data, timed)
+        rows[times >= 0] = timed
+    groups = np.repeat(np.arange(len(job.counts)), job.counts)[owner]
+    counts = np.bincount(groups, minlength=len(job.counts))
+    if not counts.all():
+        raise _UnsoundError
+    base_offsets = rows["base_offset"] + shifts[owner]
+    partitions = segments.array("partition")[owner]
+    source = BatchSelection(byte_array(data), rows, shifts[owner], partitions, 0, MAX_LONG, Source())
+    return source, _Batches(data, rows, counts, base_offsets, segments.min_timestamps[owner])
+
+
+def _check_place(segments: SegmentTable, rows: np.ndarray, owner: Longs, shifts: Longs) -> None:
+    """Raise _UnsoundError unless the batches are at the offsets that their segments have, and these segments' own."""
+    run = np.empty(len(segments), RUN)
+    run["first_offset"] = segments.array("stored_base_offset")
+    run["end_offset"] = segments.next_offsets - shifts
+    spans = segments.next_offsets - segments.base_offsets
+    run["dense"] = (segments.record_counts == spans) & ~segments.array("has_transactions")
+    run["ends_file"] = 1
+    changes = np.flatnonzero(np.diff(owner)) + 1
+    for name, ends in (("first_batch_crc", np.append(0, changes)), ("last_batch_crc", np.append(changes, 0) - 1)):
+        known = segments.array(name)[owner[ends]]
+        if ((known != UNKNOWN) & (known != rows["crc"][ends])).any():
+            raise _UnsoundError
+    if first_misplaced(rows, owner, run) >= 0:
+        raise _UnsoundError
+
+
+def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -> _Batches:
+    """The batches, of which small ones are joined; those of a group only with each other."""
+    source, given = checked
+    begins, firsts = np.zeros(len(given.rows), bool), np.cumsum(given.counts) - given.counts
+    begins[firsts] = True
+    parts = list(join_batches.joined(source, given.base_offsets, given.oldest, begins))
+    stays = np.concatenate([rows for _, rows in parts])
+    counts = np.diff(np.searchsorted(stays, np.append(firsts, len(given.rows))))
+    if len(parts) == 1:
+        one = parts[0][0]
+        return _Batches(one.data, one.batches, counts, one.base_offsets, one.min_timestamps)
+    rows = np.concatenate([one.batches for one, _ in parts])
+    rows["position"] = np.cumsum(rows["size"]) - rows["size"]
+    data = np.concatenate([one.data for one, _ in parts])
+    base_offsets = np.concatenate([one.base_offsets for one, _ in parts])
+    return _Batches(data, rows, counts, base_offsets, np.concatenate([one.min_timestamps for one, _ in parts]))
+
+
+# ---
+# Writes the batches of all groups of a job as segments: small ones as bundles, large ones as files of their own.
+
+
+_INDEXES = "offset_index", "time_index"
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """The writing of merged batches; a segment begins at the first offset of its group, as if that were 0."""
+
+    handle: TopicHandle
+    job: MergeJob
+    batches: _Batches
+    config: TopicConfig
+    read_version: int
+    part_bytes: int | None
+
+    def merged(self) -> pa.RecordBatch:
+        """The durable segments, one for each group. Raises StorageError, UnfitBatchError."""
+        sizes = np.add.reduceat(self.batches.rows["size"], np.cumsum(self.batches.counts) - self.batches.counts)
+        made = [self._written(start, end) for start, end in self._cuts(sizes)]
+        return join(made)
+
+    def _cuts(self, sizes: Longs) -> Iterator[tuple[int, int]]:
+        """Ranges of groups: a large one alone, and small ones that make one bundle."""
+        start = held = 0
+        for number, size in enumerate(sizes.tolist()):
+            if size > LARGEST_PART or held + size > LARGEST_BUNDLE:
+                if start < number:
+                    yield start, number
+                start, held = number, 0
+            if size > LARGEST_PART:
+                yield number, number + 1
+                start = number + 1
+                continue
+            held += size
+        if start < len(sizes):
+            yield start, len(sizes)
+
+    def _written(self, start: int, end: int) -> pa.RecordBatch:
+        """The segments of groups [start, end)."""
+        ends = np.cumsum(self.batches.counts)
+        first, last = int(ends[start] - self.batches.counts[start]), int(ends[end - 1])
+        rows, counts = self.batches.rows[first:last].copy(), self.batches.counts[start:end]
+        low = int(rows["position"][0])
+        data = self.batches.data[low : int(rows["position"][-1] + rows["size"][-1])]
+        rows["position"] -= low
+        firsts = np.cumsum(self.job.counts) - self.job.counts
+        bases = self.job.inputs.base_offsets[firsts[start:end]]
+        moved = self.batches.base_offsets[first:last] - np.repeat(bases, counts)
+        write_base_offsets(data, rows["position"], header_offsets(rows, moved))
+        rows["base_offset"] = moved
+        oldest = np.ascontiguousarray(self.batches.oldest[first:last])
+        folded = fold_all(data, rows, counts, oldest, self.config.index_interval_bytes)
+        if max(int(folded.fields[f"{name}_bytes"].max()) for name in _INDEXES) > self.config.segment_index_bytes:
+            raise UnfitBatchError("a group has more index entries than one segment takes", start)
+        stem = self.handle.new_stem(self.read_version)
+        places = self._stored(stem, data, folded, start)
+        facts = {**folded.fields, **places, **self._described(start, end)}
+        return of_numbers(facts, stem, folded.compression)
+
+    def _stored(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
+        """Write a bundle, or the files of a large segment; returns the positions of its parts."""
+        storage, fields = self.handle.storage, folded.fields
+        sizes = [fields[f"{name}_bytes"] for name in _INDEXES]
+        entries = [each.tobytes() for each in folded.indexes]
+        is_own = len(sizes[0]) == 1 and (fields["log_bytes"][0] > LARGEST_PART or len(self.job.counts) == 1)
+        if is_own:
+            partition = int(self.job.inputs.array("partition")[np.cumsum(self.job.counts)[group] - 1])
+            files = dict(zip((".index", ".timeindex"), entries, strict=True))
+            write_files(storage, self.handle.name, partition, stem, data, files, self.part_bytes)
+            places = [np.full(1, OWN_FILE)] * 3
+        else:
+            indexes = list(zip(entries, sizes, strict=True))
+            places = write_bundle(storage, stem, data, fields["log_bytes"], indexes, self.part_bytes)
+        names = ("log_position", "offset_index_position", "time_index_position")
+        return dict(zip(names, places, strict=True))
+
+    def _described(self, start: int, end: int) -> dict[str, npt.NDArray[np.int64]]:
+        """The fields of the segments of groups [start, end) that their batches do not tell, but the inputs do."""
+        inputs, ends = self.job.inputs, np.cumsum(self.job.counts)
+        firsts = (ends - self.job.counts)[start:end]
+        lasts = ends[start:end] - 1
+        newest = inputs.max_timestamps
+        largest = np.repeat(np.maximum.reduceat(newest, ends - self.job.counts), self.job.counts)
+        rows = np.flatnonzero(newest == largest)
+        # the first segment of each group that has the largest time
+        chosen = rows[np.searchsorted(rows, firsts)]
+        return {
+            "partition": inputs.array("partition")[firsts],
+            "base_offset": inputs.base_offsets[firsts],
+            "stored_base_offset": np.zeros(end - start, np.int64),
+            "next_offset": inputs.next_offsets[lasts],
+            "offset_of_max_timestamp": inputs.array("offset_of_max_timestamp")[chosen],
+            "created_ms": inputs.array("created_ms")[lasts],
+            "compacted": self.job.per_group("compacted", np.logical_or)[start:end],
+            "has_transactions": np.zeros(end - start, np.int64),
+            "first_unstable_offset": np.full(end - start, NO_OFFSET),
+        }

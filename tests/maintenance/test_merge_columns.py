@@ -1,0 +1,240 @@
+"""A merge of many groups at once makes what merging each group by itself makes, and refuses what that refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bundled import changed, rows
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+from searches import examples
+from topics import NOW, contents, topic_on
+
+import distlog
+from distlog.core.commits.actions import SetLogStartOffset
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable, with_numbers
+from distlog.core.errors import StorageError
+from distlog.core.maintenance import merge_job
+from distlog.core.maintenance.merge import job_bytes_of, merge
+from distlog.core.maintenance.merge_job import JOB_BYTES, MOST_UPLOAD_BYTES, MergedJob, do_job, jobs, upload_bytes
+from distlog.core.maintenance.merge_plan import plan_merge
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def done(topic: Topic, job_bytes: int) -> list[MergedJob]:
+    """Each job of a merge, done but not committed; with a `job_bytes` of 0, group by group."""
+    options = {"config": topic.config, "read_version": topic.version, "job_bytes": job_bytes}
+    return [do_job(topic.handle, job, **options) for job in jobs(plan_merge(topic.snapshot))]
+
+
+def described(topic: Topic, one: SegmentInfo) -> tuple[Any, ...]:
+    """What a segment is, wherever its bytes lie, and these bytes."""
+    places = {"log_position": 0, "offset_index_position": 0, "time_index_position": 0}
+    parts = [topic.reader.part(one, suffix) for suffix in (".log", ".index", ".timeindex")]
+    data = [topic.storage.read(part.name, part.begin, part.begin + part.size) for part in parts if part.size]
+    return dataclasses.replace(one, stem="", created_ms=0, **places), data
+
+
+def check_the_same(topic: Topic) -> None:
+    alone, together = done(topic, 0), done(topic, JOB_BYTES)
+    assert [one.counts.tolist() for one in together] == [one.counts.tolist() for one in alone]
+    for one, other in zip(together, alone, strict=True):
+        for mine, its in zip(one.segments, other.segments, strict=True):
+            assert described(topic, mine) == described(topic, its)
+
+
+@examples(8)
+@given(st.randoms(use_true_random=False), st.sampled_from([0, 60, 4096]), st.sampled_from([50, 400, 100_000]))
+def test_groups_merged_together_are_what_each_is_by_itself(
+    source: random.Random, interval: int, batch_bytes: int
+) -> None:
+    config = {"index.interval.bytes": interval, "batch.bytes": batch_bytes, "segment.ms": 2**62, "retention.ms": -1}
+    topic = distlog.create(f"memory://columns/{uuid.uuid4().hex}/log", partitions=5, config=config)
+    for _ in range(source.randrange(2, 7)):
+        made = [
+            {
+                "partition": source.randrange(5),
+                "value": source.randbytes(source.randrange(80)),
+                "timestamp": source.choice([-1, NOW + source.randrange(1000), 5]),
+            }
+            for _ in range(source.randrange(1, 60))
+        ]
+        topic.append(made, compression=source.choice(CODECS))
+    check_the_same(topic)
+
+
+@pytest.mark.parametrize("url", ["memory", "disk"])
+def test_the_times_of_appends_are_written_into_the_batches_of_all_groups(tmp_path: Path, url: str) -> None:
+    root = str(tmp_path) if url == "disk" else f"memory://columns/{uuid.uuid4().hex}"
+    config = {"message.timestamp.type": "LogAppendTime", "retention.ms": -1}
+    topic = distlog.create(f"{root}/log", partitions=3, config=config)
+    for number in range(4):
+        topic.append([{"partition": each % 3, "value": b"%d" % number} for each in range(7)])
+    check_the_same(topic)
+    before = topic.scan().to_table()
+    assert topic.compact().ok
+    assert topic.scan().to_table() == before
+    assert topic.verify().ok
+
+
+def flipped(topic: Topic, position: int) -> None:
+    """Change a byte of partition 3's second segment."""
+    hurt = topic.snapshot.partitions[3].segments[1]
+
+    def change(data: bytearray) -> None:
+        data[hurt.log_position + position] ^= 1
+
+    changed(topic.storage, topic.reader.name(hurt), change)
+
+
+def swapped(topic: Topic) -> None:
+    """Put another log of the same size in the place of one: only the checksums in the metadata tell."""
+    first, second = (topic.snapshot.partitions[3].segments[number] for number in (0, 1))
+    log = topic.reader.part(first)
+    other = topic.storage.read(log.name, log.begin, log.begin + log.size)
+
+    def change(data: bytearray) -> None:
+        data[second.log_position : second.log_position + log.size] = other
+
+    changed(topic.storage, topic.reader.name(second), change)
+
+
+#: The high byte of a base offset, of a size, a leader epoch, a format, and a value.
+DAMAGE: dict[str, Callable[[Topic], None]] = {
+    "an offset": lambda topic: flipped(topic, 7),
+    "a size": lambda topic: flipped(topic, 10),
+    "a leader epoch": lambda topic: flipped(topic, 12),
+    "a format": lambda topic: flipped(topic, 16),
+    "a value": lambda topic: flipped(topic, 70),
+    "another log": swapped,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_stops_its_own_group_alone(kind: str) -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 6)
+    for first in range(3):
+        topic.append(rows(6, 1, first))
+    before = contents(topic)
+    DAMAGE[kind](topic)
+    report = topic.compact()
+    assert [one.partition for one in report.failed] == [3]
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1, 1, 3, 1, 1]
+    kept = [0, 1, 2, 4, 5]
+    assert topic.scan(partitions=kept).count() == sum(len(before[number]) for number in kept)
+
+
+def test_a_sound_job_is_never_merged_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group by itself takes ten times as long."""
+    monkeypatch.setattr(merge_job, "_one_by_one", lambda *_: pytest.fail("one by one"))
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 30, {"index.interval.bytes": 0})
+    for first in range(5):
+        topic.append(rows(30, 3, first, 500))
+    assert topic.compact().ok
+    assert topic.verify().ok
+    assert topic.segments().num_rows == 30
+
+
+def test_with_more_memory_fewer_requests_read_the_parts_of_many_partitions() -> None:
+    """Each job reads its own neighbours in each bundle."""
+    counted = []
+    for job_bytes in (1 << 20, 8 << 20):
+        topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 64)
+        for first in range(6):
+            topic.append(rows(64, 1, first, 20_000))
+        before, gets = contents(topic), topic.storage.counters.gets
+        _, after = merge(topic.handle, topic.snapshot, job_bytes=job_bytes)
+        counted.append(topic.storage.counters.gets - gets)
+        topic.advance(after)
+        assert contents(topic) == before
+    # and one look for a newer commit
+    assert counted == [8 * 6 + 1, 1 * 6 + 1]
+
+
+def test_a_storage_that_does_not_answer_stops_the_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 4)
+    for first in range(3):
+        topic.append(rows(4, 1, first))
+    version = topic.version
+    monkeypatch.setattr(Storage, "read_joined", lambda *_: (_ for _ in ()).throw(StorageError("no answer")))
+    with pytest.raises(StorageError, match="no answer"):
+        topic.compact()
+    monkeypatch.undo()
+    assert topic.refresh().version == version
+
+
+def test_the_memory_that_the_caller_gives_is_shared_by_the_jobs_that_run_at_once() -> None:
+    assert job_bytes_of(0, 1) == job_bytes_of(0, 8) == JOB_BYTES
+    assert job_bytes_of(3 << 30, 1) == 1 << 30
+    assert job_bytes_of(3 << 30, 8) == 128 << 20
+
+
+def flip(data: np.ndarray, position: int) -> None:
+    data[position] ^= 1
+
+
+#: What a checksum of the whole log cannot tell, as it is of these very bytes: where they were wrong when it was made.
+@pytest.mark.parametrize("position", [70, 7], ids=["a value", "an offset"])
+def test_a_log_that_was_committed_with_a_wrong_batch_is_not_merged(position: int) -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 2)
+    for first in range(2):
+        topic.append(rows(2, 1, first))
+    (job,) = jobs(plan_merge(topic.snapshot))
+    logs = merge_job.read_logs(topic.storage, topic.name, job.inputs)
+    flip(logs, int(job.inputs.log_bytes[0]) + position)
+    ends = np.cumsum(job.inputs.log_bytes)
+    checksums = [crc32c(logs[end - size : end]) for size, end in zip(job.inputs.log_bytes, ends, strict=True)]
+    told = dataclasses.replace(
+        job, inputs=SegmentTable(with_numbers(job.inputs.columns(), {"crc32c": np.array(checksums)}))
+    )
+    options = {"config": topic.config, "read_version": topic.version, "read": lambda *_: logs}
+    assert list(do_job(topic.handle, told, **options).failed) == [0]
+
+
+def test_batches_of_two_partitions_are_not_joined_where_one_begins_as_the_other_ends() -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 2, {"retention.ms": -1})
+    topic.append(rows(1, 2), partition=1)
+    for first in range(2):
+        topic.append(rows(2, 1, first))
+    topic.delete_records({1: 2})
+    topic.retention()
+    before = contents(topic)
+    assert (topic.end_offsets()[0], topic.start_offsets()[1]) == (2, 2)
+    assert topic.compact().ok
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1]
+    assert contents(topic) == before
+    assert topic.verify().ok
+
+
+def test_a_group_that_is_below_the_log_start_by_its_commit_is_left_out() -> None:
+    topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 2, {"retention.ms": -1})
+    for first in range(3):
+        topic.append(rows(2, 1, first))
+    other = distlog.open(topic.url)
+
+    def run(work: Any, items: Any) -> Any:
+        done = list(map(work, items))
+        other.log.commit(other.snapshot, "delete-records", lambda _: [SetLogStartOffset(1, 3)])
+        return done
+
+    report, after = merge(topic.handle, topic.snapshot, run)
+    assert [group.partition for group in report.groups] == [0]
+    assert [len(state.segments) for state in after.partitions] == [1, 3]
+
+
+def test_a_job_uploads_larger_parts_only_where_it_has_the_memory() -> None:
+    assert upload_bytes(JOB_BYTES) is None
+    assert upload_bytes(8 * MOST_UPLOAD_BYTES - 1) is None
+    assert upload_bytes(8 * MOST_UPLOAD_BYTES) == MOST_UPLOAD_BYTES
