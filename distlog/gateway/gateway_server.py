@@ -262,17 +262,19 @@ class GatewayServer:
             self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()
             host, port = self.broker.config.advertised or advertised(self._host, self.port)
             self._lease.be_at(host, port, this_machine())
-            self._groups.start()
+            self._groups.join()
         except BaseException:
             self._in_loop(self._acceptor.stop(0)).result()
             self._end_loop(STOP_TIMEOUT_S)
             raise
-        self._transactions.start()
-        for handlers in self._handlers:
-            handlers.start()
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()
+        # records are taken while groups and transactions are loaded, of which there may be many
+        for handlers in self._handlers:
+            handlers.start()
+        self._groups.start()
+        self._transactions.start()
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:

@@ -90,6 +90,7 @@ class Gateway:
 
     def start(self) -> None:
         """Join the other gateways."""
+        self.broker.groups.join()
         self.broker.groups.start()
         self.broker.transactions.start()
 

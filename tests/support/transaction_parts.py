@@ -79,6 +79,7 @@ class Parts:
             self.services,
             quotas,
         )
+        self.groups.join()
         self.groups.start()
         self.load()
         self._sequences: dict[tuple[ProducerId, str, int], int] = {}

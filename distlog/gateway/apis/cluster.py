@@ -21,6 +21,7 @@ from distlog.gateway.protocol.frames import (
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.topic_index import TopicFacts
 
 # ---
 # An admin request has many topics: the work for each succeeds or fails by itself.
@@ -103,11 +104,11 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     wanted = request.body.topics
     # in version 0, an empty list means all
     if wanted is None or (request.api_version == 0 and not wanted):
-        for name, topic_or_error in broker.metadata.topics_or_errors().items():
-            if isinstance(topic_or_error, HostedTopic):
-                yield _topic_fields(topic_or_error, broker)
+        for name, facts_or_error in broker.metadata.facts_or_errors().items():
+            if isinstance(facts_or_error, TopicFacts):
+                yield _topic_fields(facts_or_error, broker)
             else:
-                yield _error_fields(name, error_code(topic_or_error))
+                yield _error_fields(name, error_code(facts_or_error))
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
@@ -130,13 +131,13 @@ def _requested_topic(
 ) -> Fields:
     name = ids.name_of(name, topic_id)
     try:
-        return _topic_fields(broker.metadata.fresh_topic(name), broker)
+        return _topic_fields(broker.metadata.fresh_topic(name).facts, broker)
     except TopicNotFoundError:
         if not may_create:
             raise
     with suppress(TopicExistsError):
         broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
-    return _topic_fields(broker.metadata.fresh_topic(name), broker)
+    return _topic_fields(broker.metadata.fresh_topic(name).facts, broker)
 
 
 class TopicIds:
@@ -151,7 +152,8 @@ class TopicIds:
         if name is not None:
             return name
         if self._names is None and topic_id is not None:
-            self._names = {topic_uuid(each): each.name for each in self._broker.metadata.all_topics().values()}
+            facts = self._broker.metadata.facts_or_errors().values()
+            self._names = {uuid.UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicFacts)}
         if topic_id is None or self._names is None or topic_id not in self._names:
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         return self._names[topic_id]
@@ -161,20 +163,18 @@ def _error_fields(name: str, code: ErrorCode) -> Fields:
     return {"error_code": code, "name": name, "is_internal": name.startswith("__"), "partitions": ()}
 
 
-def _topic_fields(hosted: HostedTopic, broker: Broker) -> Fields:
+def _topic_fields(facts: TopicFacts, broker: Broker) -> Fields:
     return {
         "error_code": ErrorCode.none,
-        "name": hosted.name,
-        "topic_id": topic_uuid(hosted),
-        "is_internal": hosted.name.startswith("__"),
-        "partitions": [
-            _partition_fields(hosted, number, broker) for number in range(len(hosted.snapshot.partitions))
-        ],
+        "name": facts.name,
+        "topic_id": uuid.UUID(facts.topic_id),
+        "is_internal": facts.name.startswith("__"),
+        "partitions": [_partition_fields(facts.topic_id, number, broker) for number in range(facts.partitions)],
     }
 
 
-def _partition_fields(hosted: HostedTopic, number: int, broker: Broker) -> Fields:
-    leader = broker.cluster.leader(hosted.snapshot.topic_id, number).id
+def _partition_fields(topic_id: str, number: int, broker: Broker) -> Fields:
+    leader = broker.cluster.leader(topic_id, number).id
     return {
         "error_code": ErrorCode.none,
         "partition_index": number,

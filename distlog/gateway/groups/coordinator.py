@@ -239,8 +239,8 @@ class GroupServices:
         self._threads = [
             threading.Thread(target=self._run_timers, name="group-timer", daemon=True),
             threading.Thread(target=self._keep_lease, name="gateway-lease", daemon=True),
-            threading.Thread(target=self._load, name="group-loader", daemon=True),
         ]
+        self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
         """A fence that refuses appends to a partition of `__consumer_offsets` when this gateway leads it no more."""
@@ -263,15 +263,20 @@ class GroupServices:
         """The number of partitions of `__consumer_offsets`."""
         return self._store.partitions
 
-    def start(self) -> None:
-        """Join the root's gateways, and load stored groups; failures are logged, and tried again.
+    def join(self) -> None:
+        """Join the root's gateways, and stay one of them; a failure is logged, and tried again.
 
         Raises StorageRefusedError if the storage's answer is no, and would be no again.
         """
-        if self._has_done("is no gateway of the root yet", self._sync, but=StorageRefusedError):
-            self._has_done("does not coordinate groups yet", self._step)
+        self._has_done("is no gateway of the root yet", self._sync, but=StorageRefusedError)
         for thread in self._threads:
             thread.start()
+
+    def start(self) -> None:
+        """Load stored groups, behind `join`, however long that takes; failures are logged, and tried again."""
+        if self._lease.held_partitions:
+            self._has_done("does not coordinate groups yet", self._step)
+        self._loader.start()
 
     def partition_of(self, key: str) -> int:
         """The partition of `__consumer_offsets` that has a group."""
@@ -286,7 +291,7 @@ class GroupServices:
         self._is_over.set()
         for event in (self._wake, self._changed, self._unloaded):
             event.set()
-        for thread in self._threads:
+        for thread in (*self._threads, self._loader):
             if thread.is_alive():
                 thread.join()
         self._store.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -36,6 +36,7 @@ from distlog.gateway.gathered_appends import Fence, GatheredAppends
 from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.refreshing_topic import RefreshingTopic
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
+from distlog.gateway.topics.topic_index import LOOK_MS, TopicFacts, TopicIndex
 
 # ---
 # A topic that several threads want at the same time is loaded once, for all of them.
@@ -115,6 +116,12 @@ class HostedTopic(RefreshingTopic):
         self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
+
+    @property
+    def facts(self) -> TopicFacts:
+        """The facts that clients are told."""
+        snapshot = self.snapshot
+        return TopicFacts(self.name, snapshot.topic_id, len(snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
         """The partition with this number. Raises TopicNotFoundError."""
@@ -227,7 +234,8 @@ QUOTAS_TOPIC = "__client_quotas"
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
-    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once.
+    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once. In a list of all topics
+    of an object store, changes of topics that are not in use are seen within LOOK_MS for each topic.
     """
 
     def __init__(
@@ -239,7 +247,7 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._loads = SharedLoads[HostedTopic]()
-        self._logs = OpenPartitionLogs()
+        self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
         #: Failed batches of producers, which their clients will send again.
         self.failed = FailedBatches()
 
@@ -256,9 +264,12 @@ class MetadataCache:
 
     def fresh_topic(self, name: str) -> HostedTopic:
         """The topic, as it was at most `metadata_max_age_ms` ago; the new one if it was dropped and created again."""
+        return self._refreshed(self._max_age_ms, name)
+
+    def _refreshed(self, max_age_ms: int, name: str) -> HostedTopic:
         hosted = self.topic(name)
         try:
-            hosted.refresh(self._max_age_ms)
+            hosted.refresh(max_age_ms)
         except TopicNotFoundError:
             self.forget(hosted)
             return self._open(name)
@@ -271,19 +282,24 @@ class MetadataCache:
 
     def all_topics(self) -> dict[str, HostedTopic]:
         """All topics that can be opened now, by name. Raises StorageError."""
-        return {name: each for name, each in self.topics_or_errors().items() if isinstance(each, HostedTopic)}
+        found = _or_errors(self.fresh_topic, self._names())
+        return {name: each for name, each in found.items() if isinstance(each, HostedTopic)}
 
-    def topics_or_errors(self) -> dict[str, HostedTopic | Exception]:
-        """All topics now, by name; or the error of one that cannot be opened, which is logged.
+    def facts_or_errors(self) -> dict[str, TopicFacts | Exception]:
+        """All topics, by name, and the error of one that cannot be opened, which is logged. Raises StorageError.
 
-        Raises StorageError.
+        On an object store the topics in use cost nothing, and others a request now and then (see TopicIndex).
         """
-        names = sorted(name for name in self.root.list_folders() if _may_be_topic(name))
-        topics = dict(zip(names, in_parallel(partial(_or_error, self.fresh_topic), names), strict=True))
-        for name, each in topics.items():
-            if isinstance(each, Exception) and not isinstance(each, TopicNotFoundError):
-                error_code(each, f"topic {name}")
-        return {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
+        names = self._names()
+        if self.root.is_local_disk:
+            return _or_errors(lambda name: self.fresh_topic(name).facts, names)
+        loaded, max_age_ms = self.loaded, max(self._max_age_ms, LOOK_MS * len(names))
+        hosted = _or_errors(lambda name: self._refreshed(max_age_ms, name).facts, [*filter(loaded.get, names)])
+        others = self._index.facts([name for name in names if name not in loaded], max_age_ms)
+        return dict(sorted({**hosted, **_logged(others)}.items()))
+
+    def _names(self) -> list[str]:
+        return sorted(name for name in self.root.list_folders() if _may_be_topic(name))
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
@@ -337,6 +353,7 @@ class MetadataCache:
         with self._lock:
             if self._topics.get(hosted.name) is hosted:
                 del self._topics[hosted.name]
+        self._index.forget(hosted.name)
         hosted.close(SHORT_WAIT_S)
 
     def hurry(self) -> None:
@@ -400,9 +417,22 @@ def _may_be_topic(name: str) -> bool:
         return False
 
 
-def _or_error(find: Callable[[str], HostedTopic], name: str) -> HostedTopic | Exception:
-    # a topic that cannot be opened must not hide the others
-    try:
-        return find(name)
-    except Exception as error:
-        return error
+def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
+    """The result of `find` for each name, or its error: a topic that cannot be opened must not hide the others."""
+
+    def found(name: str) -> T | Exception:
+        try:
+            return find(name)
+        except Exception as error:
+            return error
+
+    return _logged(dict(zip(names, in_parallel(found, names), strict=True)))
+
+
+def _logged(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
+    """The topics and errors, without folders that have no topic; the errors are logged."""
+    found = {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
+    for name, each in found.items():
+        if isinstance(each, Exception):
+            error_code(each, f"topic {name}")
+    return found

@@ -33,6 +33,7 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
             raise RuntimeError("a mistake of ours")
 
     services._registry.expire = expire  # type: ignore[method-assign]
+    services.join()
     services.start()
     try:
         until(lambda: len(looks) > 1)
@@ -56,6 +57,7 @@ def test_a_stop_between_two_waits_ends_the_wait(tmp_path: Path, name: str) -> No
         clear()
 
     event.clear = clear_as_the_gateway_stops
+    services.join()
     services.start()
     try:
         until(lambda: sum(thread.is_alive() for thread in services._threads) == 0)
