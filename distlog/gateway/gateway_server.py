@@ -28,6 +28,7 @@ from distlog.gateway.config import GatewayConfig, with_settings
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.kafka_apis import (
     APIS,
     OF_MEMBERS,
@@ -169,7 +170,9 @@ class GatewayServer:
             linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
             storage_options=storage_options,
         )
-        self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, metadata.clients_topics)
+        retention_ms = config.offsets_retention_ms
+        self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=retention_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
@@ -203,6 +206,7 @@ class GatewayServer:
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
         scheduler.schedule("client-quotas", self._look_at_quotas, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
+        scheduler.schedule("group-topics", self._groups.consumers.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)

@@ -7,7 +7,18 @@ import time
 from collections import Counter
 
 from distlog.core.log_manager.log_manager import Metric
-from distlog.gateway.apis import admin, cluster, groups, positions, quotas, records, sasl, topics, transactions
+from distlog.gateway.apis import (
+    admin,
+    cluster,
+    consumer_groups,
+    groups,
+    positions,
+    quotas,
+    records,
+    sasl,
+    topics,
+    transactions,
+)
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
@@ -16,12 +27,12 @@ from distlog.gateway.server.request import ClientSession, Request
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     api.key: api
-    for module in (records, topics, cluster, groups, positions, transactions, admin, sasl, quotas)
+    for module in (records, topics, cluster, groups, consumer_groups, positions, transactions, admin, sasl, quotas)
     for api in module.APIS
 }
 
 #: The APIs that members of groups depend on: they use the storage of groups alone, and must not wait for other work.
-OF_MEMBERS = frozenset(api.key for api in groups.APIS)
+OF_MEMBERS = frozenset(api.key for api in (*groups.APIS, consumer_groups.CONSUMER_GROUP_HEARTBEAT))
 #: APIs that wait for the storage, step by step: readers and writers of records must not wait for them.
 OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, records.INIT_PRODUCER_ID, positions.OFFSET_FETCH))
 #: APIs that end or change topics: they wait for each partition's lock, which a stopped process may hold.

@@ -59,11 +59,18 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[A
     return groups
 
 
+#: Kafka's value for authorized operations that were not asked for: there are no authorizations here.
+NO_OPERATIONS = -(2**31)
+
+
 # ---
 # ApiVersions: the APIs of the gateway (KIP-35, KIP-511).
 
 
 KEY = 18
+#: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.
+_FEATURES = {"group.version": 1}
+_NO_ZERO = 3
 
 
 def api_versions(request: Request, broker: Broker) -> Fields:
@@ -72,7 +79,19 @@ def api_versions(request: Request, broker: Broker) -> Fields:
     keys = [
         {"api_key": api.key, "min_version": api.oldest, "max_version": api.newest} for api in broker.apis.values()
     ]
-    return {"error_code": error, "api_keys": keys, "throttle_time": 0}
+    supported = [{"name": name, "min_version": 0, "max_version": level} for name, level in _FEATURES.items()]
+    finalized = [
+        {"name": name, "max_version_level": level, "min_version_level": level} for name, level in _FEATURES.items()
+    ]
+    return {
+        "error_code": error,
+        "api_keys": keys,
+        "throttle_time": 0,
+        # before version 4 a client does not expect the least version 0
+        "supported_features": supported if request.api_version > _NO_ZERO else [],
+        "finalized_features_epoch": 0,
+        "finalized_features": finalized,
+    }
 
 
 API_VERSIONS = Api(KEY, "ApiVersions", 0, 4, api_versions)

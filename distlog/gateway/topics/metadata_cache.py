@@ -229,6 +229,8 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 
 #: The topic with the quotas of clients.
 QUOTAS_TOPIC = "__client_quotas"
+#: The topics that only gateways write and change.
+OWN_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC)
 
 
 class MetadataCache:
@@ -297,6 +299,11 @@ class MetadataCache:
         hosted = _or_errors(lambda name: self._refreshed(max_age_ms, name).facts, [*filter(loaded.get, names)])
         others = self._index.facts([name for name in names if name not in loaded], max_age_ms)
         return dict(sorted({**hosted, **_logged(others)}.items()))
+
+    def clients_topics(self) -> list[str]:
+        """The names of all topics but the gateways' own. Raises StorageError."""
+        found = self.facts_or_errors()
+        return [name for name, each in found.items() if isinstance(each, TopicFacts) and name not in OWN_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if _may_be_topic(name))
@@ -406,7 +413,7 @@ def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 def check_not_own(name: str) -> None:
     """Raise InvalidTopicError for the topics of the gateways: a change by others would not be seen."""
-    if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC):
+    if name in OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 
 
