@@ -1,4 +1,4 @@
-"""Clients with `group.protocol=consumer` (KIP-848) share partitions through the gateway, and go on where they were."""
+"""Clients with `group.protocol=consumer` (KIP-848) share partitions through the gateway, and go on later."""
 
 from __future__ import annotations
 
