@@ -15,6 +15,7 @@ from distlog.gateway.apis import (
     positions,
     quotas,
     records,
+    replicas,
     sasl,
     topics,
     transactions,
@@ -27,7 +28,19 @@ from distlog.gateway.server.request import ClientSession, Request
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     api.key: api
-    for module in (records, topics, cluster, groups, consumer_groups, positions, transactions, admin, sasl, quotas)
+    for module in (
+        records,
+        topics,
+        cluster,
+        groups,
+        consumer_groups,
+        positions,
+        transactions,
+        admin,
+        replicas,
+        sasl,
+        quotas,
+    )
     for api in module.APIS
 }
 

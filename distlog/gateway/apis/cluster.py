@@ -214,6 +214,51 @@ METADATA = Api(3, "Metadata", 0, 12, metadata)
 
 
 # ---
+# DescribeTopicPartitions: topics in the order of their names, so many partitions at a time (KIP-966).
+
+
+#: Kafka's `max.request.partition.size.limit`.
+_MOST_PARTITIONS = 2000
+
+
+def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
+    """The requested topics, or all, from a cursor on; the response has the cursor of the rest."""
+    body, left = request.body, _MOST_PARTITIONS
+    cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
+    if 0 < body.response_partition_limit < left:
+        left = body.response_partition_limit
+    topics, rest = list[Fields](), None
+    names = sorted({topic.name for topic in body.topics} or broker.metadata.facts_or_errors())
+    for name in (each for each in names if each >= cursor[0]):
+        if not left:
+            rest = {"topic_name": name, "partition_index": 0}
+            break
+        first = cursor[1] if name == cursor[0] else 0
+        work = partial(_partitions_from, broker, name, first, left)
+        each = attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
+        is_whole = each.pop("is_whole", True)
+        topics.append(each)
+        left -= len(each["partitions"])
+        if not is_whole:
+            rest = {"topic_name": name, "partition_index": first + len(each["partitions"])}
+            break
+    return {"throttle_time": 0, "topics": topics, "next_cursor": rest}
+
+
+def _partitions_from(broker: Broker, name: str, first: int, most: int) -> Fields:
+    """A topic with at most so many partitions, and whether there are no more."""
+    facts = broker.metadata.fresh_topic(name).facts
+    end = min(facts.partitions, first + most)
+    no_elr = {"eligible_leader_replicas": None, "last_known_elr": None}
+    partitions = [{**_partition_fields(facts.topic_id, number, broker), **no_elr} for number in range(first, end)]
+    fields = _topic_fields(facts._replace(partitions=0), broker)
+    return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}
+
+
+DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions)
+
+
+# ---
 # DescribeCluster: the gateways of the root, which are the cluster.
 
 
@@ -285,4 +330,4 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs)
 
 #: The APIs of this module.
-APIS = (API_VERSIONS, METADATA, DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS)
+APIS = (API_VERSIONS, METADATA, DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS)
