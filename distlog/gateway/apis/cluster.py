@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
@@ -27,6 +27,10 @@ from distlog.gateway.topics.topic_index import TopicFacts
 # An admin request has many topics: the work for each succeeds or fails by itself.
 
 
+#: A topic's name, or its id where a request has that.
+Topic = TypeVar("Topic", bound=str | uuid.UUID)
+
+
 def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
     """`fields` with the fields that `work` returns; or with the code and the text of its error."""
     try:
@@ -36,9 +40,9 @@ def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
     return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}
 
 
-def once(named: Iterable[tuple[str, int, Any]]) -> dict[str, dict[int, Any]]:
+def once(named: Iterable[tuple[Topic, int, Any]]) -> dict[Topic, dict[int, Any]]:
     """The places of a request, by topic and number. One that is named twice is one: as in Kafka, the last."""
-    topics: dict[str, dict[int, Any]] = {}
+    topics: dict[Topic, dict[int, Any]] = {}
     for topic, number, each in named:
         topics.setdefault(topic, {})[number] = each
     return topics
@@ -235,7 +239,9 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
             break
         first = cursor[1] if name == cursor[0] else 0
         work = partial(_partitions_from, broker, name, first, left)
-        each = attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
+        each = dict(
+            attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
+        )
         is_whole = each.pop("is_whole", True)
         topics.append(each)
         left -= len(each["partitions"])

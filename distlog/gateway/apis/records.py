@@ -6,6 +6,7 @@ import logging
 import struct
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ _NO_OFFSET = -1
 #: The low byte of a batch's attributes, and its producer's id and epoch.
 _ATTRIBUTES_AT, _PRODUCER_AT, _PRODUCER = 22, 43, struct.Struct(">qh")
 _ACKS = (-1, 0, 1)
+#: The id that stands for none.
+_NO_ID = uuid.UUID(int=0)
 #: A batch's first timestamp, and its largest one.
 _TIMES_AT, _TIMES = 27, struct.Struct(">qq")
 #: The most refused records in a response: it must not be many times as large as its request.
@@ -61,12 +64,12 @@ _SHORTEST_WAIT_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class _ProducedBatch:
-    """One partition's batch of a produce request, and its progress.
+    """One partition's batch of a produce request, and its progress; its `topic` is a name or an id.
 
     `result` is that of its append; it `is_flushed` when it is as safe as the topic's flush policy demands.
     """
 
-    topic: str
+    topic: str | uuid.UUID
     number: int
     records: bytes | None
     partition: Partition | None = None
@@ -117,12 +120,23 @@ def _new_delayed(request: Request) -> DelayedAppend:
 
 def _produced(body: Any) -> Iterator[_ProducedBatch]:
     """The batch of each partition; one with several gets none of them, since a response could tell of one only."""
-    batches = [(topic.name, data) for topic in body.topic_data for data in topic.partition_data]
+    batches = [(_topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), several in grouped(batches, lambda each: (each[0], each[1].index)).items():
         part = _ProducedBatch(topic, number, several[0][1].records)
         if len(several) > 1:
             part.error, part.code = InvalidRecordError("a request has a partition twice"), ErrorCode.invalid_request
         yield part
+
+
+def _topic_key(topic: Any, field: str) -> str | uuid.UUID:
+    """The name of a requested topic; from version 13 on its id, which is none of a name's (KIP-516)."""
+    name: str | None = getattr(topic, field, None)
+    return name if name is not None else topic.topic_id or _NO_ID
+
+
+def _topic_place(topic: str | uuid.UUID, field: str) -> Fields:
+    """The name or the id of a topic in a response."""
+    return {field: topic} if isinstance(topic, str) else {"topic_id": topic}
 
 
 def _has_to_wait(delayed: DelayedAppend, broker: Broker, parts: Sequence[_ProducedBatch]) -> bool:
@@ -206,7 +220,7 @@ def _warn_of_early_times(part: _ProducedBatch, partition: Partition) -> None:
         return
     early_ms = next(filter(is_early, _TIMES.unpack_from(part.records, _TIMES_AT)), None)
     if early_ms is not None and is_first_warning(partition.fresh.snapshot.topic_id):
-        _log.warning("%s: %s", part.topic, early_text(early_ms, "a client of Kafka must give milliseconds"))
+        _log.warning("%s: %s", partition.fresh.name, early_text(early_ms, "a client of Kafka must give milliseconds"))
 
 
 def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
@@ -214,6 +228,7 @@ def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
     if part.code is ErrorCode.none and part.records:
         failed.appended(part.topic, part.number, part.records)
     elif part.code.retriable and part.records:
+        # the topic may not have been found: a name and an id are two places, of which the log looks at both
         failed.failed(part.topic, part.number, part.records)
 
 
@@ -251,13 +266,13 @@ def _flush(broker: Broker, part: _ProducedBatch) -> None:
 
 
 def _by_topic(parts: Sequence[_ProducedBatch]) -> list[Fields]:
-    topics: dict[str, list[Fields]] = {}
+    topics: dict[str | uuid.UUID, list[Fields]] = {}
     errors_left = _MOST_RECORD_ERRORS
     for part in parts:
         fields = _produced_fields(part, errors_left)
         errors_left -= len(fields.get("record_errors", ()))
         topics.setdefault(part.topic, []).append(fields)
-    return [{"name": name, "partition_responses": partitions} for name, partitions in topics.items()]
+    return [{**_topic_place(topic, "name"), "partition_responses": each} for topic, each in topics.items()]
 
 
 def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
@@ -290,7 +305,7 @@ def _end_without_response(request: Request, parts: Sequence[_ProducedBatch]) -> 
         request.respond_nothing()
 
 
-PRODUCE = Api(0, "Produce", 3, 12, produce)
+PRODUCE = Api(0, "Produce", 3, 13, produce)
 
 
 # ---
@@ -305,9 +320,9 @@ _NO_OFFSETS = LogOffsets(-1, -1, -1)
 
 
 class _FetchedPartition(NamedTuple):
-    """The fetched records of one partition, or its error."""
+    """The fetched records of one partition, or its error; its `topic` is a name or an id."""
 
-    topic: str
+    topic: str | uuid.UUID
     number: int
     partition: Partition | None
     data: FetchedData | None
@@ -347,7 +362,8 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
 
 def _read_all(request: Request, broker: Broker, committed: bool) -> list[_FetchedPartition]:
     """Read the partitions in order; the memory of their records is taken."""
-    topics = once((topic.topic, one.partition, one) for topic in request.body.topics for one in topic.partitions)
+    named = ((_topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
+    topics = once((topic, one.partition, one) for topic, each in named for one in each)
     partitions = [(topic, one) for topic, numbers in topics.items() for one in numbers.values()]
     wanted = sum(max(one.partition_max_bytes, 0) for _, one in partitions)
     memory = broker.fetch_memory.take(min(wanted, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
@@ -360,11 +376,11 @@ def _read_all(request: Request, broker: Broker, committed: bool) -> list[_Fetche
 
 
 def _read(
-    broker: Broker, topic: str, wanted: Any, room: int, committed: bool, *, is_first: bool
+    broker: Broker, topic: str | uuid.UUID, wanted: Any, room: int, committed: bool, *, is_first: bool
 ) -> _FetchedPartition:
     partition = None
     try:
-        partition = broker.metadata.fresh_topic(topic).partition(wanted.partition)
+        partition = broker.metadata.found(topic).partition(wanted.partition)
         max_bytes = max(min(wanted.partition_max_bytes, room), 0)
         data = partition.fetch(wanted.fetch_offset, max_bytes, committed=committed)
         if data.batches is not None and len(data.batches) > max_bytes and not is_first:
@@ -373,8 +389,8 @@ def _read(
         return _FetchedPartition(topic, wanted.partition, partition, data, ErrorCode.none)
     except OffsetOutOfRangeError:
         return _FetchedPartition(topic, wanted.partition, partition, None, ErrorCode.offset_out_of_range)
-    except TopicNotFoundError:
-        return _FetchedPartition(topic, wanted.partition, None, None, ErrorCode.unknown_topic_or_partition)
+    except TopicNotFoundError as error:
+        return _FetchedPartition(topic, wanted.partition, None, None, error_code(error))
     except Exception as error:
         return _FetchedPartition(topic, wanted.partition, partition, None, error_code(error))
 
@@ -384,7 +400,7 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
     request.counts(CONSUMER_BYTE_RATE, size)
     if size:
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
-    topics: dict[str, list[Fields]] = {}
+    topics: dict[str | uuid.UUID, list[Fields]] = {}
     for each in reads:
         topics.setdefault(each.topic, []).append(
             _fetched_fields(each, request.body.isolation_level == _READ_COMMITTED)
@@ -393,7 +409,7 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
         "throttle_time": 0,
         "error_code": ErrorCode.none,
         "session_id": _NO_SESSION,
-        "responses": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
+        "responses": [{**_topic_place(topic, "topic"), "partitions": each} for topic, each in topics.items()],
     }
 
 
@@ -423,7 +439,7 @@ def _records(each: _FetchedPartition) -> ResponsePiece:
     return bytes(batches) if batches.moved else batches.data
 
 
-FETCH = Api(1, "Fetch", 4, 12, fetch)
+FETCH = Api(1, "Fetch", 4, 17, fetch)
 
 
 # ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,8 +34,8 @@ from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gathered_appends import Fence, GatheredAppends
-from distlog.gateway.protocol.frames import error_code
-from distlog.gateway.refreshing_topic import RefreshingTopic
+from distlog.gateway.protocol.frames import UnknownTopicIdError, error_code
+from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
 from distlog.gateway.topics.topic_index import LOOK_MS, TopicFacts, TopicIndex
 
@@ -112,6 +113,8 @@ class HostedTopic(RefreshingTopic):
         failed: FailedBatches,
     ) -> None:
         super().__init__(name, topic)
+        #: Its id, which a topic that is created again does not have.
+        self.id = uuid.UUID(topic.snapshot.topic_id)
         self._failed = failed
         self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
@@ -135,7 +138,12 @@ class HostedTopic(RefreshingTopic):
         return partition
 
     def _first(self, number: int) -> FirstBatch:
-        return partial(self._failed.check, self.name, number)
+        return partial(self._check_first, number)
+
+    def _check_first(self, number: int, row: Any) -> None:
+        # as clients know it
+        for topic in (self.name, self.id):
+            self._failed.check(topic, number, row)
 
     def append(
         self, number: int, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None
@@ -227,6 +235,8 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 # The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use.
 
 
+#: Ids that clients asked for in vain, of which so many are remembered.
+_MOST_UNKNOWN_IDS = 10_000
 #: The topic with the quotas of clients.
 QUOTAS_TOPIC = "__client_quotas"
 #: The topics that only gateways write and change.
@@ -248,6 +258,9 @@ class MetadataCache:
         self._producer_expiration_ms = config.producer_id_expiration_ms
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
+        self._by_id: dict[uuid.UUID, HostedTopic] = {}
+        #: Ids that no topic had, and when that was seen, by a clock in ms.
+        self._unknown_ids: dict[uuid.UUID, int] = {}
         self._loads = SharedLoads[HostedTopic]()
         self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
         #: Failed batches of producers, which their clients will send again.
@@ -277,10 +290,45 @@ class MetadataCache:
             return self._open(name)
         return hosted
 
-    def clients_topic(self, name: str) -> HostedTopic:
-        """The topic, as `fresh_topic` has it, if clients may write to it and change it; else InvalidTopicError."""
-        check_not_own(name)
-        return self.fresh_topic(name)
+    def topic_of_id(self, topic_id: uuid.UUID) -> HostedTopic:
+        """The topic with this id, as `fresh_topic` has it. Raises UnknownTopicIdError, StorageError."""
+        hosted = self._by_id.get(topic_id)
+        if hosted is None:
+            return self._opened_by_id(topic_id)
+        try:
+            hosted.refresh(self._max_age_ms)
+        except TopicNotFoundError:
+            self.forget(hosted)
+            raise UnknownTopicIdError("the topic with this id was dropped", topic_id=topic_id) from None
+        return hosted
+
+    def _opened_by_id(self, topic_id: uuid.UUID) -> HostedTopic:
+        now_ms = monotonic_ms()
+        # a client asks again and again, and each look is a list of all topics
+        if now_ms - self._unknown_ids.get(topic_id, -self._max_age_ms) >= self._max_age_ms:
+            wanted, facts = str(topic_id), self.facts_or_errors().values()
+            for each in facts:
+                if isinstance(each, TopicFacts) and each.topic_id == wanted:
+                    with suppress(TopicNotFoundError):
+                        hosted = self.fresh_topic(each.name)
+                        if hosted.id == topic_id:
+                            return hosted
+            if len(self._unknown_ids) >= _MOST_UNKNOWN_IDS:
+                self._unknown_ids.clear()
+            self._unknown_ids[topic_id] = now_ms
+        raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
+
+    def found(self, topic: str | uuid.UUID) -> HostedTopic:
+        """The topic that a request has by its name or by its id; raises as `fresh_topic` and `topic_of_id`."""
+        return self.fresh_topic(topic) if isinstance(topic, str) else self.topic_of_id(topic)
+
+    def clients_topic(self, topic: str | uuid.UUID) -> HostedTopic:
+        """The topic, as `found` has it, if clients may write to it and change it; else InvalidTopicError."""
+        if isinstance(topic, str):
+            check_not_own(topic)
+        hosted = self.found(topic)
+        check_not_own(hosted.name)
+        return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
         """All topics that can be opened now, by name. Raises StorageError."""
@@ -336,6 +384,8 @@ class MetadataCache:
         snapshot = log.create(partitions, config)
         with self._lock:
             dropped = self._topics.pop(name, None)
+            if dropped is not None:
+                self._by_id.pop(dropped.id, None)
         if dropped is not None:
             # another process has dropped it
             dropped.close(SHORT_WAIT_S)
@@ -360,6 +410,7 @@ class MetadataCache:
         with self._lock:
             if self._topics.get(hosted.name) is hosted:
                 del self._topics[hosted.name]
+            self._by_id.pop(hosted.id, None)
         self._index.forget(hosted.name)
         hosted.close(SHORT_WAIT_S)
 
@@ -403,7 +454,10 @@ class MetadataCache:
         with self._lock:
             # another thread may have added it first
             hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
-            return self._topics.setdefault(name, hosted)
+            kept = self._topics.setdefault(name, hosted)
+            self._by_id[kept.id] = kept
+            self._unknown_ids.pop(kept.id, None)
+            return kept
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
