@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.fetch_sessions import FetchSessions
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.server.request import Request
@@ -51,6 +52,7 @@ class Broker:
     transactions: TransactionServices
     quotas: ClientQuotas
     security_protocol: str = "PLAINTEXT"
+    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
     @property
     def cluster_id(self) -> str:

@@ -32,6 +32,7 @@ from distlog.gateway.apis.cluster import attempted, grouped, once
 from distlog.gateway.apis.transactions import code_of, fenced_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
+from distlog.gateway.fetch_sessions import FetchContext, FetchSession, FetchSessionError
 from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.protocol.frames import Fields, ResponsePiece, client_text, error_code
@@ -309,11 +310,12 @@ PRODUCE = Api(0, "Produce", 3, 13, produce)
 
 
 # ---
-# Fetch: record batches from an offset on, as they are stored. Fetch sessions are refused, as KIP-227 allows.
+# Fetch: record batches from an offset on, as they are stored.
 
 
-_NO_SESSION = 0
-_NEW_SESSION_EPOCHS = (-1, 0)
+#: From here on topics have their ids (KIP-516).
+_TOPIC_IDS = 13
+_NO_SESSION, _WITHOUT_SESSION = 0, -1
 _READ_COMMITTED = 1
 _LONGEST_WAIT_S = 60.0
 _NO_OFFSETS = LogOffsets(-1, -1, -1)
@@ -336,17 +338,18 @@ class _FetchedPartition(NamedTuple):
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
     """Respond when `min_bytes` are there, or after `max_wait`; at once if a partition has an error."""
-    body = request.body
-    if request.get("session_id", 0) != _NO_SESSION or request.get("session_epoch", -1) not in _NEW_SESSION_EPOCHS:
-        return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": _NO_SESSION, "responses": []}
-    delayed = request.delayed
+    body, delayed = request.body, request.delayed
     if delayed is None:
         wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
-        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed)
+        try:
+            context = _begun(request, broker)
+        except FetchSessionError as error:
+            return {"error_code": error.code, "session_id": _NO_SESSION, "responses": []}
+        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed, context)
     while True:
         broker.fetches.forget(delayed)
-        reads = _read_all(request, broker, delayed.committed)
+        reads = _read_all(request, broker, delayed)
         missing = body.min_bytes - sum(each.size for each in reads)
         if missing <= 0 or request.is_gone or any(each.code is not ErrorCode.none for each in reads):
             break
@@ -357,18 +360,30 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         broker.fetch_memory.give_back(sum(each.size for each in reads))
         if broker.fetches.wait(delayed):
             return None
-    return _response(request, broker, reads)
+    return _response(request, broker, reads, delayed.context)
 
 
-def _read_all(request: Request, broker: Broker, committed: bool) -> list[_FetchedPartition]:
-    """Read the partitions in order; the memory of their records is taken."""
+def _begun(request: Request, broker: Broker) -> FetchContext:
+    """The partitions that a fetch is about, by itself or with its session. Raises FetchSessionError."""
     named = ((_topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
-    topics = once((topic, one.partition, one) for topic, each in named for one in each)
-    partitions = [(topic, one) for topic, numbers in topics.items() for one in numbers.values()]
+    left = ((_topic_key(topic, "topic"), topic.partitions) for topic in request.get("forgotten_topics_data", ()))
+    return broker.fetch_sessions.begin(
+        (request.session.principal, request.session.address[0]),
+        request.get("session_id", _NO_SESSION),
+        request.get("session_epoch", _WITHOUT_SESSION),
+        (((topic, one.partition), one) for topic, each in named for one in each),
+        ((topic, number) for topic, numbers in left for number in numbers),
+        has_ids=request.api_version >= _TOPIC_IDS,
+    )
+
+
+def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
+    """Read the partitions in order; the memory of their records is taken."""
+    partitions, committed = delayed.context.partitions, delayed.committed
     wanted = sum(max(one.partition_max_bytes, 0) for _, one in partitions)
     memory = broker.fetch_memory.take(min(wanted, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
     room, reads = memory, list[_FetchedPartition]()
-    for topic, one in partitions:
+    for (topic, _), one in partitions:
         reads.append(_read(broker, topic, one, room, committed, is_first=room == memory))
         room -= reads[-1].size
     broker.fetch_memory.give_back(room)
@@ -395,22 +410,38 @@ def _read(
         return _FetchedPartition(topic, wanted.partition, partition, None, error_code(error))
 
 
-def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition]) -> Fields:
+def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition], context: FetchContext) -> Fields:
     size = sum(each.size for each in reads)
     request.counts(CONSUMER_BYTE_RATE, size)
     if size:
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
     topics: dict[str | uuid.UUID, list[Fields]] = {}
-    for each in reads:
+    for each in _told(reads, context):
         topics.setdefault(each.topic, []).append(
             _fetched_fields(each, request.body.isolation_level == _READ_COMMITTED)
         )
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
-        "session_id": _NO_SESSION,
+        "session_id": context.session_id,
         "responses": [{**_topic_place(topic, "topic"), "partitions": each} for topic, each in topics.items()],
     }
+
+
+def _told(reads: Sequence[_FetchedPartition], context: FetchContext) -> Sequence[_FetchedPartition]:
+    """The partitions in the answer: in a session only those with news."""
+    session = context.session
+    if session is None:
+        return reads
+    with session.lock:
+        news = [each for each in reads if _is_news(each, session)]
+    return reads if context.is_whole else news
+
+
+def _is_news(each: _FetchedPartition, session: FetchSession) -> bool:
+    offsets = each.data.offsets if each.data else _NO_OFFSETS
+    bounds = offsets.high_watermark, offsets.log_start_offset
+    return session.tells((each.topic, each.number), bounds, each.size, is_error=each.code is not ErrorCode.none)
 
 
 def _fetched_fields(each: _FetchedPartition, committed: bool) -> Fields:
