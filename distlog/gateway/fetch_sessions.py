@@ -105,7 +105,8 @@ class FetchSessions:
         Raises FetchSessionError.
         """
         if epoch in (_FINAL, _FIRST):
-            self._close(owner, session_id)
+            if session_id:
+                self._close(owner, session_id)
             partitions = dict(asked)
             session = self._opened(owner, partitions, has_ids) if epoch == _FIRST else None
             return FetchContext(partitions.items(), session, is_whole=True)
