@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -78,6 +78,10 @@ class TopicsView(Protocol):
 
     def matching(self, pattern: str) -> Iterable[str]:
         """The names of the topics that a regular expression matches."""
+        ...
+
+    def know(self, names: Collection[str], patterns: Collection[str]) -> bool:
+        """True if all of these were looked at."""
         ...
 
 
@@ -233,19 +237,20 @@ class ConsumerGroup:
         self._store(lambda code: answer(reply if code is ErrorCode.none else HeartbeatReply(error=code)))
 
     def _member_goes_on(self, request: ConsumerHeartbeat, topics: TopicsView) -> HeartbeatReply:
+        tells = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
+        if tells and not topics.know(request.topics or (), (request.pattern,) if request.pattern else ()):
+            # the storage does not answer: the client asks again
+            raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
         member, is_new = self._member(request)
         before, facts = member.current.assigned, _told(member.facts, request)
         has_changed = is_new or (facts.topics, facts.pattern) != (member.facts.topics, member.facts.pattern)
         if is_new or facts != member.facts:
             member.facts, self._subscriptions = facts, None
             self._change(RecordKind.MEMBER, facts, member.id)
-        names = self.subscriptions.topics(topics)
-        found = {name: one for name in names if (one := topics.facts(name)) is not None}
-        if has_changed or not self._is_assigned(found):
+        if has_changed:
             self._begin_epoch()
-        self._topics = found
-        if self.epoch > self.target_epoch:
-            self._assign(topics)
+        if topics.know(self.subscriptions.names, self.subscriptions.patterns):
+            self._follow(topics)
         self._reconcile(member, request.owned)
         member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
         shows = request.is_full or member.current.assigned != before
@@ -327,6 +332,16 @@ class ConsumerGroup:
     def _begin_epoch(self) -> None:
         self.epoch += 1
         self._change(RecordKind.EPOCH, self.epoch)
+
+    def _follow(self, topics: TopicsView) -> None:
+        """Assign anew if members, their subscriptions or their topics have changed."""
+        names = self.subscriptions.topics(topics)
+        found = {name: one for name in names if (one := topics.facts(name)) is not None}
+        if self.epoch == self.target_epoch and not self._is_assigned(found):
+            self._begin_epoch()
+        self._topics = found
+        if self.epoch > self.target_epoch:
+            self._assign(topics)
 
     def _is_assigned(self, found: Mapping[str, TopicFacts]) -> bool:
         """True if the target is of these topics, with all of their partitions."""

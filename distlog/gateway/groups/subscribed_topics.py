@@ -49,9 +49,21 @@ class SubscribedTopics:
         """The names of the topics that a regular expression matches."""
         return self._matching.get(pattern, ())
 
+    def know(self, names: Collection[str], patterns: Collection[str]) -> bool:
+        """True if all of these were looked at, also topics that are not there."""
+        found, matching = self._facts, self._matching
+        if not all(each in matching for each in patterns):
+            return False
+        return all(each in found for each in names) and all(
+            each in found for one in patterns for each in matching[one]
+        )
+
     def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
-        """Do `work` when these topics are known: now, or in another thread behind a look at the storage."""
-        if self._facts.keys() >= set(names) and self._matching.keys() >= set(patterns):
+        """Do `work` when these topics are known: now, or in another thread behind a look at the storage.
+
+        It is done also if the look fails, and they are not known.
+        """
+        if self.know(names, patterns):
             work()
             return
 

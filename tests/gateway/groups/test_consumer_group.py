@@ -239,6 +239,21 @@ def test_a_restart_amid_a_rebalance_gives_no_partition_to_two_members() -> None:
     assert other.goes_on() == ALL - one.has
 
 
+def test_members_keep_their_partitions_while_their_topics_cannot_be_looked_at() -> None:
+    gateway = ConsumerGateway()
+    one, other = two(gateway)
+    later = gateway.restart()
+    one, other, third = one.again_as(later), other.again_as(later), later.consumer("c")
+    known, later.topics.by_name, later.topics.are_known = later.topics.by_name, {}, False
+    had = one.has
+    assert one.goes_on() == had
+    assert third.code() is ErrorCode.coordinator_load_in_progress
+    assert other.code(epoch=-1) is ErrorCode.none
+    assert one.goes_on() == had
+    later.topics.by_name, later.topics.are_known = known, True
+    assert one.goes_on() == ALL
+
+
 def test_nothing_is_answered_before_it_is_durable_and_a_failure_is_made_good_later() -> None:
     gateway = ConsumerGateway()
     gateway.store.held = True
