@@ -6,7 +6,7 @@ import ipaddress
 import os
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -221,9 +221,6 @@ Committed = Annotated[
 # The options of `distlog serve` about clients' access: TLS, SASL, and addresses that other machines reach.
 
 
-if TYPE_CHECKING:
-    import ssl
-
 _File = str | None
 
 
@@ -238,6 +235,7 @@ Certfile = Annotated[
 Keyfile = Annotated[_File, _file("The certificate's key: PEM.")]
 KeyPassword = Annotated[_File, _file("Has the key's password in its first line.")]
 Cafile = Annotated[_File, _file("Check clients' certificates by these authorities: PEM.")]
+Crlfile = Annotated[_File, _file("Refuse clients' certificates that are in these lists of revoked ones: PEM.")]
 ClientAuth = Annotated[
     str, typer.Option(metavar="|".join(CLIENT_AUTH), help="Whether clients need certificates (ssl.client.auth).")
 ]
@@ -266,7 +264,7 @@ class Listener(NamedTuple):
         """
         if not insecure and not is_loopback(self.host):
             self._check_safe()
-        tls = self._context()
+        tls = self._bounded_tls()
         users = None if self.users is None else Authentication(UsersFile(self.users), self.mechanisms)
         return {"host": self.host, "port": self.port, "tls": tls, "authentication": users}
 
@@ -286,7 +284,7 @@ class Listener(NamedTuple):
                 listen=listen,
             )
 
-    def _context(self) -> ssl.SSLContext | None:
+    def _bounded_tls(self) -> TlsFiles | None:
         if self.tls is None:
             return None
         # takes time to import, which other commands should not
@@ -294,18 +292,30 @@ class Listener(NamedTuple):
 
         # of each connection, for good; a record of TLS has 16 KiB
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
-        return self.tls.context()
+        # an error of these files comes before one of the users
+        self.tls.context()
+        return self.tls
 
 
 def tls_files(
-    certfile: str | None, keyfile: str | None, password_file: str | None, cafile: str | None, client_auth: str
+    certfile: str | None,
+    keyfile: str | None,
+    password_file: str | None,
+    cafile: str | None,
+    crlfile: str | None,
+    client_auth: str,
 ) -> TlsFiles | None:
     """The files of TLS, or None if there are none. Raises InvalidConfigError for a part of them."""
     if certfile is not None and keyfile is not None:
         return TlsFiles(
-            certificate=certfile, key=keyfile, ca=cafile, client_auth=client_auth, key_password_file=password_file
+            certificate=certfile,
+            key=keyfile,
+            ca=cafile,
+            crl=crlfile,
+            client_auth=client_auth,
+            key_password_file=password_file,
         )
-    if (certfile, keyfile, password_file, cafile, client_auth) != (None, None, None, None, "none"):
+    if (certfile, keyfile, password_file, cafile, crlfile, client_auth) != (None, None, None, None, None, "none"):
         raise InvalidConfigError("TLS needs --ssl-certfile and --ssl-keyfile", certfile=certfile, keyfile=keyfile)
     return None
 

@@ -12,7 +12,7 @@ import typer
 
 from distlog.cli import options as listener
 from distlog.cli.options import Json, Storage, usage
-from distlog.cli.services import Service, raise_open_files
+from distlog.cli.services import LOOPBACK, Service, raise_open_files
 from distlog.console.output import Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
@@ -51,6 +51,9 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port; 0: a free one."),
 ]
+MetricsHost = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Where to serve metrics; by default only this machine reaches them.")
+]
 
 
 def run(
@@ -59,6 +62,7 @@ def run(
     config: BrokerSettings,
     once: Annotated[bool, typer.Option("--once", help="Run each task once, then end.")] = False,
     metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +73,8 @@ def run(
     """
     settings = {name: value for each in config for name, value in each.items()}
     service = Service(root, settings, dict(storage), as_json=as_json)
-    raise typer.Exit(service.run_once() if once else service.run(metrics_port))
+    where_metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    raise typer.Exit(service.run_once() if once else service.run(where_metrics))
 
 
 # ---
@@ -96,6 +101,10 @@ Advertised = Annotated[
     ),
 ]
 
+AutoCreate = Annotated[bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")]
+Acls = Annotated[
+    bool, typer.Option("--acls", help="Let ACLs decide about requests; name an administrator by super.users.")
+]
 Maintain = Annotated[
     bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
 ]
@@ -114,18 +123,19 @@ def serve(
     ssl_keyfile: listener.Keyfile = None,
     ssl_key_password_file: listener.KeyPassword = None,
     ssl_cafile: listener.Cafile = None,
+    ssl_crlfile: listener.Crlfile = None,
     ssl_client_auth: listener.ClientAuth = "none",
     sasl_users: listener.SaslUsers = None,
     sasl_mechanisms: listener.SaslMechanisms = listener.ALL_MECHANISMS,
     linger_ms: Annotated[
         int, typer.Option(min=0, metavar="MS", help="On an object store, how long an append waits for others.")
     ] = 250,
-    auto_create: Annotated[
-        bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
-    ] = False,
+    auto_create: AutoCreate = False,
+    acls: Acls = False,
     maintain: Maintain = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -137,25 +147,29 @@ def serve(
     try:
         from distlog.cli.services import serve as serve_until_signal
         from distlog.gateway.cluster import Maintenance
-        from distlog.gateway.config import GatewayConfig
+        from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig
         from distlog.gateway.gateway_server import GatewayServer
     except ModuleNotFoundError as error:
         if error.name != "kio":
             raise
         raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
-    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_client_auth)
+    tls = listener.tls_files(
+        ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_crlfile, ssl_client_auth
+    )
     where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     settings = {name: value for each in config for name, value in each.items()}
     limits = GatewayConfig(
         advertised=advertised,
         linger_ms=linger_ms,
         auto_create_topics=auto_create,
+        acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
         open_files=raise_open_files(),
     )
     safe = where.arguments(insecure=insecure)
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
-    raise typer.Exit(serve_until_signal(gateway, tasks, metrics_port=metrics_port, as_json=as_json))
+    where_metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    raise typer.Exit(serve_until_signal(gateway, tasks, where_metrics, as_json=as_json))
 
 
 # ---

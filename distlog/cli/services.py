@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,16 @@ from distlog.cli.input import is_readable
 from distlog.console.metrics_server import metrics_server
 from distlog.console.output import DONE, FAILED, StatusLine, Summary, print_report
 from distlog.core.display import counted, size_text
-from distlog.core.log_manager.log_manager import LogManager
+from distlog.core.log_manager.log_manager import LogManager, Metric
 from distlog.core.log_manager.scheduler import TaskRun
 
 if TYPE_CHECKING:
     # an extra, which takes as long to import as the library; commands other than `serve` do without
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
+
+#: The address that only this machine reaches.
+LOOPBACK = "127.0.0.1"
 
 # ---
 # How many files a gateway's process may have open.
@@ -65,12 +68,12 @@ class Service:
         print_report(Summary(text, {"ok": ok, "runs": runs}), as_json=self._as_json)
         return DONE if ok else FAILED
 
-    def run(self, metrics_port: int | None = None) -> int:
-        """Run the tasks until SIGTERM or SIGINT. Returns the exit status.
+    def run(self, metrics_at: tuple[str, int] | None = None) -> int:
+        """Run the tasks until SIGTERM or SIGINT, and serve metrics at an address. Returns the exit status.
 
         A task that does not end soon is abandoned, and the process ends at once: no other thread may hold it up.
         """
-        server = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, self._manager.metrics)
+        server = _served(metrics_at, self._manager.metrics)
         with self._warnings_shown(), server as port, ending_signals() as signalled:
             self._event("started", "running", roots=self._manager.roots, metrics_port=port)
             self._manager.start()
@@ -147,22 +150,33 @@ def ending_signals() -> Iterator[Callable[[float | None], bool]]:
 Maintain = Callable[[Callable[[TaskRun], None]], "Maintenance"]
 
 
+def _served(where: tuple[str, int] | None, metrics: Callable[[], list[Metric]]) -> AbstractContextManager[int | None]:
+    """Serves metrics at an address, if there is one; yields the port."""
+    return nullcontext(None) if where is None else metrics_server(where[1], metrics, where[0])
+
+
 #: How long a thread may compute before another one gets its turn; Python's own value is 5 ms.
 _TURN_S = 0.0005
 
 
-def serve(gateway: GatewayServer, maintain: Maintain | None, *, metrics_port: int | None, as_json: bool) -> int:
+def serve(
+    gateway: GatewayServer,
+    maintain: Maintain | None,
+    metrics_at: tuple[str, int] | None,
+    *,
+    as_json: bool,
+) -> int:
     """Serve until SIGTERM or SIGINT, then answer the requests under way. Returns the exit status.
 
-    `maintain` makes the tasks that run meanwhile. Metrics are served where the gateway listens, nowhere else. A
-    task that does not end soon is abandoned, and the process ends at once.
+    `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_at`, nowhere else. A task that
+    does not end soon is abandoned, and the process ends at once.
     """
     from distlog.gateway.gateway_server import warm_up
 
     line = StatusLine("distlog", lambda: gateway.status)
     tasks = maintain(partial(_print_run, line, as_json)) if maintain else None
     measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
-    metrics = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, measured, gateway.host)
+    metrics = _served(metrics_at, measured)
     logger = logging.getLogger("distlog")
     logger.addHandler(line)
     try:

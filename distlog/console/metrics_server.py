@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "0.0.0.0") -> Iterator[int]:
+def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "127.0.0.1") -> Iterator[int]:
     """Serve the result of `metrics` at each request, at the address `host`, which may be all; yields the port.
 
     Port 0 takes a free one. Raises ModuleNotFoundError without prometheus-client, StorageError if the port is taken.

@@ -34,7 +34,7 @@ class BrokerSetting(NamedTuple):
 def broker_setting(
     names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
 ) -> Any:
-    """A field for a setting, a number or true or false; `names` are parted by spaces, the first given one counts.
+    """A field for a setting: a number, true or false, or text. Of `names`, parted by spaces, the first given counts.
 
     With the default None -1 asks for it.
     """
@@ -76,11 +76,15 @@ def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
 def _text(one: BrokerSetting, value: Any) -> str:
     if value is None:
         return "-1"
+    if isinstance(value, str):
+        return value
     return str(value).lower() if isinstance(value, bool) else str(value // one.unit)
 
 
-def _value(one: BrokerSetting, name: str, value: object, default: Any) -> int | bool | None:
+def _value(one: BrokerSetting, name: str, value: object, default: Any) -> int | bool | str | None:
     text = str(value).strip()
+    if isinstance(default, str):
+        return text
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise InvalidConfigError(f"{name} must be true or false", value=value)

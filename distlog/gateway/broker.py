@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
@@ -15,6 +16,7 @@ from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, F
 from distlog.gateway.fetch_sessions import FetchSessions
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.protocol.frames import Fields
+from distlog.gateway.root_users import RootUsers
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
@@ -37,7 +39,9 @@ class Api(NamedTuple):
 class Broker:
     """The gateway as its handlers see it. `apis` are by their keys.
 
-    `security_protocol` is Kafka's name for how its clients connect.
+    `security_protocol` is Kafka's name for how its clients connect. Without `acls` all of them may do everything.
+    With `acls` clients may also change the `users` of the root.
+    `check_password` queues a request, which is put off, for the thread of passwords.
     """
 
     config: GatewayConfig
@@ -52,6 +56,9 @@ class Broker:
     transactions: TransactionServices
     quotas: ClientQuotas
     security_protocol: str = "PLAINTEXT"
+    acls: RootAcls | None = None
+    users: RootUsers | None = None
+    check_password: Callable[[Request], None] | None = None
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
     @property

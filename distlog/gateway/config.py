@@ -10,7 +10,9 @@ from typing import NamedTuple
 from distlog.core.broker_setting import broker_setting, given, shown
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
+from distlog.gateway.security.acls import check_principal
 
 # ---
 # The settings of consumer groups, by Kafka's names.
@@ -43,6 +45,42 @@ class GroupSettings:
     consumer_heartbeat_interval_ms: int = broker_setting(
         "group.consumer.heartbeat.interval.ms", 5000, "how often it sends a heartbeat", least=1, most=MAX_INT
     )
+
+
+# ---
+# The settings of ACLs, by Kafka's names.
+
+
+#: The classes of Kafka's brokers with ACLs: each means those of this gateway.
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclSettings:
+    """The settings of ACLs, by Kafka's names and defaults: without an `authorizer` they decide about nothing."""
+
+    authorizer: str = broker_setting(
+        "authorizer.class.name", "", f"`{STANDARD_AUTHORIZER}`: ACLs decide what clients may do; as `--acls`"
+    )
+    super_users: str = broker_setting(
+        "super.users", "", "principals that may do everything, as `User:alice;User:bob`"
+    )
+    everyone_if_none: bool = broker_setting(
+        "allow.everyone.if.no.acl.found", False, "a resource that no ACL is for is open to all"
+    )
+
+    def __post_init__(self) -> None:
+        if self.authorizer not in _AUTHORIZERS:
+            raise InvalidConfigError(
+                f"authorizer.class.name is {STANDARD_AUTHORIZER}, or empty", found=self.authorizer
+            )
+        _ = self.super_principals
+
+    @property
+    def super_principals(self) -> frozenset[str]:
+        """The principals of `super.users`."""
+        return frozenset(check_principal(each.strip()) for each in self.super_users.split(";") if each.strip())
 
 
 # ---
@@ -138,7 +176,11 @@ class GatewayConfig:
         least=1,
         most=MAX_INT,
     )
+    principal_mapping_rules: str = broker_setting(
+        "ssl.principal.mapping.rules", "DEFAULT", "the users' names of clients with certificates, by their subjects"
+    )
     groups: GroupSettings = field(default_factory=GroupSettings)
+    acls: AclSettings = field(default_factory=AclSettings)
 
     @property
     def connection_limit(self) -> int:
@@ -168,12 +210,13 @@ class ShownSetting(NamedTuple):
 def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> GatewayConfig:
     """The config with the settings of Kafka that it knows; other settings are ignored. Raises InvalidConfigError."""
     groups = replace(config.groups, **given(GroupSettings, settings))
-    return replace(config, groups=groups, **given(GatewayConfig, settings))
+    acls = replace(config.acls, **given(AclSettings, settings))
+    return replace(config, groups=groups, acls=acls, **given(GatewayConfig, settings))
 
 
 def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
     """The settings of the gateway itself, sorted by name."""
-    values = chain(shown(config), shown(config.groups))
+    values = chain(shown(config), shown(config.groups), shown(config.acls))
     return sorted(ShownSetting(one.name, value, is_default, one.meaning) for one, value, is_default in values)
 
 

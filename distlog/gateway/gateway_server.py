@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -21,10 +21,11 @@ from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.open_topic import create
+from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.broker import Broker
 from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, advertised, this_machine
-from distlog.gateway.config import GatewayConfig, with_settings
+from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -42,9 +43,11 @@ from distlog.gateway.kafka_apis import (
 from distlog.gateway.leadership import PERIOD_MS
 from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.frames import error_code
+from distlog.gateway.root_users import RootUsers
 from distlog.gateway.security.authentication import Authentication
+from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.connection import Acceptor, Processor, ShutdownDeadline
-from distlog.gateway.server.fairness import Shares
+from distlog.gateway.server.fairness import Shares, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import KafkaRequestHandlerPool, Request
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
@@ -102,6 +105,8 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
             processor.hung_up,
         ),
     }
+    if broker.acls is not None:
+        counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
     authentication = processor.authentication
     return [
         *(_metric(name, "gauge", *facts) for name, facts in gauges.items()),
@@ -124,14 +129,38 @@ _CLOSING_SHARE = 0.25
 _LAST_S = 0.5
 #: Threads of their own for members of groups, so that none loses its session while the storage is slow.
 _MEMBERS_THREADS = 2
-#: A thread of its own for passwords, which take time on purpose: guessing clients have no more than one core.
-_SASL_THREADS = 1
+#: A thread of its own for authentication, and one for passwords, which take time on purpose: guessing clients have no
+#: more than one core, and no client without a password of PLAIN waits for them.
+_SASL_THREADS = _PASSWORD_THREADS = 1
 #: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
 _TOPICS_THREADS = 4
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
+#: How often it is checked for events that a summary has to tell.
+_LOG_MS = 5000
 #: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
+
+
+def _access(
+    metadata: MetadataCache, clock: Callable[[], int], settings: AclSettings, authentication: Authentication | None
+) -> tuple[RootAcls | None, RootUsers | None]:
+    """The ACLs and the users of a root, if ACLs decide here; the users may authenticate."""
+    if not settings.authorizer:
+        return None, None
+    users = RootUsers(metadata, clock)
+    if authentication is not None:
+        authentication.others = lambda: users.secrets
+    acls = RootAcls(metadata, clock, settings.super_principals, everyone_if_none=settings.everyone_if_none)
+    return acls, users
+
+
+def _look(work: Callable[[], None], subject: str) -> None:
+    # a task that raises would be the thread's last
+    try:
+        work()
+    except Exception as error:
+        error_code(error, f"a look at {subject}")
 
 
 class GatewayServer:
@@ -149,7 +178,7 @@ class GatewayServer:
         config: GatewayConfig | None = None,
         settings: Mapping[str, object] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsFiles | None = None,
         authentication: Authentication | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
@@ -157,8 +186,9 @@ class GatewayServer:
         self._host, self._wanted_port = host, port
         self._loop = asyncio.new_event_loop()
         shares, quotas = Shares(time.monotonic), Quotas(time.monotonic)
+        self._shares = shares
         self._processor = Processor(config, self._loop, shares, quotas, self._offer, supports, clock, authentication)
-        self._acceptor = Acceptor(self._processor, tls)
+        self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
         lease_s = config.broker_session_timeout_ms / 1000
@@ -176,7 +206,8 @@ class GatewayServer:
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
-        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, protocol)
+        access = protocol, *_access(metadata, clock, config.acls, authentication), self._offer_password
+        self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -187,9 +218,10 @@ class GatewayServer:
                 ("kafka-transaction-handler", config.num_io_threads),
                 ("kafka-topics-handler", _TOPICS_THREADS),
                 ("kafka-sasl-handler", _SASL_THREADS),
+                ("kafka-password-handler", _PASSWORD_THREADS),
             )
         ]
-        self._channel, *others = (each.channel for each in self._handlers)
+        self._channel, *others, self._passwords = (each.channel for each in self._handlers)
         self._channels = {
             key: channel
             for channel, keys in zip(others, (OF_MEMBERS, OF_TRANSACTIONS, OF_TOPICS, OF_SASL), strict=True)
@@ -204,19 +236,32 @@ class GatewayServer:
         scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
-        scheduler.schedule("client-quotas", self._look_at_quotas, delay_ms=0, period_ms=look_ms)
+        for name, look in self._looks.items():
+            scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
+        scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         scheduler.schedule("group-topics", self._groups.consumers.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
 
-    def _look_at_quotas(self) -> None:
-        # a task that raises would be the thread's last
-        try:
-            self.broker.quotas.look()
-        except Exception as error:
-            error_code(error, "a look at the quotas of clients")
+    def _log_events(self) -> None:
+        if self.broker.acls is not None:
+            self.broker.acls.denials.log()
+        if self._processor.authentication is not None:
+            self._processor.authentication.failures.log.log()
+
+    @property
+    def _looks(self) -> dict[str, Callable[[], None]]:
+        """The tasks that read what other gateways changed for all, by name."""
+        looks: dict[str, Callable[[], None]] = {
+            "client-quotas": partial(_look, self.broker.quotas.look, "the quotas of clients")
+        }
+        if self.broker.acls is not None:
+            looks["acls"] = partial(_look, self.broker.acls.look, "ACLs")
+        if self.broker.users is not None:
+            looks["user-credentials"] = partial(_look, self.broker.users.look, "the credentials of users")
+        return looks
 
     @property
     def host(self) -> str:
@@ -271,6 +316,9 @@ class GatewayServer:
             self._in_loop(self._acceptor.stop(0)).result()
             self._end_loop(STOP_TIMEOUT_S)
             raise
+        # until ACLs are known, only super users are served
+        for look in self._looks.values() if self.broker.acls is not None else ():
+            look()
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()
@@ -316,6 +364,12 @@ class GatewayServer:
 
     def _offer(self, request: Request) -> None:
         self._channels.get(request.head.api_key, self._channel).offer(request)
+
+    def _offer_password(self, request: Request) -> None:
+        """Have a password checked: addresses take turns, and at each the names of users."""
+        owner = owner_of(None, request.session.address[0])
+        request.share = self._shares.share(owner, f"password of {request.delayed}")
+        self._passwords.offer(request)
 
     def _in_loop(self, work: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -8,6 +8,7 @@ from collections import Counter
 
 from distlog.core.log_manager.log_manager import Metric
 from distlog.gateway.apis import (
+    acls,
     admin,
     cluster,
     consumer_groups,
@@ -19,9 +20,11 @@ from distlog.gateway.apis import (
     sasl,
     topics,
     transactions,
+    users,
 )
+from distlog.gateway.apis.checks import CHECKS
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.frames import RequestHead
+from distlog.gateway.protocol.frames import Fields, RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.server.request import ClientSession, Request
 
@@ -29,17 +32,8 @@ from distlog.gateway.server.request import ClientSession, Request
 APIS: dict[int, Api] = {
     api.key: api
     for module in (
-        records,
-        topics,
-        cluster,
-        groups,
-        consumer_groups,
-        positions,
-        transactions,
-        admin,
-        replicas,
-        sasl,
-        quotas,
+        *(records, topics, cluster, groups, consumer_groups, positions, transactions),
+        *(admin, replicas, sasl, quotas, acls, users),
     )
     for api in module.APIS
 }
@@ -122,10 +116,21 @@ class KafkaApis:
         api, begun_s = APIS[request.head.api_key], time.perf_counter()
         try:
             request.read()
-            fields = api.handle(request, self._broker)
+            fields = self._refusal(request)
+            if fields is None:
+                fields = api.handle(request, self._broker)
             if fields is not None:
                 request.respond(fields)
         except InvalidRequestError as error:
             request.hang_up(str(error))
         finally:
             self._metrics.note(api.name, time.perf_counter() - begun_s)
+
+    def _refusal(self, request: Request) -> Fields | None:
+        """The response to a request that its client may not send; None if it, or a part of it, is to be handled."""
+        lists, session = self._broker.acls, request.session
+        if lists is None or request.is_checked:
+            return None
+        request.is_checked = True
+        client = lists.client(session.principal or "", session.address[0])
+        return CHECKS[request.head.api_key].check(request, self._broker, client)

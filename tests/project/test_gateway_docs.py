@@ -19,7 +19,7 @@ from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS
 from distlog.gateway.cluster import LEASE_S, ROOT_ID
 from distlog.gateway.cluster import MAINTENANCE_GROUP as MAINTENANCE
-from distlog.gateway.config import GatewayConfig, gateway_settings
+from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, gateway_settings
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
 from distlog.gateway.groups.offsets_topic import PARTITIONS
 from distlog.gateway.kafka_apis import APIS
@@ -128,7 +128,8 @@ def test_the_limits_are_those_of_the_table() -> None:
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
     authentication = Authentication(UsersFile(users_file(tmp_path, "alice")))
-    with serving(tmp_path / "root", authentication=authentication) as gateway, Wire(gateway) as wire:
+    acls = AclSettings(authorizer=STANDARD_AUTHORIZER)
+    with serving(tmp_path / "root", authentication=authentication, acls=acls) as gateway, Wire(gateway) as wire:
         wire.ask(API_VERSIONS, 0)
         # a request is counted when it is answered
         until(lambda: bool(gateway.metrics()[-1].values))

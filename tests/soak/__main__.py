@@ -21,6 +21,7 @@ from pathlib import Path
 
 from distlog.core import VERSION
 from soak import (
+    cluster,
     disk_errors,
     exactly_once,
     gateway_kills,
@@ -59,6 +60,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "power": partial(power.run, lives=20),
     "streams": partial(streams.run, kills=12),
     "streams-on-s3": partial(streams_on_s3.run, kills=12),
+    "cluster": partial(cluster.run, kills=16),
     "merging": merging.run,
     "merge-plans": merge_plans.run,
     "transactions": transactions.run,

@@ -35,6 +35,7 @@ class Job:
     target: str
     folder: str
     options: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def checkpoint(self) -> Path:
@@ -86,7 +87,7 @@ def copy(spark: SparkSession, job: Job) -> bool:
 def main(path: str) -> None:
     """Do the job that is described in that file."""
     job = Job(**json.loads(Path(path).read_text(encoding="utf-8")))
-    spark = session("pipeline", **CONF)
+    spark = session("pipeline", **CONF | dict(job.conf))
     while not copy(spark, job):
         pass
     spark.stop()

@@ -1,4 +1,4 @@
-"""Finds the processes of a Spark driver by what they are for, and kills them."""
+"""Finds the processes of a Spark driver or worker by what they are for, and kills them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ KINDS = {
     "source": "python_streaming_source_runner",
     "sink": "python_streaming_sink_runner",
     "task": "pyspark.daemon",
+    "executor": "CoarseGrainedExecutorBackend",
 }
 
 

@@ -55,15 +55,26 @@ OURS = "distlog.core.errors."
 class Pipeline:
     """The two topics, who fills the first one, and the driver."""
 
-    def __init__(self, folder: Path, root: str, options: Mapping[str, Any], seed: int, pause_s: float = 0.1) -> None:
+    #: What is killed, in turn.
+    victims = VICTIMS
+
+    def __init__(
+        self,
+        folder: Path,
+        root: str,
+        options: Mapping[str, Any],
+        seed: int,
+        pause_s: float = 0.1,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
         self._chance, self.tally = random.Random(seed), Tally()
-        first = seed % len(VICTIMS)
-        self._victims = cycle(VICTIMS[first:] + VICTIMS[:first])
+        first = seed % len(self.victims)
+        self._victims = cycle(self.victims[first:] + self.victims[:first])
         self._options = dict(options)
         made = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
         self._source, self._target = made(f"{root}/original"), made(f"{root}/copy")
         settings = {f"storage.{name}": str(value) for name, value in self._options.items()}
-        self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings)
+        self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings, conf or {})
         self.job.failures.mkdir()
         self._path, self._log = self.job.write(), (folder / "driver.log").open("ab")
         self._checked, self._failures = dict.fromkeys(range(PARTITIONS), 0), set[Path]()
@@ -93,15 +104,15 @@ class Pipeline:
         if not self.tally:
             self._wait((self.job.checkpoint / "offsets" / "0").exists, "no batch begins")
             time.sleep(self._chance.random())
-            struck = self._strike(self._found(victim))
+            struck = self._strike(victim, self._found(victim))
         elif self._chance.random() < 0.5:
             # looking for processes takes longer than Spark takes to note that the sink has committed
             found = self._wait_for_progress(partial(self._found, victim))
-            struck = self._strike(found)
+            struck = self._strike(victim, found)
         else:
             self._wait_for_progress()
             time.sleep(self._chance.random() * 0.7)
-            struck = self._strike(self._found(victim))
+            struck = self._strike(victim, self._found(victim))
         if struck:
             self.tally[f"kills of a {victim}"] += 1
         if struck and victim in ("machine", "driver"):
@@ -119,7 +130,7 @@ class Pipeline:
         found = processes.of_kind(driver, victim)
         return found and [self._chance.choice(found)]
 
-    def _strike(self, found: Sequence[int]) -> bool:
+    def _strike(self, victim: str, found: Sequence[int]) -> bool:
         for each in found:
             processes.kill(each)
         return bool(found)

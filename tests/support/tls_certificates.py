@@ -44,6 +44,22 @@ class Authority:
             self._written(f"{name}.key", key_text),
         )
 
+    def revoked(self, *certificates: Certificate) -> str:
+        """The file of a list of revoked certificates."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        made = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(_named(self._name))
+            .last_update(now - _DAY)
+            .next_update(now + _DAY)
+        )
+        for each in certificates:
+            number = x509.load_pem_x509_certificate(Path(each.certificate).read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now - _DAY).build()
+            made = made.add_revoked_certificate(entry)
+        signed = made.sign(self._key, hashes.SHA256())
+        return self._written(f"{self._name}.crl", signed.public_bytes(serialization.Encoding.PEM))
+
     def _signed(self, name: str, key: Any, constraints: x509.BasicConstraints) -> x509.Certificate:
         now = datetime.datetime.now(datetime.timezone.utc)
         names: list[x509.GeneralName] = [

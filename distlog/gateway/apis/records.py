@@ -395,7 +395,7 @@ def _read(
 ) -> _FetchedPartition:
     partition = None
     try:
-        partition = broker.metadata.found(topic).partition(wanted.partition)
+        partition = broker.metadata.readable_topic(topic).partition(wanted.partition)
         max_bytes = max(min(wanted.partition_max_bytes, room), 0)
         data = partition.fetch(wanted.fetch_offset, max_bytes, committed=committed)
         if data.batches is not None and len(data.batches) > max_bytes and not is_first:

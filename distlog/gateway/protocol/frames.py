@@ -43,6 +43,10 @@ class UnsupportedRequestError(errors.InvalidConfigError):
     """A request that makes no sense, or that the gateway does not support."""
 
 
+class AccessDeniedError(errors.DistlogError):
+    """The client may not do this with the topic, whoever it is."""
+
+
 _log = logging.getLogger("distlog.gateway")
 
 #: By kind of error; the first kind in an error's own order of resolution counts.
@@ -69,6 +73,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.StorageError: ErrorCode.kafka_storage_error,
     UnknownTopicIdError: ErrorCode.unknown_topic_id,
     UnsupportedRequestError: ErrorCode.invalid_request,
+    AccessDeniedError: ErrorCode.topic_authorization_failed,
     LostRecordsError: ErrorCode.kafka_storage_error,
     DamagedLogError: ErrorCode.kafka_storage_error,
     errors.CorruptionError: ErrorCode.kafka_storage_error,
@@ -88,6 +93,7 @@ _ABOUT_REQUESTS = (
     errors.ProducerFencedError,
     errors.OutOfOrderSequenceError,
     errors.CorruptRecordError,
+    AccessDeniedError,
 )
 #: Details of errors that show locations on the server. A batch of a client has no file.
 _LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})

@@ -7,13 +7,16 @@ import hmac
 import os
 import re
 import threading
+import time
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from distlog.core.errors import DistlogError
 from distlog.core.log_manager.log_manager import Metric, Value
+from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSecret, Users, UsersFile, secret_of
 
 # ---
@@ -22,9 +25,9 @@ from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSec
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
-#: The mechanism whose secret checks PLAIN: the cheaper one of a user's two.
-_PLAIN_BY = "SCRAM-SHA-256"
 _NONCE_BYTES = 24
+#: How long a right password is known, and how many are.
+_KNOWN_S, _MOST_KNOWN = 600.0, 10_000
 _MAX_TOKEN_BYTES = 8 << 10
 _FIRST = re.compile(
     r"(?P<gs2>[ny],(?:a=(?P<as>[^,]*))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)"
@@ -49,17 +52,61 @@ class AuthenticatedUser(NamedTuple):
     secret: ScramSecret
 
 
-def check_plain(token: bytes, users: Users) -> AuthenticatedUser:
-    """The user of a PLAIN message. Raises AuthenticationFailedError, as late for unknown users as for others."""
+@dataclass(frozen=True, slots=True)
+class PlainLogin:
+    """The name and the password of a PLAIN message; it never shows the password."""
+
+    name: str
+    password: str = field(repr=False)
+
+
+def read_plain(token: bytes) -> PlainLogin:
+    """The login of a PLAIN message. Raises AuthenticationFailedError."""
     parts = _text(token).split("\0")
     if len(parts) != 3:
         raise AuthenticationFailedError("a malformed PLAIN message")
     acts_as, name, password = parts
-    secret, exists = users.secret(_known_name(name, acts_as), _PLAIN_BY)
-    given = secret_of(_PLAIN_BY, password, secret.salt, secret.iterations)
-    if not hmac.compare_digest(given.stored_key, secret.stored_key) or not exists or not password:
+    return PlainLogin(_known_name(name, acts_as), password)
+
+
+def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
+    """The user of a login. Raises AuthenticationFailedError, as late for unknown users as for others."""
+    mechanism = users.plain_mechanism(login.name)
+    secret, exists = users.secret(login.name, mechanism)
+    given = secret_of(mechanism, login.password, secret.salt, secret.iterations)
+    if not hmac.compare_digest(given.stored_key, secret.stored_key) or not exists or not login.password:
         raise AuthenticationFailedError("no such user, or another password")
-    return AuthenticatedUser(name, secret)
+    return AuthenticatedUser(login.name, secret)
+
+
+class KnownPasswords:
+    """The right passwords of the last minutes, so that a client that connects again costs no work; for many threads.
+
+    Only a hash by a key of this process is kept. A password counts with the secret that it was checked with, so it is
+    forgotten with its user, and when that has another password. `clock_s` is monotonic.
+    """
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s, self._key, self._lock = clock_s, os.urandom(_NONCE_BYTES), threading.Lock()
+        self._known: dict[bytes, tuple[float, ScramSecret]] = {}
+
+    def user(self, login: PlainLogin, users: Users) -> AuthenticatedUser | None:
+        """The user of a login whose password is known to be right; None if it must be checked."""
+        known_s, secret = self._known.get(self._hash(login), (float("-inf"), None))
+        if secret is None or self._clock_s() - known_s > _KNOWN_S:
+            return None
+        is_current = users.secret(login.name, users.plain_mechanism(login.name)) == (secret, True)
+        return AuthenticatedUser(login.name, secret) if is_current else None
+
+    def add(self, login: PlainLogin, secret: ScramSecret) -> None:
+        """Know a password that was right."""
+        with self._lock:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[self._hash(login)] = self._clock_s(), secret
+
+    def _hash(self, login: PlainLogin) -> bytes:
+        return hmac.digest(self._key, f"{login.name}\0{login.password}".encode(errors="surrogateescape"), "sha256")
 
 
 class ScramExchange:
@@ -67,14 +114,16 @@ class ScramExchange:
 
     def __init__(self, mechanism: str, users: Users, nonce: Callable[[], str]) -> None:
         self._mechanism, self._users, self._new_nonce = mechanism, users, nonce
+        #: The user that the client claims to be, once it has said so.
+        self.name = ""
 
     def first(self, token: bytes) -> bytes:
         """The answer to a client's first message. Raises AuthenticationFailedError."""
         match = _FIRST.fullmatch(_text(token))
         if match is None or not _NAME.fullmatch(match["name"]):
             raise AuthenticationFailedError("a malformed SCRAM message")
-        self._name = _known_name(_unescaped(match["name"]), _unescaped(match["as"] or ""))
-        self._secret, self._exists = self._users.secret(self._name, self._mechanism)
+        self.name = _known_name(_unescaped(match["name"]), _unescaped(match["as"] or ""))
+        self._secret, self._exists = self._users.secret(self.name, self._mechanism)
         self._gs2, self._nonce = match["gs2"], match["nonce"] + self._new_nonce()
         self._nonce_of_old_librdkafka = match["nonce"] + self._nonce
         answer = f"r={self._nonce},s={b64encode(self._secret.salt).decode()},i={self._secret.iterations}"
@@ -99,7 +148,7 @@ class ScramExchange:
         if not hmac.compare_digest(stored, self._secret.stored_key) or not self._exists:
             raise AuthenticationFailedError("no such user, or another password")
         verifier = b64encode(hmac.digest(self._secret.server_key, message, algorithm))
-        return b"v=" + verifier, AuthenticatedUser(self._name, self._secret)
+        return b"v=" + verifier, AuthenticatedUser(self.name, self._secret)
 
 
 def _text(token: bytes) -> str:
@@ -130,7 +179,50 @@ def _decoded(text: str) -> bytes:
 
 
 # ---
+# The failures of an address make it wait: more of them, longer.
+
+
+#: In this time half of the failures are forgotten.
+_HALF_LIFE_S = 30.0
+#: So many failures double, triple, ... the delay of the next answer, up to this one.
+_PATIENCE, _LONGEST_DELAY_S = 10, 20.0
+_MOST_ADDRESSES = 10_000
+
+
+class FailedLogins:
+    """The failed authentications, by the addresses of clients; for many threads. `clock_s` is monotonic."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s, self._lock = clock_s, threading.Lock()
+        self._failures: dict[str, tuple[float, float]] = {}
+        #: What the log says of them.
+        self.log = EventLog("failed authentications", clock_s)
+
+    def delay_s(self, address: str, shortest_s: float) -> float:
+        """Count a failure of a client at an address, or in its network; the seconds until it may be told."""
+        with self._lock:
+            now_s = self._clock_s()
+            before, noted_s = self._failures.pop(address, (0.0, now_s))
+            count: float = before * 0.5 ** ((now_s - noted_s) / _HALF_LIFE_S) + 1
+            if len(self._failures) >= _MOST_ADDRESSES:
+                # the address without a failure for the longest time
+                del self._failures[next(iter(self._failures))]
+            self._failures[address] = count, now_s
+        return min(shortest_s * max(count / _PATIENCE, 1), max(_LONGEST_DELAY_S, shortest_s))
+
+
+# ---
 # SASL as Kafka's clients speak it: one exchange for each connection, by the users of a file.
+
+
+_Secrets = Mapping[str, Mapping[str, ScramSecret]]
+_NO_SECRETS: _Secrets = {}
+
+
+class _KnownUsers(NamedTuple):
+    of_file: Users
+    others: _Secrets
+    all: Users
 
 
 class Authentication:
@@ -141,10 +233,24 @@ class Authentication:
         users: UsersFile,
         mechanisms: Sequence[str] = MECHANISMS,
         nonce: Callable[[], str] = new_nonce,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.users, self.mechanisms, self.nonce = users, tuple(mechanisms), nonce
+        self.known, self.failures = KnownPasswords(clock_s), FailedLogins(clock_s)
+        #: More users, by name and mechanism: the same object as long as they are the same.
+        self.others: Callable[[], _Secrets] = lambda: _NO_SECRETS
+        self._known = _KnownUsers(users.current(), _NO_SECRETS, users.current())
         self._lock = threading.Lock()
         self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
+
+    def current(self) -> Users:
+        """The users as they are now: those of the file, and others with other names."""
+        of_file, others = self.users.current(), self.others()
+        known = self._known
+        if known.of_file is not of_file or known.others is not others:
+            # a tuple is set at once, for all threads
+            known = self._known = _KnownUsers(of_file, others, of_file.with_others(others))
+        return known.all
 
     def note(self, mechanism: str, result: str) -> None:
         """Count an exchange that has ended."""
@@ -176,6 +282,11 @@ class SaslExchange:
         return self._all.mechanisms
 
     @property
+    def failures(self) -> FailedLogins:
+        """The failures of all clients."""
+        return self._all.failures
+
+    @property
     def expects_handshake(self) -> bool:
         """True if the client has not chosen a mechanism yet."""
         return not self._mechanism
@@ -184,6 +295,24 @@ class SaslExchange:
     def mechanism(self) -> str:
         """The client's mechanism; empty before it has chosen one."""
         return self._mechanism
+
+    def claimed(self, token: bytes) -> str:
+        """The name of the user that a client claims to be, by this token or earlier ones; empty if unknown."""
+        if self._mechanism != PLAIN:
+            return self._scram.name if self._scram is not None else ""
+        try:
+            return read_plain(token).name
+        except AuthenticationFailedError:
+            return ""
+
+    def takes_time(self, token: bytes) -> bool:
+        """True if the check of a token takes some ms of CPU time: it is a password that is not known."""
+        if self._mechanism != PLAIN:
+            return False
+        try:
+            return self._all.known.user(read_plain(token), self._all.current()) is None
+        except AuthenticationFailedError:
+            return False
 
     def choose(self, mechanism: str, *, by_tokens: bool) -> bool:
         """Begin with a mechanism; False if the gateway does not have it."""
@@ -209,6 +338,10 @@ class SaslExchange:
         self._all.note(self._mechanism, "ok")
         return answer, self._user.name
 
+    def is_of_file(self, name: str) -> bool:
+        """True if the file of users has this name: then no other user with it counts."""
+        return name in self._all.users.current().secrets
+
     def is_revoked(self, users: Users) -> bool:
         """True if the authenticated user was deleted since, or has another password."""
         if self._user is None:
@@ -217,8 +350,13 @@ class SaslExchange:
 
     def _step(self, token: bytes) -> tuple[bytes, AuthenticatedUser | None]:
         if self._mechanism == PLAIN:
-            return b"", check_plain(token, self._all.users.current())
+            login, users = read_plain(token), self._all.current()
+            user = self._all.known.user(login, users)
+            if user is None:
+                user = check_plain(login, users)
+                self._all.known.add(login, user.secret)
+            return b"", user
         if self._scram is None:
-            self._scram = ScramExchange(self._mechanism, self._all.users.current(), self._all.nonce)
+            self._scram = ScramExchange(self._mechanism, self._all.current(), self._all.nonce)
             return self._scram.first(token), None
         return self._scram.last(token)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 import ssl
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from distlog.core.errors import InvalidConfigError
 
+_log = logging.getLogger("distlog.gateway")
 #: The values of `ssl.client.auth`, and their meanings.
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _MAX_PASSWORD_BYTES = 1 << 10
@@ -16,7 +22,8 @@ _MAX_PASSWORD_BYTES = 1 << 10
 class TlsFiles:
     """The paths of PEM files: the certificate chain, its key, and the authorities of clients' certificates.
 
-    `key_password_file` has the key's password in its first line, which is never kept.
+    `key_password_file` has the key's password in its first line, which is never kept. `crl` has the certificates that
+    their authorities revoked: one list of each authority.
     """
 
     certificate: str
@@ -24,6 +31,7 @@ class TlsFiles:
     ca: str | None = None
     client_auth: str = "none"
     key_password_file: str | None = None
+    crl: str | None = None
 
     def context(self) -> ssl.SSLContext:
         """TLS 1.2 or newer, as a server. Raises InvalidConfigError, which names a file and no password."""
@@ -47,8 +55,21 @@ class TlsFiles:
                 raise InvalidConfigError(
                     f"cannot use the certificates of clients' authorities: {_reason(error)}", cafile=self.ca
                 ) from None
+        if self.crl is not None:
+            try:
+                context.load_verify_locations(self.crl)
+            except OSError as error:
+                raise InvalidConfigError(
+                    f"cannot use the list of revoked certificates: {_reason(error)}", crlfile=self.crl
+                ) from None
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         context.verify_mode = CLIENT_AUTH[self.client_auth]
         return context
+
+    def stamp(self) -> Sequence[object]:
+        """A value that is another one when a file was changed or replaced."""
+        paths = self.certificate, self.key, self.ca, self.crl, self.key_password_file
+        return [_stamp(each) for each in paths if each is not None]
 
     def _check(self) -> None:
         if self.client_auth not in CLIENT_AUTH:
@@ -59,6 +80,8 @@ class TlsFiles:
                 cafile=self.ca,
                 client_auth=self.client_auth,
             )
+        if self.crl is not None and self.ca is None:
+            raise InvalidConfigError("revoked certificates need a file of their authorities", crlfile=self.crl)
 
     def _password(self) -> bytes:
         """The key's password; OpenSSL asks for it only if there is one, and would ask a terminal otherwise."""
@@ -68,6 +91,120 @@ class TlsFiles:
             return file.read(_MAX_PASSWORD_BYTES).split(b"\n")[0].rstrip(b"\r")
 
 
+def _stamp(path: str) -> object:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     return str(reason)
+
+
+class TlsContext:
+    """TLS by files as they are now. Files that cannot be used change nothing, and are logged.
+
+    Raises InvalidConfigError. For one thread.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files, self._stamp = files, files.stamp()
+        #: The context of new connections; the existing ones keep theirs.
+        self.current = files.context()
+
+    def look(self) -> None:
+        """Read the files again if they were changed."""
+        stamp = self._files.stamp()
+        if stamp == self._stamp:
+            return
+        # before the files are read: a change meanwhile is seen by the next look
+        self._stamp = stamp
+        try:
+            self.current = self._files.context()
+        except (InvalidConfigError, OSError) as error:
+            _log.warning("TLS stays as it was: %s", error)
+        else:
+            _log.info("TLS: the certificate was read again from %s", self._files.certificate)
+
+
+# ---
+# The principal of a client by its certificate, as Kafka has it.
+
+
+#: The attributes of a name that RFC 2253 abbreviates, by OpenSSL's long names.
+_SHORT = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+_SPECIAL = re.compile(r'([,+"\\<>;])')
+_RULE = re.compile(r"\s*(?:RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?)|(DEFAULT))\s*(?:,|$)")
+_GROUP = re.compile(r"\$(\d)")
+_DEFAULT = re.compile(".*", re.DOTALL), "$0", ""
+_MOST_NAME_BYTES = 1 << 10
+
+
+def subject_name(certificate: Mapping[str, Any]) -> str:
+    """The subject of a certificate, as `SSLSocket.getpeercert` has it, in the form of RFC 2253 (`CN=a,O=b`)."""
+    parts = [
+        "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part)
+        for part in reversed(certificate.get("subject", ()))
+    ]
+    return ",".join(parts)
+
+
+def _escaped(value: str) -> str:
+    escaped = _SPECIAL.sub(r"\\\1", value)
+    if value.startswith((" ", "#")):
+        escaped = f"\\{escaped}"
+    return f"{escaped[:-1]}\\ " if value.endswith(" ") and len(value) > 1 else escaped
+
+
+class PrincipalMapper:
+    """Kafka's `ssl.principal.mapping.rules` (KIP-371): `RULE:pattern/replacement/[LU]`, or DEFAULT, parted by commas.
+
+    The first rule whose pattern is that of a whole name counts: $1 in its replacement is the pattern's first group, L
+    makes it lower and U upper case. DEFAULT takes the name as it is. Raises InvalidConfigError.
+    """
+
+    def __init__(self, rules: str) -> None:
+        self._rules: list[tuple[re.Pattern[str], str, str]] = []
+        at, text = 0, rules.strip() or "DEFAULT"
+        while at < len(text):
+            match = _RULE.match(text, at)
+            if match is None:
+                raise InvalidConfigError("a rule is RULE:pattern/replacement/[LU], or DEFAULT", rules=text[at:])
+            pattern, replacement, case, default = match.groups(default="")
+            made = _rule(pattern.replace("\\/", "/"), replacement.replace("\\/", "/"), case)
+            self._rules.append(_DEFAULT if default else made)
+            at = match.end()
+
+    def name(self, subject: str) -> str | None:
+        """The user's name of a subject; None if no rule is for it, or it is no name that a log could show."""
+        if not subject.isprintable() or len(subject.encode()) > _MOST_NAME_BYTES:
+            return None
+        for pattern, replacement, case in self._rules:
+            match = pattern.fullmatch(subject)
+            if match is not None:
+                name = _GROUP.sub(lambda group: match[int(group[1])] or "", replacement)  # noqa: B023
+                return (name.lower() if case == "L" else name.upper() if case == "U" else name) or None
+        return None
+
+
+def _rule(pattern: str, replacement: str, case: str) -> tuple[re.Pattern[str], str, str]:
+    try:
+        made = re.compile(pattern, re.DOTALL)
+    except re.error as error:
+        raise InvalidConfigError(f"a rule has a wrong pattern: {error}", pattern=pattern) from None
+    if max(map(int, _GROUP.findall(replacement)), default=0) > made.groups:
+        raise InvalidConfigError("a replacement has a group that its pattern does not", replacement=replacement)
+    return made, replacement, case

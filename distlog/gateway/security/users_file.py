@@ -29,6 +29,8 @@ from distlog.core.storage.locks_and_pages import flocked
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 #: The iterations of a new secret: the most that Kafka allows for its own. Clients demand a minimum.
 ITERATIONS = 16_384
+#: The mechanism that checks the plain password of a user that does not exist.
+PLAIN_BY = "SCRAM-SHA-256"
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
 SALT_BYTES = 32
 
@@ -45,12 +47,16 @@ class ScramSecret:
 
 def secret_of(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramSecret:
     """The secret of a password; it takes some ms, on purpose."""
+    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+    return secret_of_salted(mechanism, salted, salt, iterations)
+
+
+def secret_of_salted(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramSecret:
+    """The secret of RFC 5802's SaltedPassword, which an administrator's client made of a password."""
     name = HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
-    client_key = hmac.digest(salted, b"Client Key", name)
-    return ScramSecret(
-        salt, iterations, hashlib.new(name, client_key).digest(), hmac.digest(salted, b"Server Key", name)
-    )
+    client_key = hmac.digest(salted_password, b"Client Key", name)
+    server_key = hmac.digest(salted_password, b"Server Key", name)
+    return ScramSecret(salt, iterations, hashlib.new(name, client_key).digest(), server_key)
 
 
 def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, ScramSecret]:
@@ -75,7 +81,7 @@ MAX_NAME_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """All users by name, each with a secret for every mechanism.
+    """All users by name, each with a secret for one mechanism or all.
 
     `decoy` is a key from which names without a user get salts of their own, always the same, so that they cannot be
     told from users.
@@ -86,13 +92,21 @@ class Users:
 
     def secret(self, name: str, mechanism: str) -> tuple[ScramSecret, bool]:
         """The secret of a user, and True; for another name a secret that no password fits, and False."""
-        secrets = self.secrets.get(name)
-        if secrets is not None:
-            return secrets[mechanism], True
+        secret = self.secrets.get(name, {}).get(mechanism)
+        if secret is not None:
+            return secret, True
         algorithm = HASHES[mechanism]
         salt = hmac.digest(self.decoy, f"{mechanism} {name}".encode(errors="surrogateescape"), "sha256")
         key = bytes(hashlib.new(algorithm).digest_size)
         return ScramSecret(salt, ITERATIONS, key, key), False
+
+    def plain_mechanism(self, name: str) -> str:
+        """The mechanism whose secret checks a plain password: the cheaper one of those that a user has."""
+        return next(iter(sorted(self.secrets.get(name, ()))), PLAIN_BY)
+
+    def with_others(self, secrets: Mapping[str, Mapping[str, ScramSecret]]) -> Users:
+        """The users with others; of a name in both, these ones count."""
+        return replace(self, secrets={**secrets, **self.secrets})
 
     def with_user(self, name: str, secrets: Mapping[str, ScramSecret]) -> Users:
         """The users with this one, instead of the one with that name. Raises InvalidConfigError."""
@@ -107,7 +121,7 @@ class Users:
     def to_json(self) -> str:
         """The file's text."""
         users = {
-            name: {mechanism: _written(secret) for mechanism, secret in sorted(secrets.items())}
+            name: {mechanism: written_secret(secret) for mechanism, secret in sorted(secrets.items())}
             for name, secrets in sorted(self.secrets.items())
         }
         document = {"format": _FORMAT, "decoy": b64encode(self.decoy).decode(), "users": users}
@@ -138,19 +152,21 @@ def check_name(name: str) -> str:
     return name
 
 
-def _written(secret: ScramSecret) -> dict[str, Any]:
+def written_secret(secret: ScramSecret) -> dict[str, Any]:
+    """The secret as JSON has it."""
     keys = {"salt": secret.salt, "stored_key": secret.stored_key, "server_key": secret.server_key}
     return {"iterations": secret.iterations, **{name: b64encode(key).decode() for name, key in keys.items()}}
 
 
 def _secrets(name: str, fields: Any) -> dict[str, ScramSecret]:
     try:
-        return {mechanism: _secret(mechanism, fields[mechanism]) for mechanism in HASHES}
+        return {mechanism: parsed_secret(mechanism, fields[mechanism]) for mechanism in HASHES}
     except (ValueError, KeyError, TypeError):
         raise InvalidConfigError("a user has no whole secret: set the password again", user=name) from None
 
 
-def _secret(mechanism: str, fields: Any) -> ScramSecret:
+def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
+    """The secret that `written_secret` wrote. Raises ValueError, KeyError, TypeError, which do not quote it."""
     salt, stored, server = (b64decode(fields[key], validate=True) for key in ("salt", "stored_key", "server_key"))
     size, iterations = hashlib.new(HASHES[mechanism]).digest_size, fields["iterations"]
     if type(iterations) is not int or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:

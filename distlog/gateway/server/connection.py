@@ -6,11 +6,10 @@ import asyncio
 import errno
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 from functools import partial
@@ -18,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from distlog.core.display import text
 from distlog.core.errors import StorageError
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import RequestHead, ResponsePiece, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.security.authentication import Authentication, SaslExchange
+from distlog.gateway.security.tls import PrincipalMapper, TlsContext, subject_name
 from distlog.gateway.security.users_file import Users
 from distlog.gateway.server.fairness import Share, Shares, owner_of
 from distlog.gateway.server.quotas import Quotas
@@ -363,6 +364,7 @@ class Processor:
         clock: Callable[[], int],
         authentication: Authentication | None,
     ) -> None:
+        self.principals = PrincipalMapper(config.principal_mapping_rules)
         self.config, self.loop, self.offer, self.supports, self.clock = config, loop, offer, supports, clock
         self.authentication, self.shares, self.quotas = authentication, shares, quotas
         self.memory = RequestMemory(config.queued_max_request_bytes)
@@ -430,6 +432,16 @@ class Connection(asyncio.BufferedProtocol):
         self._processor.connections.add(self)
         if not self._processor.is_open:
             self._transport.abort()
+        elif self.session.principal == ANONYMOUS and (certificate := transport.get_extra_info("peercert")):
+            self._take_name(certificate)
+
+    def _take_name(self, certificate: Mapping[str, Any]) -> None:
+        """Know the client by its certificate, where it does not authenticate by SASL."""
+        subject = subject_name(certificate)
+        self.session.principal = self._processor.principals.name(subject)
+        self._memory.owner = self._owner
+        if self.session.principal is None:
+            self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {text(subject)}")
 
     def look(self, users: Users | None) -> None:
         """End the connection of a client that takes too long, or whose user is not one of `users` any more."""
@@ -672,9 +684,9 @@ _NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """One listener, with TLS if there is a context for it; its connections are the `processor`'s."""
+    """One listener, with TLS if there are files for it; its connections are the `processor`'s."""
 
-    def __init__(self, processor: Processor, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, processor: Processor, tls: TlsContext | None) -> None:
         self._processor, self._loop, self._tls = processor, processor.loop, tls
         self._sockets: list[socket.socket] = []
         self._tasks = set[asyncio.Task[None]]()
@@ -736,7 +748,8 @@ class Acceptor:
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": self._handshake_s}
         connection = Connection(self._processor, session)
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, client, ssl=self._tls, **timeout)
+            tls = None if self._tls is None else self._tls.current
+            await self._loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
         except OSError as error:
             self._processor.tls_failed += 1
             _log.info("no TLS with %s:%d: %s", *session.address, _reason(error))
@@ -759,8 +772,10 @@ class Acceptor:
         if not self._processor.is_open:
             return
         self._loop.call_later(_LOOK_S, self._look)
+        if self._tls is not None:
+            self._tls.look()
         authentication = self._processor.authentication
-        users = authentication.users.current() if authentication else None
+        users = authentication.current() if authentication else None
         for connection in list(self._processor.connections):
             connection.look(users)
 

@@ -67,6 +67,9 @@ class Request:
     throttled_s: float = 0
     #: The handler's state of a request that it has put off.
     delayed: Any = None
+    #: Whether its client was found to be allowed to send it, and the changes of the response that follow from that.
+    is_checked: bool = False
+    amend: Callable[[Fields], Fields] | None = None
 
     @property
     def api_version(self) -> int:
@@ -96,6 +99,8 @@ class Request:
 
     def respond(self, fields: Fields) -> None:
         """Send the response with these fields; one that cannot be written ends the connection, and raises nothing."""
+        if self.amend is not None:
+            fields = self.amend(fields)
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         if self.throttled_s and "throttle_time" in fields:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
@@ -210,10 +215,10 @@ class RequestChannel:
             if request is not None or not goes_on:
                 return request
 
-    def done(self, request: Request, used_s: float) -> None:
-        """A request that was received was handled, or put off, and took so much time."""
+    def done(self, share: Share, used_s: float) -> None:
+        """A request of this share that was received was handled, or put off, and took so much time."""
         with self._shares.lock:
-            self._queue.end(request.share, used_s)
+            self._queue.end(share, used_s)
             waiting = len(self._queue)
         # two, so that more threads work again when the other clients have ended
         self._have_looked(min(waiting, 2))
@@ -263,12 +268,13 @@ class KafkaRequestHandlerPool:
 
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
-            begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
+            # a request that is put off may be of another share in the next line
+            share, begun_s, begun_cpu_s = request.share, time.monotonic(), time.thread_time()
             self._handle_one(request)
             cpu_s = time.thread_time() - begun_cpu_s
             # a thread that waits for storage uses nothing; one that computes waits for the others that do
             used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - begun_s)
-            self.channel.done(request, used_s + _NETWORK_S)
+            self.channel.done(share, used_s + _NETWORK_S)
             request.counts(REQUEST_PERCENTAGE, time.monotonic() - begun_s)
 
     def _handle_one(self, request: Request) -> None:

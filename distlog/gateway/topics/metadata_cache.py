@@ -34,7 +34,7 @@ from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gathered_appends import Fence, GatheredAppends
-from distlog.gateway.protocol.frames import UnknownTopicIdError, error_code
+from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
 from distlog.gateway.topics.topic_index import LOOK_MS, TopicFacts, TopicIndex
@@ -237,10 +237,11 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 
 #: Ids that clients asked for in vain, of which so many are remembered.
 _MOST_UNKNOWN_IDS = 10_000
-#: The topic with the quotas of clients.
-QUOTAS_TOPIC = "__client_quotas"
-#: The topics that only gateways write and change.
-OWN_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC)
+#: The topics with the quotas of clients, with ACLs, and with the credentials of users.
+QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
+#: The topics that only gateways write, and the ones that no client may read.
+_OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
+_SECRET_TOPICS = frozenset({CREDENTIALS_TOPIC})
 
 
 class MetadataCache:
@@ -330,6 +331,13 @@ class MetadataCache:
         check_not_own(hosted.name)
         return hosted
 
+    def readable_topic(self, topic: str | uuid.UUID) -> HostedTopic:
+        """The topic, as `found` has it, if clients may read its records; else AccessDeniedError."""
+        hosted = self.found(topic)
+        if hosted.name in _SECRET_TOPICS:
+            raise AccessDeniedError("only the gateway reads this topic", topic=hosted.name)
+        return hosted
+
     def all_topics(self) -> dict[str, HostedTopic]:
         """All topics that can be opened now, by name. Raises StorageError."""
         found = _or_errors(self.fresh_topic, self._names())
@@ -351,7 +359,7 @@ class MetadataCache:
     def clients_topics(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
         found = self.facts_or_errors()
-        return [name for name, each in found.items() if isinstance(each, TopicFacts) and name not in OWN_TOPICS]
+        return [name for name, each in found.items() if isinstance(each, TopicFacts) and name not in _OWN_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if _may_be_topic(name))
@@ -467,7 +475,7 @@ def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 def check_not_own(name: str) -> None:
     """Raise InvalidTopicError for the topics of the gateways: a change by others would not be seen."""
-    if name in OWN_TOPICS:
+    if name in _OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 
 

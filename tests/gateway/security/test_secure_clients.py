@@ -47,7 +47,7 @@ def secured(folder: Path, protocol: str, mechanism: str | None) -> Iterator[Secu
     authority = Authority(folder)
     server = authority.certificate("server")
     distlog.create(str(folder / "root" / "clicks"))
-    tls = TlsFiles(certificate=server.certificate, key=server.key).context() if protocol.endswith("SSL") else None
+    tls = TlsFiles(certificate=server.certificate, key=server.key) if protocol.endswith("SSL") else None
     users = Authentication(UsersFile(users_file(folder, "alice"))) if mechanism else None
     with serving(folder / "root", tls=tls, authentication=users, failed_authentication_delay_ms=50) as gateway:
         yield Secured(gateway, authority.file, protocol, mechanism)

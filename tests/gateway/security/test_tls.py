@@ -40,7 +40,7 @@ def gateway(
     """A gateway with TLS, for the tests that change nothing but the topic `clicks`."""
     root = tmp_path_factory.mktemp("root")
     distlog.create(str(root / "clicks"))
-    tls = TlsFiles(certificate=server.certificate, key=server.key).context()
+    tls = TlsFiles(certificate=server.certificate, key=server.key)
     with serving(root, tls=tls, authentication_timeout_ms=500) as served:
         yield served
 
@@ -106,7 +106,7 @@ def test_a_half_handshake_is_waited_for_only_so_long(gateway: GatewayServer, aut
 def test_half_handshakes_are_connections_and_there_are_no_more_than_are_allowed(
     authority: Authority, server: Certificate, tmp_path: Path
 ) -> None:
-    tls = TlsFiles(certificate=server.certificate, key=server.key).context()
+    tls = TlsFiles(certificate=server.certificate, key=server.key)
     with serving(tmp_path, tls=tls, max_connections=3) as gateway:
         halves = [Wire(gateway) for _ in range(3)]
         with Wire(gateway) as one_more:
@@ -139,9 +139,7 @@ def test_old_versions_of_tls_are_refused(gateway: GatewayServer, version: str) -
 def test_a_client_needs_a_certificate_of_the_authority(
     authority: Authority, server: Certificate, tmp_path: Path
 ) -> None:
-    tls = TlsFiles(
-        certificate=server.certificate, key=server.key, ca=authority.file, client_auth="required"
-    ).context()
+    tls = TlsFiles(certificate=server.certificate, key=server.key, ca=authority.file, client_auth="required")
     stranger = Authority(tmp_path, "stranger").certificate("strange")
     with serving(tmp_path / "root", tls=tls) as gateway:
         for certificate in (None, stranger):
@@ -154,7 +152,7 @@ def test_a_key_may_have_a_password(authority: Authority, tmp_path: Path, caplog:
     locked = authority.certificate("locked", key_password=KEY_PASSWORD)
     (tmp_path / "password").write_text(KEY_PASSWORD + "\n")
     files = TlsFiles(certificate=locked.certificate, key=locked.key, key_password_file=str(tmp_path / "password"))
-    with serving(tmp_path / "root", tls=files.context()) as gateway, TlsWire(gateway, authority) as wire:
+    with serving(tmp_path / "root", tls=files) as gateway, TlsWire(gateway, authority) as wire:
         assert is_well(wire)
     assert KEY_PASSWORD not in repr(files) + caplog.text
 

@@ -209,7 +209,7 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
 def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> None:
     authority = Authority(root)
     files = authority.certificate("server")
-    tls = TlsFiles(certificate=files.certificate, key=files.key).context() if with_tls else None
+    tls = TlsFiles(certificate=files.certificate, key=files.key) if with_tls else None
     gateway = GatewayServer(str(root), port=0, tls=tls).start()
     wires = [Wire(gateway, receive_bytes=4096) for _ in range(8)]
     if not with_tls:

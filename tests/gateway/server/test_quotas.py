@@ -14,7 +14,10 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
-from distlog.gateway.client_quotas import take_change
+from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
+from distlog.gateway.client_quotas import ClientQuotas, decode_change
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.server.quotas import (
     PRODUCER_BYTE_RATE,
@@ -22,6 +25,7 @@ from distlog.gateway.server.quotas import (
     Entity,
     Quotas,
 )
+from distlog.gateway.topics.metadata_cache import MetadataCache
 
 DESCRIBE, ALTER = 48, 49
 DATA = batch([record(0, value=b"x" * 10_000)])
@@ -93,12 +97,10 @@ def test_records_that_are_no_quotas_are_refused() -> None:
         (b'{"entity": {}, "quota": "producer_byte_rate"}', b"1"),
         (b'{"entity": {"user": "a"}, "quota": "producer_byte_rate"}', b"[]"),
         (b'{"entity": {"user": "a"}, "quota": "producer_byte_rate"}', b"-1"),
-        (None, None),
+        (b"null", None),
     ):
-        limits: dict[Entity, dict[str, float]] = {}
         with pytest.raises(ValueError, match=r".+"):
-            take_change(limits, key, value)
-        assert limits == {}
+            decode_change(key, value)
 
 
 def altered(wire: Wire, entity: dict[str, str | None], *, validate_only: bool = False, **values: float | None) -> Any:
@@ -177,6 +179,23 @@ def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
         assert described(second) == [({"user": "alice"}, {"producer_byte_rate": 1000.0})]
         assert altered(second, {"user": "alice"}, producer_byte_rate=None) is ErrorCode.none
         assert described(wire) == []
+
+
+def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root: Path) -> None:
+    def quotas_of_a_gateway() -> ClientQuotas:
+        metadata = MetadataCache(Storage(str(root)), {}, now_ms, GatewayConfig())
+        return ClientQuotas(metadata, Quotas(lambda: 0.0), now_ms)
+
+    one, other, alice = quotas_of_a_gateway(), quotas_of_a_gateway(), Entity.of({"user": "alice"})
+    one.alter(alice, {PRODUCER_BYTE_RATE: 1000.0})
+    other.look()
+    assert other.limits == {alice: {PRODUCER_BYTE_RATE: 1000.0}}
+    one.alter(alice, {PRODUCER_BYTE_RATE: None})
+    topic = distlog.open(str(root / "__client_quotas"))
+    topic.alter_config({"cleanup.policy": "delete"})
+    topic.delete_records({0: -1})
+    other.look()
+    assert other.limits == {}
 
 
 def throttled(gateway: GatewayServer) -> bool:

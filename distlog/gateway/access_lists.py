@@ -1,0 +1,142 @@
+"""The ACLs of a root as records in its topic `__acls`: the same for all its gateways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distlog.gateway.root_records import RootRecords
+from distlog.gateway.security.acls import (
+    CLUSTER_NAME,
+    AccessLists,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_acl,
+)
+from distlog.gateway.security.event_log import EventLog
+from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, MetadataCache
+
+# ---
+# An ACL as a record: its fields are the key, by Kafka's words, and the value is {}. One without a value removes it.
+
+
+def encode_acl(acl: Acl, *, is_removed: bool = False) -> tuple[bytes, bytes | None]:
+    """The key and the value of a record."""
+    fields = {
+        "resource": acl.resource_type.name,
+        "pattern": acl.pattern_type.name,
+        "name": acl.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.name,
+        "permission": acl.permission.name,
+    }
+    return json.dumps(fields, sort_keys=True).encode(), None if is_removed else b"{}"
+
+
+def decode_acl(key: bytes, value: bytes | None) -> tuple[Acl, bool | None]:
+    """The ACL of a record, and True; None if it is removed. Raises InvalidConfigError, ValueError for another one."""
+    try:
+        fields: Any = json.loads(key)
+        acl = Acl(
+            ResourceType[fields["resource"]],
+            PatternType[fields["pattern"]],
+            str(fields["name"]),
+            str(fields["principal"]),
+            str(fields["host"]),
+            Operation[fields["operation"]],
+            Permission[fields["permission"]],
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("this is no ACL") from error
+    return check_acl(acl), None if value is None else True
+
+
+# ---
+# The client of a request, and what it may do.
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client by its principal, as `User:alice`, and its address; denials of what it asks for go to `denials`."""
+
+    lists: AccessLists
+    principal: str
+    host: str
+    denials: EventLog
+
+    def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if it may do this; a denial is logged and counted."""
+        return self.might(operation, kind, name) or self._is_denied(operation, kind, name)
+
+    def might(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if it may do this, which it did not ask for by name."""
+        return self.lists.may(self.principal, self.host, operation, kind, name)
+
+    def may_with_cluster(self, *operations: Operation) -> bool:
+        """True if it may do one of these with the cluster."""
+        kind = ResourceType.CLUSTER
+        return any(self.might(each, kind, CLUSTER_NAME) for each in operations) or self._is_denied(
+            operations[-1], kind, CLUSTER_NAME
+        )
+
+    def may_with_any(self, operation: Operation, kind: ResourceType) -> bool:
+        """True if there may be a resource with which it may do this."""
+        return self.lists.may_any(self.principal, self.host, operation, kind)
+
+    def _is_denied(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
+        return False
+
+
+# ---
+# Reads and changes the ACLs of a root.
+
+
+class RootAcls:
+    """The ACLs in a root, for many threads; `clock` tells the ms.
+
+    Before the first look only super users may do anything. See `AccessLists` about the settings.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        clock: Callable[[], int],
+        super_users: Collection[str],
+        *,
+        everyone_if_none: bool,
+    ) -> None:
+        self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
+        self._lists = AccessLists((), self._super_users)
+        self._records = RootRecords(metadata, ACLS_TOPIC, clock, decode_acl, self._set)
+        self.denials = EventLog("requests that no ACL allows")
+
+    @property
+    def acls(self) -> list[Acl]:
+        """All ACLs as of the last look."""
+        return self._lists.acls
+
+    def client(self, user: str, host: str) -> Client:
+        """The client of a user at an address."""
+        return Client(self._lists, f"User:{user}", host, self.denials)
+
+    def look(self) -> None:
+        """Read what was changed, by any gateway. Raises DistlogError."""
+        self._records.look()
+
+    def create(self, acls: Iterable[Acl]) -> None:
+        """Keep more ACLs; they are durable, and count here, when this returns. Raises DistlogError."""
+        self._records.append([encode_acl(check_acl(each)) for each in dict.fromkeys(acls)])
+
+    def delete(self, acls: Iterable[Acl]) -> None:
+        """Remove ACLs, as `create` adds them."""
+        self._records.append([encode_acl(each, is_removed=True) for each in dict.fromkeys(acls)])
+
+    def _set(self, acls: Mapping[Acl, bool]) -> None:
+        self._lists = AccessLists(acls, self._super_users, everyone_if_none=self._everyone_if_none)

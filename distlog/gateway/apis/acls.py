@@ -1,0 +1,172 @@
+"""The APIs of ACLs: DescribeAcls, CreateAcls and DeleteAcls (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from functools import partial
+from typing import Any, TypeVar
+
+from distlog.core.errors import InvalidConfigError
+from distlog.gateway.access_lists import RootAcls
+from distlog.gateway.apis.cluster import attempted
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import (
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_acl,
+    check_host,
+)
+from distlog.gateway.server.request import Request
+
+# ---
+# ACLs and filters in requests. Wrong ones are wrong requests, as in Kafka.
+
+
+_DISABLED = {
+    "error_code": ErrorCode.security_disabled,
+    "error_message": "No authorizer is configured: the gateway was started without --acls.",
+}
+_Kind = TypeVar("_Kind", bound=IntEnum)
+_Result = TypeVar("_Result")
+
+
+def _known(kind: type[_Kind], code: int) -> _Kind:
+    try:
+        return kind(code)
+    except ValueError:
+        raise UnsupportedRequestError("a request has an unknown word of ACLs", kind=kind.__name__, n=code) from None
+
+
+def _requested(make: Callable[[Any], _Result], fields: Any) -> _Result:
+    try:
+        return make(fields)
+    except InvalidConfigError as error:
+        raise UnsupportedRequestError(error.message, **error.details) from None
+
+
+def _acl(fields: Any) -> Acl:
+    return check_acl(
+        Acl(
+            _known(ResourceType, fields.resource_type),
+            _known(PatternType, fields.resource_pattern_type),
+            fields.resource_name,
+            fields.principal,
+            fields.host,
+            _known(Operation, fields.operation),
+            _known(Permission, fields.permission_type),
+        )
+    )
+
+
+def _filter(fields: Any) -> AclFilter:
+    return AclFilter(
+        _known(ResourceType, fields.resource_type_filter),
+        _known(PatternType, fields.pattern_type_filter),
+        fields.resource_name_filter,
+        fields.principal_filter,
+        None if fields.host_filter is None else check_host(fields.host_filter),
+        _known(Operation, fields.operation),
+        _known(Permission, fields.permission_type),
+    )
+
+
+def _entry_fields(acl: Acl) -> Fields:
+    return {
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation,
+        "permission_type": acl.permission,
+    }
+
+
+def _resource_fields(acl: Acl) -> Fields:
+    return {"resource_type": acl.resource_type, "resource_name": acl.name, "pattern_type": acl.pattern_type}
+
+
+# ---
+# DescribeAcls: the ACLs that match a filter, by their resources.
+
+
+def describe_acls(request: Request, broker: Broker) -> Fields:
+    """The ACLs as they are now."""
+    if broker.acls is None:
+        return {"throttle_time": 0, "resources": (), **_DISABLED}
+    return {"throttle_time": 0, **attempted(partial(_described, broker.acls, request.body), resources=())}
+
+
+def _described(acls: RootAcls, body: Any) -> Fields:
+    wanted = _requested(_filter, body)
+    acls.look()
+    resources: dict[tuple[object, ...], tuple[Fields, list[Fields]]] = {}
+    for acl in filter(wanted.matches, acls.acls):
+        _, entries = resources.setdefault(acl[:3], (_resource_fields(acl), []))
+        entries.append(_entry_fields(acl))
+    return {"resources": [{**resource, "acls": entries} for resource, entries in resources.values()]}
+
+
+DESCRIBE_ACLS = Api(29, "DescribeAcls", 1, 3, describe_acls)
+
+
+# ---
+# CreateAcls: adds ACLs, all of a request at once, but for those that cannot be.
+
+
+def create_acls(request: Request, broker: Broker) -> Fields:
+    """Respond when the ACLs are durable."""
+    acls, creations = broker.acls, request.body.creations
+    if acls is None:
+        return {"throttle_time": 0, "results": [_DISABLED] * len(creations)}
+    new = list[Acl]()
+    results = [attempted(partial(_take, new, each)) for each in creations]
+    return {"throttle_time": 0, "results": _with(results, attempted(lambda: acls.create(new)))}
+
+
+def _take(new: list[Acl], fields: Any) -> None:
+    new.append(_requested(_acl, fields))
+
+
+def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
+    """The results of a request; all that are good have the `outcome` of the change."""
+    return [{**each, **outcome} if each["error_code"] is ErrorCode.none else each for each in results]
+
+
+CREATE_ACLS = Api(30, "CreateAcls", 1, 3, create_acls)
+
+
+# ---
+# DeleteAcls: removes the ACLs that match one of several filters.
+
+
+def delete_acls(request: Request, broker: Broker) -> Fields:
+    """Respond when the removal is durable, with the ACLs of each filter."""
+    acls, filters = broker.acls, request.body.filters
+    if acls is None:
+        return {"throttle_time": 0, "filter_results": [_DISABLED] * len(filters)}
+    found = list[Acl]()
+
+    def find(fields: Any) -> Fields:
+        matching = list(filter(_requested(_filter, fields).matches, acls.acls))
+        found.extend(matching)
+        gone = {"error_code": ErrorCode.none, "error_message": None}
+        return {"matching_acls": [{**gone, **_resource_fields(each), **_entry_fields(each)} for each in matching]}
+
+    looked = attempted(acls.look)
+    results = [attempted(partial(find, each), matching_acls=()) for each in filters]
+    if looked["error_code"] is ErrorCode.none:
+        looked = attempted(lambda: acls.delete(found))
+    if looked["error_code"] is not ErrorCode.none:
+        looked = {**looked, "matching_acls": ()}
+    return {"throttle_time": 0, "filter_results": _with(results, looked)}
+
+
+DELETE_ACLS = Api(31, "DeleteAcls", 1, 3, delete_acls)
+
+#: The APIs of this module.
+APIS = (DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS)

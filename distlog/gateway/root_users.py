@@ -1,0 +1,77 @@
+"""The SCRAM credentials of users as records in the topic `__user_credentials` of a root (KIP-554)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from distlog.core.errors import InvalidConfigError
+from distlog.gateway.root_records import RootRecords
+from distlog.gateway.security.users_file import HASHES, ScramSecret, check_name, parsed_secret, written_secret
+from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC, MetadataCache
+
+# ---
+# A credential as a record: the user and the mechanism in the key, and in the value a secret as the file of users has
+# it, without a password. A record without a value removes it.
+
+
+class Credential(NamedTuple):
+    """The name of a credential."""
+
+    user: str
+    mechanism: str
+
+
+def encode_credential(name: Credential, secret: ScramSecret | None) -> tuple[bytes, bytes | None]:
+    """The key and the value of a record; None removes a credential."""
+    key = json.dumps(name._asdict(), sort_keys=True).encode()
+    return key, None if secret is None else json.dumps(written_secret(secret)).encode()
+
+
+def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
+    """The credential of a record. Raises InvalidConfigError, ValueError for another record, without its content."""
+    try:
+        fields: Any = json.loads(key)
+        name = Credential(check_name(fields["user"]), fields["mechanism"])
+        if name.mechanism not in HASHES:
+            raise ValueError("an unknown mechanism")
+        return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
+    except InvalidConfigError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError("this is no credential") from None
+
+
+# ---
+# Reads and changes the credentials of a root.
+
+
+class RootUsers:
+    """The credentials in a root, for many threads; `clock` tells the ms."""
+
+    def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
+        self._secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
+        self._records = RootRecords(metadata, CREDENTIALS_TOPIC, clock, decode_credential, self._set)
+
+    @property
+    def secrets(self) -> Mapping[str, Mapping[str, ScramSecret]]:
+        """The secrets of each user by their mechanisms, as of the last look; another object after a change."""
+        return self._secrets
+
+    def look(self) -> None:
+        """Read what was changed, by any gateway. Raises DistlogError."""
+        self._records.look()
+
+    def alter(self, changes: Iterable[tuple[Credential, ScramSecret | None]]) -> None:
+        """Set credentials, None removes one; they are durable, and count here, when this returns.
+
+        Raises DistlogError.
+        """
+        self._records.append([encode_credential(name, secret) for name, secret in changes])
+
+    def _set(self, secrets: Mapping[Credential, ScramSecret]) -> None:
+        users: dict[str, dict[str, ScramSecret]] = {}
+        for name, secret in secrets.items():
+            users.setdefault(name.user, {})[name.mechanism] = secret
+        self._secrets = users

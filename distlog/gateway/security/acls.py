@@ -1,0 +1,268 @@
+"""Access control lists (ACLs) as Kafka has them: who may do what with which resource (KIP-11, KIP-290)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from distlog.core.errors import InvalidConfigError
+
+# ---
+# The words of ACLs, by Kafka's codes (`org.apache.kafka.common.acl`, `.resource`).
+
+
+class ResourceType(IntEnum):
+    """The kind of a resource; ANY only in filters."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Operation(IntEnum):
+    """An operation on a resource; ANY only in filters, ALL only in ACLs."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class Permission(IntEnum):
+    """The word of an ACL about its operation; ANY only in filters."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+class PatternType(IntEnum):
+    """The meaning of the name in an ACL; ANY and MATCH only in filters."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+#: The name of the one resource of type CLUSTER, and the name that stands for all.
+CLUSTER_NAME, WILDCARD = "kafka-cluster", "*"
+_USER = "User:"
+EVERYONE = _USER + WILDCARD
+_O = Operation
+#: The operations that an ACL may name for a resource: `AclEntry.supportedOperations` of Kafka.
+OPERATIONS = {
+    ResourceType.TOPIC: (
+        *(_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER),
+        *(_O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    ),
+    ResourceType.GROUP: (_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    ResourceType.CLUSTER: (
+        *(_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION),
+        *(_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS, _O.IDEMPOTENT_WRITE),
+    ),
+    ResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
+}
+#: The operations whose permission is also that of another one (`AuthorizerData` of Kafka). Denials imply nothing.
+_IMPLIED_BY = {
+    _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
+    _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
+}
+_MOST_TEXT_BYTES = 1 << 10
+
+
+class Acl(NamedTuple):
+    """One ACL: `principal` as in `User:alice`, and `host` is an address, or `*` for all."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    name: str
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+
+def check_acl(acl: Acl) -> Acl:
+    """The ACL. Raises InvalidConfigError for one that would never count, as Kafka does, or is for a filter."""
+    if acl.resource_type not in OPERATIONS or acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidConfigError("an ACL names one kind of resource, literally or by a prefix")
+    if acl.permission is Permission.ANY or acl.operation not in (_O.ALL, *OPERATIONS[acl.resource_type]):
+        raise InvalidConfigError(
+            "an ACL allows or denies an operation that its resource has",
+            resource=acl.resource_type.name,
+            operation=acl.operation.name,
+        )
+    if acl.resource_type is ResourceType.CLUSTER and acl.name not in (CLUSTER_NAME, WILDCARD):
+        raise InvalidConfigError(f"the cluster's name is {CLUSTER_NAME}", name=acl.name)
+    check_principal(acl.principal)
+    if not 0 < len(acl.name.encode(errors="replace")) <= _MOST_TEXT_BYTES:
+        raise InvalidConfigError("the name of an ACL has 1 to 1024 bytes")
+    return acl._replace(host=check_host(acl.host))
+
+
+def check_host(host: str) -> str:
+    """The host: an address in its usual form. Raises InvalidConfigError for a name or a range, which match none."""
+    try:
+        return host if host == WILDCARD else str(ipaddress.ip_address(host))
+    except ValueError:
+        raise InvalidConfigError("the host of an ACL is * or one address", host=host) from None
+
+
+def check_principal(principal: str) -> str:
+    """The principal. Raises InvalidConfigError unless it is `User:` and a name."""
+    if (
+        not principal.startswith(_USER)
+        or not len(_USER) < len(principal.encode(errors="replace")) <= _MOST_TEXT_BYTES
+    ):
+        raise InvalidConfigError("a principal is User: and a name, as User:alice", principal=principal)
+    return principal
+
+
+class AclFilter(NamedTuple):
+    """Matches ACLs: None and ANY match all of a field (`AclBindingFilter` of Kafka)."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    name: str | None
+    principal: str | None
+    host: str | None
+    operation: Operation
+    permission: Permission
+
+    def matches(self, acl: Acl) -> bool:
+        """True if the ACL is one of the wanted ones; MATCH wants all that count for the resource `name`."""
+        plain = zip(
+            (self.resource_type, self.operation, self.permission),
+            (acl.resource_type, acl.operation, acl.permission),
+            strict=True,
+        )
+        return (
+            all(wanted in (1, found) for wanted, found in plain)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if self.name is None or self.name == acl.name:
+            return True
+        if self.pattern_type is not PatternType.MATCH:
+            return False
+        if acl.pattern_type is PatternType.LITERAL:
+            return acl.name == WILDCARD
+        return self.name.startswith(acl.name)
+
+
+# ---
+# The decisions, as Kafka's StandardAuthorizer makes them.
+
+
+#: So many decisions are kept. The names come from clients, so there is no end of them.
+_MOST_DECISIONS = 20_000
+
+
+class AccessLists:
+    """The ACLs of a moment, for many threads: they never change, so decisions are kept.
+
+    `super_users` are principals that may do everything. `everyone_if_none` is Kafka's
+    `allow.everyone.if.no.acl.found`: it opens the resources that no ACL is for.
+    """
+
+    def __init__(
+        self, acls: Iterable[Acl], super_users: Collection[str] = (), *, everyone_if_none: bool = False
+    ) -> None:
+        self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
+        self._of: dict[tuple[ResourceType, PatternType, str], list[Acl]] = {}
+        for acl in acls:
+            self._of.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
+        # by resource, the lengths of the prefixes that ACLs have
+        self._lengths = {kind: sorted(self._prefix_lengths(kind)) for kind in OPERATIONS}
+        self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
+
+    @property
+    def acls(self) -> list[Acl]:
+        """All ACLs, those of a resource together."""
+        return [acl for each in self._of.values() for acl in each]
+
+    def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if the principal, as in `User:alice`, may do this with a resource from this address."""
+        key = principal, host, operation, kind, name
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= _MOST_DECISIONS:
+                self._decisions.clear()
+            decision = self._decisions[key] = self._decide(*key)
+        return decision
+
+    def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
+        """True if there may be a resource of this kind with which the principal may do this.
+
+        Kafka's `authorizeByResourceType` (KIP-679): an allowed pattern counts unless a denied one has all of it.
+        """
+        if principal in self._super_users:
+            return True
+        denied, allowed = list[Acl](), list[Acl]()
+        for acl in self._of_kind(kind):
+            if _is_of(acl, principal, host) and _has_operation(acl, operation):
+                (denied if acl.permission is Permission.DENY else allowed).append(acl)
+        if any(acl.pattern_type is PatternType.LITERAL and acl.name == WILDCARD for acl in denied):
+            return False
+        return self._everyone_if_none or any(not any(_covers(no, yes) for no in denied) for yes in allowed)
+
+    def _decide(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        if principal in self._super_users:
+            return True
+        is_found = is_allowed = False
+        for acl in self._for_resource(kind, name):
+            is_found = True
+            if _is_of(acl, principal, host) and _has_operation(acl, operation):
+                if acl.permission is Permission.DENY:
+                    return False
+                is_allowed = True
+        return is_allowed or (self._everyone_if_none and not is_found)
+
+    def _for_resource(self, kind: ResourceType, name: str) -> Iterator[Acl]:
+        for literal in {name, WILDCARD}:
+            yield from self._of.get((kind, PatternType.LITERAL, literal), ())
+        for length in self._lengths[kind]:
+            if length > len(name):
+                return
+            yield from self._of.get((kind, PatternType.PREFIXED, name[:length]), ())
+
+    def _of_kind(self, kind: ResourceType) -> Iterator[Acl]:
+        return (acl for (each, *_), acls in self._of.items() if each is kind for acl in acls)
+
+    def _prefix_lengths(self, kind: ResourceType) -> set[int]:
+        return {len(acl.name) for acl in self._of_kind(kind) if acl.pattern_type is PatternType.PREFIXED}
+
+
+def _is_of(acl: Acl, principal: str, host: str) -> bool:
+    return acl.principal in (principal, EVERYONE) and acl.host in (host, WILDCARD)
+
+
+def _has_operation(acl: Acl, operation: Operation) -> bool:
+    if acl.operation in (operation, _O.ALL):
+        return True
+    return acl.permission is Permission.ALLOW and acl.operation in _IMPLIED_BY.get(operation, ())
+
+
+def _covers(denied: Acl, allowed: Acl) -> bool:
+    """True if all resources of the one pattern are of the other, too."""
+    if denied.pattern_type is PatternType.PREFIXED:
+        return allowed.name.startswith(denied.name)
+    return allowed.pattern_type is PatternType.LITERAL and allowed.name == denied.name

@@ -1,0 +1,56 @@
+"""A log of events that clients can cause as often as they like: summaries, not a line for each."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from distlog.core.display import text
+
+_log = logging.getLogger("distlog.gateway")
+_PERIOD_S = 60.0
+_MOST_SOURCES, _MOST_SHOWN = 1000, 5
+#: The source of events when there are too many sources.
+_OTHERS = "others"
+
+
+class EventLog:
+    """Counts events by their sources, and logs a summary: the first event at once, then at most a line a minute.
+
+    `events` names them in the plural. For many threads; `clock_s` is monotonic.
+    """
+
+    def __init__(self, events: str, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._events, self._clock_s, self._lock = events, clock_s, threading.Lock()
+        self._logged_s = float("-inf")
+        self._counts, self._examples = Counter[str](), dict[str, str]()
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """All events so far."""
+        return self._total
+
+    def note(self, source: str, detail: str) -> None:
+        """Count an event; the text may come from a client."""
+        with self._lock:
+            self._total += 1
+            known = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHERS
+            self._counts[known] += 1
+            self._examples[known] = detail
+        self.log()
+
+    def log(self) -> None:
+        """Log the events since the last line, if there are any, and that line is a minute old."""
+        with self._lock:
+            now_s = self._clock_s()
+            if not self._counts or now_s - self._logged_s < _PERIOD_S:
+                return
+            shown = self._counts.most_common(_MOST_SHOWN)
+            parts = [f"{text(each)} ({count}, last: {text(self._examples[each])})" for each, count in shown]
+            count, more = self._counts.total(), len(self._counts) - len(shown)
+            self._logged_s, self._counts, self._examples = now_s, Counter(), {}
+        _log.warning("%s: %d by %s%s", self._events, count, ", ".join(parts), f", and {more} more" if more else "")

@@ -1,0 +1,596 @@
+"""Each API needs its rights: a client without them is refused as by Kafka, and nothing changes or is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import Wire, fetch_fields, opened, serving, until
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+from rights import UserWire, codes, right, with_acls
+
+import distlog
+from distlog.gateway.access_lists import RootAcls
+from distlog.gateway.apis.checks import CHECKS
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC
+
+E = ErrorCode
+OF_TOPIC, OF_GROUP = E.topic_authorization_failed, E.group_authorization_failed
+OF_CLUSTER, OF_ID = E.cluster_authorization_failed, E.transactional_id_authorization_failed
+DENIED = {OF_TOPIC, OF_GROUP, OF_CLUSTER, OF_ID}
+DATA = batch([record(0, value=b"secret")])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, its codes without a right, and rights that are enough; `fields` of the newest version."""
+
+    key: int
+    told: ErrorCode
+    rights: tuple[str, ...]
+    fields: dict[str, Any] = field(default_factory=dict)
+    version: int | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The API and its version."""
+        return self.key, APIS[self.key].newest if self.version is None else self.version
+
+    @property
+    def name(self) -> str:
+        """The API, and what is special."""
+        return f"{APIS[self.key].name}-{self.told.name}-{self.place[1]}"
+
+
+def on(topic: str = "clicks", **each: Any) -> list[dict[str, Any]]:
+    return [{"name": topic, "topic": topic, "partitions": [each]}]
+
+
+TXN = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
+GROUP = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+POSITIONS = {"topics": [{"name": "clicks", "partitions": [{"partition_index": 0, "committed_offset": 5}]}]}
+PRODUCED = [{"name": "clicks", "partition_data": [{"index": 0, "records": DATA}]}]
+BIND = {"resource_type": 2, "resource_name": "clicks", "principal": "User:mallory", "host": "*", "operation": 2}
+ADDED = {
+    "v3_and_below_transactional_id": "t",
+    "v3_and_below_producer_id": 1,
+    "v3_and_below_topics": [{"name": "clicks", "partitions": [0]}],
+}
+EVE = {"name": "eve", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": bytes(32)}
+CASES = [
+    Case(0, OF_TOPIC, ("WRITE topic clicks",), {"transactional_id": None, "acks": -1, "topic_data": PRODUCED}),
+    Case(
+        0,
+        OF_ID,
+        ("WRITE transactional_id t", "WRITE topic cli*"),
+        {"transactional_id": "t", "acks": 1, "topic_data": PRODUCED},
+    ),
+    Case(
+        1,
+        OF_TOPIC,
+        ("READ topic clicks",),
+        {"max_bytes": 1 << 20, "topics": on(partition=0, partition_max_bytes=1 << 20)},
+    ),
+    Case(2, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": on(partition_index=0, timestamp=-1)}),
+    Case(3, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": [{"name": "clicks"}]}),
+    Case(
+        8,
+        OF_GROUP,
+        ("READ group g", "READ topic clicks"),
+        {"group_id": "g", "generation_id_or_member_epoch": -1, **POSITIONS},
+    ),
+    Case(8, OF_TOPIC, ("READ topic clicks",), {"group_id": "open", "generation_id_or_member_epoch": -1, **POSITIONS}),
+    Case(
+        9,
+        OF_GROUP,
+        ("DESCRIBE group g", "DESCRIBE topic clicks"),
+        {"groups": [{"group_id": "g", "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
+    ),
+    Case(
+        9,
+        OF_TOPIC,
+        ("DESCRIBE topic clicks",),
+        {"groups": [{"group_id": "open", "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
+    ),
+    Case(
+        9,
+        OF_GROUP,
+        ("DESCRIBE group g", "DESCRIBE topic clicks"),
+        {"group_id": "g", "topics": [{"name": "clicks", "partition_indexes": [0]}]},
+        7,
+    ),
+    Case(
+        9,
+        OF_TOPIC,
+        ("DESCRIBE topic clicks",),
+        {"group_id": "open", "topics": [{"name": "clicks", "partition_indexes": [0]}]},
+        1,
+    ),
+    Case(10, OF_GROUP, ("DESCRIBE group g",), {"key_type": 0, "coordinator_keys": ["g"]}),
+    Case(10, OF_ID, ("DESCRIBE transactional_id t",), {"key_type": 1, "coordinator_keys": ["t"]}),
+    Case(10, OF_ID, ("WRITE transactional_id t",), {"key_type": 1, "key": "t"}, 3),
+    Case(10, OF_GROUP, ("READ group g",), {"key": "g"}, 0),
+    Case(11, OF_GROUP, ("READ group g",), {"group_id": "g", "session_timeout": 1, "protocol_type": "consumer"}),
+    Case(11, OF_GROUP, ("READ group g",), {"group_id": "g", "session_timeout": 1, "protocol_type": "consumer"}, 0),
+    Case(12, OF_GROUP, ("READ group g",), GROUP),
+    Case(
+        13, OF_GROUP, ("READ group g",), {"group_id": "g", "members": [{"member_id": "m", "group_instance_id": None}]}
+    ),
+    Case(13, OF_GROUP, ("READ group g",), {"group_id": "g", "member_id": "m"}, 0),
+    Case(14, OF_GROUP, ("READ group g",), GROUP),
+    Case(15, OF_GROUP, ("DESCRIBE group g",), {"groups": ["g"]}),
+    Case(
+        19,
+        OF_TOPIC,
+        ("CREATE topic made",),
+        {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]},
+    ),
+    Case(20, OF_TOPIC, ("DELETE topic made",), {"topics": [{"name": "made"}]}),
+    Case(20, OF_TOPIC, ("DELETE topic made",), {"topic_names": ["made"]}, 5),
+    Case(
+        19,
+        OF_TOPIC,
+        ("CREATE cluster",),
+        {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]},
+        2,
+    ),
+    Case(
+        21,
+        OF_TOPIC,
+        ("DELETE topic clicks",),
+        {"topics": [{"name": "clicks", "partitions": [{"partition_index": 0, "offset": -1}]}]},
+    ),
+    Case(
+        22,
+        OF_ID,
+        ("WRITE transactional_id t",),
+        {"transactional_id": "t", "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
+    ),
+    Case(22, OF_CLUSTER, ("IDEMPOTENT_WRITE cluster",), {"transactional_id": None}),
+    Case(22, OF_CLUSTER, ("WRITE topic cl*",), {"transactional_id": None}, 0),
+    Case(23, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": on(partition=0)}),
+    Case(24, OF_ID, ("WRITE transactional_id t", "WRITE topic clicks"), ADDED),
+    Case(24, OF_TOPIC, ("WRITE topic clicks",), {**ADDED, "v3_and_below_transactional_id": "open"}),
+    Case(25, OF_ID, ("WRITE transactional_id t", "READ group g"), {**TXN, "group_id": "g"}),
+    Case(25, OF_GROUP, ("READ group g",), {**TXN, "transactional_id": "open", "group_id": "g"}),
+    Case(26, OF_ID, ("WRITE transactional_id t",), {**TXN, "committed": True}),
+    Case(
+        27,
+        OF_CLUSTER,
+        ("CLUSTER_ACTION cluster",),
+        {"markers": [{"producer_id": 1, "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
+    ),
+    Case(
+        27,
+        OF_CLUSTER,
+        ("ALTER cluster",),
+        {"markers": [{"producer_id": 1, "topics": [{"name": "clicks", "partition_indexes": [0]}]}]},
+    ),
+    Case(
+        28,
+        OF_ID,
+        ("WRITE transactional_id t", "READ group g", "READ topic clicks"),
+        {**TXN, "group_id": "g", **POSITIONS},
+    ),
+    Case(
+        28,
+        OF_GROUP,
+        ("READ group g", "READ topic clicks"),
+        {**TXN, "transactional_id": "open", "group_id": "g", **POSITIONS},
+    ),
+    Case(28, OF_TOPIC, ("READ topic clicks",), {**TXN, "transactional_id": "open", "group_id": "open", **POSITIONS}),
+    Case(
+        29,
+        OF_CLUSTER,
+        ("DESCRIBE cluster",),
+        {
+            "resource_type_filter": 1,
+            "pattern_type_filter": 1,
+            "resource_name_filter": None,
+            "principal_filter": None,
+            "host_filter": None,
+            "operation": 1,
+            "permission_type": 1,
+        },
+    ),
+    Case(30, OF_CLUSTER, ("ALTER cluster",), {"creations": [{**BIND, "permission_type": 2}]}),
+    Case(
+        31,
+        OF_CLUSTER,
+        ("ALTER cluster",),
+        {
+            "filters": [
+                {
+                    "resource_type_filter": 2,
+                    "resource_name_filter": "none",
+                    "principal_filter": None,
+                    "host_filter": None,
+                    "operation": 1,
+                    "permission_type": 1,
+                }
+            ]
+        },
+    ),
+    Case(
+        32,
+        OF_TOPIC,
+        ("DESCRIBE_CONFIGS topic clicks",),
+        {"resources": [{"resource_type": 2, "resource_name": "clicks", "configuration_keys": None}]},
+    ),
+    Case(
+        32,
+        OF_CLUSTER,
+        ("DESCRIBE_CONFIGS cluster",),
+        {"resources": [{"resource_type": 4, "resource_name": "0", "configuration_keys": None}]},
+    ),
+    Case(35, OF_CLUSTER, ("DESCRIBE cluster",), {"topics": None}),
+    Case(37, OF_TOPIC, ("ALTER topic clicks",), {"topics": [{"name": "clicks", "count": 3, "assignments": None}]}),
+    Case(42, OF_GROUP, ("DELETE group g",), {"groups_names": ["g"]}),
+    Case(
+        44,
+        OF_TOPIC,
+        ("ALTER_CONFIGS topic clicks",),
+        {
+            "resources": [
+                {
+                    "resource_type": 2,
+                    "resource_name": "clicks",
+                    "configs": [{"name": "retention.ms", "config_operation": 0, "value": "7"}],
+                }
+            ]
+        },
+    ),
+    Case(
+        44,
+        OF_CLUSTER,
+        ("ALTER_CONFIGS cluster",),
+        {"resources": [{"resource_type": 4, "resource_name": "0", "configs": []}]},
+    ),
+    Case(
+        47,
+        OF_GROUP,
+        ("DELETE group g", "READ topic clicks"),
+        {"group_id": "g", "topics": [{"name": "clicks", "partitions": [{"partition_index": 0}]}]},
+    ),
+    Case(
+        47,
+        OF_TOPIC,
+        ("READ topic clicks",),
+        {"group_id": "open", "topics": [{"name": "clicks", "partitions": [{"partition_index": 0}]}]},
+    ),
+    Case(48, OF_CLUSTER, ("DESCRIBE_CONFIGS cluster",), {"components": []}),
+    Case(
+        49,
+        OF_CLUSTER,
+        ("ALTER_CONFIGS cluster",),
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "alice"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e6}],
+                }
+            ]
+        },
+    ),
+    Case(50, OF_CLUSTER, ("DESCRIBE cluster",), {"users": None}),
+    Case(51, OF_CLUSTER, ("ALTER cluster",), {"upsertions": [EVE]}),
+    Case(61, OF_TOPIC, ("READ topic clicks",), {"topics": [{"name": "clicks", "partition_indexes": [0]}]}),
+    Case(65, OF_ID, ("DESCRIBE transactional_id u",), {"transactional_ids": ["u"]}),
+]
+#: The APIs without a code of denial: all clients may ask, and are told what they may know; see the tests below.
+SILENT = {16, 17, 18, 36, 60, 66}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
+    """One with a record in `clicks`; everyone may use the group and the transactional id `open`."""
+    with with_acls(tmp_path_factory.mktemp("acls")) as served:
+        assert served.broker.acls is not None
+        everyone = (f"{each} open" for each in ("ALL group", "ALL transactional_id"))
+        served.broker.acls.create(right(each, "User:*") for each in everyone)
+        opened(served).append([{"value": b"secret"}])
+        with UserWire(served, "root") as root:
+            begin = {"transactional_id": "u", "transaction_timeout": 99_999, "producer_id": -1, "producer_epoch": -1}
+            until(lambda: (told := root.plain(22, 4, **begin)).error_code is E.none and told)
+            producer = served.broker.transactions.coordinator.states(["u"])[0].producer
+            added = {
+                "v3_and_below_transactional_id": "u",
+                "v3_and_below_producer_id": producer.id,
+                "v3_and_below_producer_epoch": producer.epoch,
+            }
+            assert codes(root.plain(24, 3, **{**ADDED, **added})) == {E.none}
+        yield served
+
+
+@contextmanager
+def given(gateway: GatewayServer, *rights: str) -> Iterator[RootAcls]:
+    """Alice has these rights meanwhile."""
+    acls = gateway.broker.acls
+    assert acls is not None
+    acls.create(map(right, rights))
+    try:
+        yield acls
+    finally:
+        acls.delete(map(right, rights))
+
+
+@pytest.fixture(scope="module")
+def mallory(gateway: GatewayServer) -> Iterator[UserWire]:
+    with UserWire(gateway, "mallory") as wire:
+        yield wire
+
+
+@pytest.fixture(scope="module")
+def alice(gateway: GatewayServer) -> Iterator[UserWire]:
+    with UserWire(gateway, "alice") as wire:
+        yield wire
+
+
+def state(gateway: GatewayServer) -> Any:
+    """What a request without rights must not change."""
+    acls = gateway.broker.acls
+    assert acls is not None
+    topic = opened(gateway)
+    return (
+        sorted(gateway.broker.metadata.all_topics()),
+        (topic.end_offsets(), topic.start_offsets(), topic.config, topic.partitions),
+        gateway.broker.quotas.limits,
+        acls.acls,
+        gateway.broker.users and gateway.broker.users.secrets,
+        [each.group for each in gateway.broker.groups.admin.list()],
+    )
+
+
+def test_every_api_has_its_rights_and_a_test() -> None:
+    assert CHECKS.keys() == APIS.keys()
+    assert {case.key for case in CASES} | SILENT == APIS.keys()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_client_without_rights_is_refused_and_changes_nothing(
+    gateway: GatewayServer, mallory: UserWire, case: Case
+) -> None:
+    before = state(gateway)
+    response = mallory.plain(*case.place, **case.fields)
+    found = codes(response)
+    assert case.told in found
+    assert found - {case.told} <= {E.none}
+    assert b"secret" not in repr(response).encode()
+    assert state(gateway) == before
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_client_with_just_these_rights_is_not_refused(gateway: GatewayServer, alice: UserWire, case: Case) -> None:
+    with given(gateway, *case.rights) as acls:
+        response = alice.plain(*case.place, **case.fields)
+        assert codes(response).isdisjoint(DENIED)
+        # each of the rights is needed
+        for missing in map(right, case.rights):
+            acls.delete([missing])
+            response = alice.plain(*case.place, **case.fields)
+            assert codes(response) & DENIED, missing
+            acls.create([missing])
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "clicks" in repr(case.fields)], ids=lambda case: case.name
+)
+def test_a_missing_topic_is_refused_as_one_that_is_there(mallory: UserWire, case: Case) -> None:
+    def asked(name: str) -> str:
+        fields = eval(repr(case.fields).replace("clicks", name))
+        return repr(mallory.plain(*case.place, **fields)).replace(name, "clicks")
+
+    assert asked("clicks") == asked("nowhere")
+
+
+def test_metadata_of_all_topics_has_those_that_a_client_may_describe(
+    gateway: GatewayServer, mallory: UserWire, alice: UserWire
+) -> None:
+    for version in (0, 1, 9, 12):
+        everything = {"topics": [] if version == 0 else None}
+        assert mallory.plain(3, version, **everything).topics == ()
+        # an empty list is all topics in version 0, but a list of refused ones is not
+        (told,) = mallory.plain(3, version, topics=[{"name": "clicks"}]).topics
+        assert (told.name, told.error_code, told.partitions) == ("clicks", OF_TOPIC, ())
+    for version in (0, 1, 9, 12):
+        with given(gateway, "READ topic clicks"):
+            everything = {"topics": [] if version == 0 else None}
+            assert [each.name for each in alice.plain(3, version, **everything).topics] == ["clicks"]
+            names = [{"name": "clicks"}, {"name": "__acls"}]
+            told = {each.name: each.error_code for each in alice.plain(3, version, topics=names).topics}
+            assert told == {"clicks": E.none, "__acls": OF_TOPIC}
+
+
+def test_the_name_of_a_topic_is_not_told_to_a_client_that_has_its_id(
+    gateway: GatewayServer, mallory: UserWire, alice: UserWire
+) -> None:
+    (topic,) = UserWire(gateway, "root").plain(3, 12, topics=[{"name": "clicks"}]).topics
+    by_id = [{"name": None, "topic_id": topic.topic_id}]
+    (told,) = mallory.plain(3, 12, topics=by_id).topics
+    assert (told.error_code, told.name, told.topic_id, told.partitions) == (OF_TOPIC, None, topic.topic_id, ())
+    (told,) = mallory.plain(20, 6, topics=by_id).responses
+    assert (told.error_code, told.name, told.topic_id) == (OF_TOPIC, None, topic.topic_id)
+    with given(gateway, "DESCRIBE topic clicks"):
+        (told,) = alice.plain(20, 6, topics=by_id).responses
+        assert (told.error_code, told.name) == (OF_TOPIC, "clicks")
+        (told,) = alice.plain(3, 12, topics=by_id).topics
+        assert (told.error_code, told.name) == (E.none, "clicks")
+
+
+def test_a_request_for_several_topics_has_the_answers_of_both_kinds(gateway: GatewayServer, alice: UserWire) -> None:
+    fetched = {"partition": 0, "fetch_offset": opened(gateway).end_offsets()[0], "partition_max_bytes": 99999}
+    with given(gateway, "READ topic clicks", "WRITE topic clicks"):
+        both = [{"topic": name, "partitions": [fetched]} for name in ("x", "clicks")]
+        told = alice.plain(1, 12, max_bytes=1 << 20, topics=both).responses
+        assert {each.topic: each.partitions[0].error_code for each in told} == {"clicks": E.none, "x": OF_TOPIC}
+        both = [{"name": name, "partition_data": [{"index": 0, "records": DATA}]} for name in ("x", "clicks")]
+        told = alice.plain(0, 9, transactional_id=None, acks=-1, topic_data=both).responses
+        assert {each.name: each.partition_responses[0].error_code for each in told} == {
+            "clicks": E.none,
+            "x": OF_TOPIC,
+        }
+
+
+def test_a_refused_fetch_does_not_wait(mallory: UserWire) -> None:
+    fields = {
+        "max_wait": 60_000,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "topics": on(partition=0, partition_max_bytes=9),
+    }
+    mallory.socket.settimeout(30)
+    assert codes(mallory.plain(1, 12, **fields)) == {E.none, OF_TOPIC}
+    mallory.socket.settimeout(60)
+
+
+def test_a_refused_produce_without_acks_ends_the_connection(gateway: GatewayServer) -> None:
+    end = opened(gateway).end_offsets()
+    with UserWire(gateway, "mallory") as wire:
+        wire.send_plain(0, 9, transactional_id=None, acks=0, topic_data=PRODUCED)
+        assert wire.is_closed
+    assert opened(gateway).end_offsets() == end
+
+
+def test_groups_and_transactions_are_listed_if_they_may_be_described(
+    gateway: GatewayServer, mallory: UserWire, alice: UserWire
+) -> None:
+    root = UserWire(gateway, "root")
+
+    def groups(wire: UserWire) -> set[str]:
+        return {each.group_id for each in wire.plain(16, 4).groups}
+
+    def ids(wire: UserWire) -> set[str]:
+        return {each.transactional_id for each in wire.plain(66, 1).transaction_states}
+
+    commit = {"group_id": "secret", "generation_id_or_member_epoch": -1, **POSITIONS}
+    until(lambda: codes(root.plain(8, 9, **commit)) == {E.none})
+    begin = {"transactional_id": "secret", "transaction_timeout": 9999, "producer_id": -1, "producer_epoch": -1}
+    until(lambda: root.plain(22, 4, **begin).error_code is E.none)
+    assert "secret" in groups(root) & ids(root)
+    for wire in (mallory, alice):
+        assert groups(wire) <= {"open"} >= ids(wire)
+    asked = [{"group_id": "secret", "topics": None}]
+    with given(gateway, "READ group secret", "DESCRIBE transactional_id s*"):
+        assert "secret" in groups(alice) & ids(alice)
+        # all positions of a group are those in topics that may be described
+        (group,) = alice.plain(9, 8, groups=asked).groups
+        assert (group.error_code, group.topics) == (E.none, ())
+        (group,) = root.plain(9, 8, groups=asked).groups
+        assert [each.name for each in group.topics] == ["clicks"]
+    with given(gateway, "DESCRIBE cluster"):
+        assert "secret" in groups(alice)
+    root.socket.close()
+
+
+def test_topics_of_a_transaction_are_told_if_they_may_be_described(gateway: GatewayServer, alice: UserWire) -> None:
+    for rights, told in (([], []), (["DESCRIBE topic clicks"], ["clicks"])):
+        with given(gateway, "DESCRIBE transactional_id u", *rights):
+            (found,) = alice.plain(65, 0, transactional_ids=["u"]).transaction_states
+            assert [each.topic for each in found.topics] == told
+
+
+def test_a_client_is_told_which_operations_it_may_do_if_it_asks(gateway: GatewayServer, alice: UserWire) -> None:
+    read_describe, alter_describe, delete_describe = (1 << 3) | (1 << 8), (1 << 7) | (1 << 8), (1 << 6) | (1 << 8)
+    asked = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+    with given(gateway, "READ topic clicks", "ALTER cluster", "DELETE group g"):
+        told = alice.plain(3, 10, topics=[{"name": "clicks"}], **asked)
+        assert told.topics[0].topic_authorized_operations == read_describe
+        assert told.cluster_authorized_operations == alter_describe
+        told = alice.plain(60, 0, include_cluster_authorized_operations=True)
+        assert told.cluster_authorized_operations == alter_describe
+        (told,) = alice.plain(15, 5, groups=["g"], include_authorized_operations=True).groups
+        assert told.authorized_operations == delete_describe
+
+
+def test_settings_of_a_created_topic_are_told_with_the_right_to_them(gateway: GatewayServer, alice: UserWire) -> None:
+    for rights, told in (
+        (["CREATE topic new-*"], (OF_TOPIC, -1, -1, True)),
+        (["CREATE topic new-*", "DESCRIBE_CONFIGS topic new-*"], (E.none, 1, 1, False)),
+    ):
+        with given(gateway, *rights):
+            name = f"new-{len(rights)}"
+            new = [{"name": name, "num_partitions": 1, "replication_factor": 1}]
+            (made,) = alice.plain(19, 7, topics=new).topics
+            code = ErrorCode(made.topic_config_error_code)
+            found = (code, made.num_partitions, made.replication_factor, not made.configs)
+            assert (made.error_code, found) == (E.none, told)
+
+
+def test_a_topic_is_created_at_first_use_only_with_the_right_to_create_it(tmp_path: Path) -> None:
+    with with_acls(tmp_path, auto_create_topics=True) as gateway, UserWire(gateway, "alice") as alice:
+        acls = gateway.broker.acls
+        assert acls is not None
+        acls.create([right("DESCRIBE topic *"), right("CREATE topic mine-*")])
+        names = [{"name": name} for name in ("mine-1", "other", "clicks")]
+        told = alice.plain(3, 9, topics=names, allow_auto_topic_creation=True).topics
+        assert {each.name: each.error_code for each in told} == {
+            "mine-1": E.none,
+            "other": OF_TOPIC,
+            "clicks": E.none,
+        }
+        assert "other" not in gateway.broker.metadata.all_topics()
+
+
+@pytest.mark.parametrize("everyone_if_none", [False, True])
+def test_acls_outlive_a_gateway_and_other_gateways_have_them(tmp_path: Path, everyone_if_none: bool) -> None:
+    def allowed(wire: UserWire) -> bool:
+        return codes(wire.plain(3, 12, topics=[{"name": "clicks"}])) == {E.none}
+
+    with with_acls(tmp_path, everyone_if_none=everyone_if_none) as one:
+        assert one.broker.acls is not None
+        with UserWire(one, "mallory") as wire:
+            assert allowed(wire) is everyone_if_none
+        one.broker.acls.create([right("READ topic clicks")])
+        with (
+            with_acls(tmp_path, everyone_if_none=everyone_if_none) as other,
+            UserWire(other, "alice") as alice,
+            UserWire(other, "mallory") as mallory,
+        ):
+            assert (allowed(alice), allowed(mallory)) == (True, False)
+            one.broker.acls.delete([right("READ topic clicks")])
+            until(lambda: allowed(mallory) is everyone_if_none)
+
+
+def test_before_the_acls_are_known_only_super_users_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distlog.gateway.root_records import RootRecords
+
+    def look(records: RootRecords[Any, Any]) -> None:
+        raise OSError("the storage is away")
+
+    monkeypatch.setattr(RootRecords, "look", look)
+    with with_acls(tmp_path, everyone_if_none=True) as gateway:
+        for user, told in (("mallory", OF_TOPIC), ("root", E.none)):
+            with UserWire(gateway, user) as wire:
+                assert wire.plain(3, 12, topics=[{"name": "clicks"}]).topics[0].error_code is told
+
+
+def test_nobody_reads_the_credentials_of_users_through_a_gateway(gateway: GatewayServer, tmp_path: Path) -> None:
+    fields = {"max_bytes": 99, "topics": on(CREDENTIALS_TOPIC, partition=0, partition_max_bytes=99)}
+    with UserWire(gateway, "root") as wire:
+        assert OF_TOPIC in codes(wire.plain(1, 12, **fields))
+    distlog.create(str(tmp_path / "clicks"))
+    with serving(tmp_path) as open_to_all, Wire(open_to_all) as anyone:
+        assert OF_TOPIC in codes(anyone.ask(1, 12, **fetch_fields(12, [(CREDENTIALS_TOPIC, 0, 0)])))
+
+
+def test_the_table_of_rights_is_that_of_the_page() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(
+            r"^\| ([A-Za-z, ]+) \| ([A-Z][^|]*?) \|$",
+            text.split("### Access lists")[1].split("\n## ")[0],
+            re.MULTILINE,
+        )
+    )
+    found = {api: rights for apis, rights in rows.items() for api in apis.split(", ")}
+    assert found == {APIS[key].name: check.needs for key, check in CHECKS.items() if check.needs}

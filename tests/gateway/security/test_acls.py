@@ -1,0 +1,237 @@
+"""ACLs decide as those of Kafka's StandardAuthorizer."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from distlog.core.errors import InvalidConfigError
+from distlog.gateway.config import GatewayConfig, with_settings
+from distlog.gateway.security.acls import (
+    OPERATIONS,
+    AccessLists,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_acl,
+)
+from distlog.gateway.security.event_log import EventLog
+
+ALICE, HOST = "User:alice", "10.0.0.1"
+Op, R, P = Operation, ResourceType, PatternType
+
+
+def acl(
+    name: str = "clicks",
+    operation: Operation = Op.READ,
+    *,
+    denied: bool = False,
+    principal: str = ALICE,
+    host: str = "*",
+    kind: ResourceType = R.TOPIC,
+    prefix: bool = False,
+) -> Acl:
+    """An ACL of alice on a topic."""
+    permission = Permission.DENY if denied else Permission.ALLOW
+    return Acl(kind, P.PREFIXED if prefix else P.LITERAL, name, principal, host, operation, permission)
+
+
+def may(
+    *acls: Acl,
+    operation: Operation = Op.READ,
+    name: str = "clicks",
+    principal: str = ALICE,
+    host: str = HOST,
+    **settings: bool,
+) -> bool:
+    """Whether alice may do this with the topic."""
+    return AccessLists(acls, **settings).may(principal, host, operation, R.TOPIC, name)
+
+
+def test_without_an_acl_nobody_may_do_anything() -> None:
+    assert not may()
+    assert not may(acl("views"), acl(kind=R.GROUP), acl(principal="User:bob"), acl(host="10.0.0.2"))
+    assert may(acl())
+
+
+def test_a_user_of_the_same_letters_in_another_case_is_another_one() -> None:
+    assert not may(acl(), principal="User:Alice")
+    assert not may(acl(), principal="user:alice")
+
+
+def test_a_pattern_is_literal_or_a_prefix_or_all() -> None:
+    assert may(acl("*"))
+    assert may(acl("cli", prefix=True))
+    assert may(acl("clicks", prefix=True))
+    assert not may(acl("cli"))
+    assert not may(acl("clicks-", prefix=True))
+    assert not may(acl("lick", prefix=True))
+    # a star in a prefix is a letter
+    assert not may(acl("*", prefix=True))
+    assert may(acl("*", prefix=True), name="*a")
+
+
+def test_a_principal_and_a_host_may_stand_for_all() -> None:
+    assert may(acl(principal="User:*", host="*"))
+    assert may(acl(host=HOST))
+    assert not may(acl(principal="User:ali*"))
+
+
+@pytest.mark.parametrize("by", [Op.READ, Op.WRITE, Op.DELETE, Op.ALTER, Op.DESCRIBE, Op.ALL])
+def test_some_operations_imply_describe(by: Operation) -> None:
+    assert may(acl(operation=by), operation=Op.DESCRIBE)
+
+
+def test_other_operations_imply_nothing() -> None:
+    implying = {Op.DESCRIBE: {Op.READ, Op.WRITE, Op.DELETE, Op.ALTER}, Op.DESCRIBE_CONFIGS: {Op.ALTER_CONFIGS}}
+    for given in OPERATIONS[R.TOPIC]:
+        for wanted in OPERATIONS[R.TOPIC]:
+            expected = given is wanted or given in implying.get(wanted, ())
+            assert may(acl(operation=given), operation=wanted) is expected, (given, wanted)
+
+
+def test_a_denial_wins_and_implies_nothing() -> None:
+    everything = acl("*", Op.ALL)
+    assert not may(everything, acl(denied=True))
+    assert not may(acl(denied=True), everything)
+    assert not may(everything, acl("c", Op.ALL, denied=True, prefix=True), operation=Op.WRITE)
+    assert may(everything, acl(denied=True), operation=Op.DESCRIBE)
+    assert may(everything, acl(denied=True, host="10.0.0.2"))
+    assert may(everything, acl(denied=True, principal="User:bob"))
+
+
+def test_super_users_may_do_everything_even_if_denied() -> None:
+    lists = AccessLists([acl("*", Op.ALL, denied=True, principal="User:*")], {"User:root"})
+    assert lists.may("User:root", HOST, Op.WRITE, R.TOPIC, "clicks")
+    assert lists.may_any("User:root", HOST, Op.WRITE, R.TOPIC)
+    assert not lists.may("User:roo", HOST, Op.WRITE, R.TOPIC, "clicks")
+
+
+def test_a_resource_without_acls_may_be_open_to_all() -> None:
+    assert may(everyone_if_none=True)
+    assert may(acl("views"), acl(kind=R.GROUP), everyone_if_none=True)
+    # any ACL of the resource closes it, also one of another user, or of a prefix
+    assert not may(acl(principal="User:bob"), everyone_if_none=True)
+    assert not may(acl("cl", principal="User:bob", prefix=True), everyone_if_none=True)
+
+
+def any_topic(*acls: Acl, everyone_if_none: bool = False) -> bool:
+    """Whether alice may read some topic."""
+    return AccessLists(acls, everyone_if_none=everyone_if_none).may_any(ALICE, HOST, Op.READ, R.TOPIC)
+
+
+def test_a_right_to_any_resource_is_one_that_no_denial_has_all_of() -> None:
+    assert not any_topic()
+    assert any_topic(everyone_if_none=True)
+    assert any_topic(acl())
+    assert any_topic(acl("c", prefix=True))
+    assert any_topic(acl("*"))
+    assert not any_topic(acl(operation=Op.WRITE))
+    assert not any_topic(acl(principal="User:bob"))
+    assert not any_topic(acl(), acl(denied=True))
+    assert not any_topic(acl(), acl("*", denied=True))
+    assert not any_topic(acl("*", denied=True), everyone_if_none=True)
+    assert not any_topic(acl(), acl("cl", denied=True, prefix=True))
+    assert not any_topic(acl("clicks", prefix=True), acl("cl", denied=True, prefix=True))
+    assert any_topic(acl("cl", prefix=True), acl("clicks", denied=True, prefix=True))
+    assert any_topic(acl("clicks", prefix=True), acl("clicks", denied=True))
+
+
+def test_decisions_are_kept_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distlog.gateway.security import acls
+
+    monkeypatch.setattr(acls, "_MOST_DECISIONS", 10)
+    lists = AccessLists([acl("a", prefix=True)])
+    for _ in range(2):
+        for number in range(25):
+            assert lists.may(ALICE, HOST, Op.READ, R.TOPIC, f"a{number}")
+            assert not lists.may(ALICE, HOST, Op.READ, R.TOPIC, f"b{number}")
+            assert len(lists._decisions) <= 10
+
+
+def test_acls_that_would_never_count_are_refused() -> None:
+    good = acl()
+    assert check_acl(good) == good
+    assert check_acl(acl(host="0:0:0:0:0:0:0:1")).host == "::1"
+    for wrong in (
+        good._replace(resource_type=R.ANY),
+        good._replace(pattern_type=P.ANY),
+        good._replace(pattern_type=P.MATCH),
+        good._replace(operation=Op.ANY),
+        good._replace(operation=Op.CLUSTER_ACTION),
+        good._replace(permission=Permission.ANY),
+        good._replace(name=""),
+        good._replace(name="x" * 1025),
+        good._replace(principal="alice"),
+        good._replace(principal="User:"),
+        good._replace(principal="Group:alice"),
+        good._replace(host=""),
+        good._replace(host="10.0.0.0/8"),
+        good._replace(host="example.org"),
+        acl("another", Op.ALTER, kind=R.CLUSTER),
+    ):
+        with pytest.raises(InvalidConfigError):
+            check_acl(wrong)
+
+
+def test_a_filter_matches_fields_patterns_or_all_that_count_for_a_resource() -> None:
+    everything = AclFilter(R.ANY, P.ANY, None, None, None, Op.ANY, Permission.ANY)
+    acls = [acl(), acl("*"), acl("cl", prefix=True), acl("views"), acl("clicks-2", prefix=True)]
+
+    def matched(**fields: object) -> list[Acl]:
+        return [each for each in acls if everything._replace(**fields).matches(each)]  # type: ignore[arg-type]
+
+    assert matched() == acls
+    assert matched(pattern_type=P.MATCH, name="clicks") == acls[:3]
+    assert matched(pattern_type=P.ANY, name="clicks") == acls[:1]
+    assert matched(pattern_type=P.PREFIXED, name="cl") == acls[2:3]
+    assert matched(pattern_type=P.PREFIXED) == [acls[2], acls[4]]
+    for field in (
+        {"resource_type": R.GROUP},
+        {"principal": "User:bob"},
+        {"host": "10.0.0.1"},
+        {"operation": Op.WRITE},
+        {"operation": Op.ALL},
+        {"permission": Permission.DENY},
+    ):
+        assert matched(**field) == [], field
+
+
+def test_settings_have_the_names_of_kafka() -> None:
+    acls = with_settings(
+        GatewayConfig(),
+        {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": " User:alice; User:CN=b,O=c ;",
+            "allow.everyone.if.no.acl.found": "true",
+        },
+    ).acls
+    assert (acls.super_principals, acls.everyone_if_none) == ({"User:alice", "User:CN=b,O=c"}, True)
+    for name, value in (("authorizer.class.name", "org.example.Mine"), ("super.users", "alice")):
+        with pytest.raises(InvalidConfigError):
+            with_settings(GatewayConfig(), {name: value})
+
+
+def test_events_are_logged_at_once_and_then_as_a_summary_each_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    events = EventLog("failures", lambda: now_s[0])
+    with caplog.at_level(logging.WARNING, "distlog"):
+        for number in range(7000):
+            events.note(f"user-{number % 2000}", "a\nreason")
+        events.note("alice", "b")
+        assert caplog.messages == ["failures: 1 by user-0 (1, last: a\\nreason)"]
+        now_s[0] = 59.0
+        events.log()
+        assert len(caplog.messages) == 1
+        now_s[0] = 60.0
+        events.log()
+        events.log()
+    assert events.total == 7001
+    (line,) = caplog.messages[1:]
+    # a thousand sources are told apart
+    assert line.startswith("failures: 7000 by others (3001, last: b), user-1 (4, last: a\\nreason)")
+    assert line.endswith(", and 996 more")

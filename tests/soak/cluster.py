@@ -1,0 +1,163 @@
+"""The streams of the campaign `streams` on a standalone cluster of Spark, whose executors and workers are killed too.
+
+Each worker has a host name of its own, so Spark runs a second attempt of a slow task on the other one: the settings
+ask for many of these. Executors come and go by dynamic allocation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+
+from soak import processes
+from soak.streams import PATIENCE_S, Pipeline, killed
+from soak.tally import Tally, demand
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+CONF = {
+    "spark.driver.host": HOSTS[0],
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "20ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.3",
+    "spark.speculation.minTaskRuntime": "50ms",
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.initialExecutors": "2",
+    "spark.dynamicAllocation.executorIdleTimeout": "15s",
+    # what ran is counted in the event log
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    # kills would use them up
+    "spark.task.maxFailures": "20",
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.excludeOnFailure.enabled": "false",
+}
+_STARTED = re.compile(r"Starting Spark master at (spark://[0-9.:]+)")
+
+
+class Cluster:
+    """A master and a worker for each of HOSTS, which log to `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._log = folder, folder / "cluster.log"
+        self._master = self._begin("master.Master", "--host", HOSTS[0], "--port", "0", "--webui-port", "0")
+        self.url = self._url()
+        self._workers = {host: self._begin_worker(host) for host in HOSTS}
+
+    def _begin(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        environment["SPARK_DAEMON_MEMORY"] = "256m"
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [str(command), f"org.apache.spark.deploy.{name}", *arguments],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _begin_worker(self, host: str) -> subprocess.Popen[bytes]:
+        limits = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", str(self._folder / "work"))
+        return self._begin("worker.Worker", "--host", host, *limits, self.url)
+
+    def _url(self) -> str:
+        end = time.monotonic() + PATIENCE_S
+        while not (found := _STARTED.search(self._log.read_text(encoding="utf-8", errors="replace"))):
+            demand(self._master.poll() is None and time.monotonic() < end, f"no master begins: see {self._log}")
+            time.sleep(0.2)
+        return found[1]
+
+    def executors(self) -> list[int]:
+        """The processes of all executors now."""
+        return [each for worker in self._workers.values() for each in processes.of_kind(worker.pid, "executor")]
+
+    def worker(self, host: str) -> list[int]:
+        """The processes of a worker and of all its executors."""
+        return [self._workers[host].pid, *processes.descendants(self._workers[host].pid)]
+
+    def revive(self) -> None:
+        """Begin each worker anew that was killed."""
+        for host, worker in self._workers.items():
+            if worker.poll() is not None:
+                self._workers[host] = self._begin_worker(host)
+
+    def close(self) -> None:
+        """End all of it."""
+        for each in (*self._workers.values(), self._master):
+            processes.kill_all(each.pid)
+            each.wait()
+
+
+class ClusterPipeline(Pipeline):
+    """The pipeline whose driver runs its tasks on a cluster."""
+
+    victims = (
+        *("Spark executor", "paused executor", "source", "Spark worker", "paused executor"),
+        *("driver", "Spark executor", "sink", "paused executor", "machine"),
+    )
+
+    def __init__(self, folder: Path, seed: int, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._events = folder / "events"
+        self._events.mkdir()
+        paths = {f"spark.executorEnv.{name}": os.environ[name] for name in ("NUMBA_CACHE_DIR",) if name in os.environ}
+        paths["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        paths["spark.eventLog.dir"] = self._events.as_uri()
+        super().__init__(folder, str(folder), {}, seed, conf={"spark.master": cluster.url, **CONF, **paths})
+
+    def second_attempts(self) -> int:
+        """The number of attempts that Spark began beside another one of the same task."""
+        logs = (path for path in self._events.rglob("*") if path.is_file())
+        return sum(path.read_bytes().count(b'"Speculative":true') for path in logs)
+
+    def _found(self, victim: str) -> list[int]:
+        if victim == "Spark worker":
+            return self._cluster.worker(self._chance.choice(HOSTS))
+        if victim in ("Spark executor", "paused executor"):
+            found = self._cluster.executors()
+            return found and [self._chance.choice(found)]
+        if victim == "machine":
+            return [*super()._found(victim), *self._cluster.executors()]
+        return super()._found(victim)
+
+    def _strike(self, victim: str, found: Sequence[int]) -> bool:
+        if victim != "paused executor":
+            return super()._strike(victim, found)
+        # its task is slow, so that a second attempt runs beside it, and it goes on in the midst of that
+        for each in found:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGSTOP)
+                time.sleep(self._chance.uniform(0.5, 4))
+                os.kill(each, signal.SIGCONT)
+                self.tally["pauses of an executor"] += 1
+        return False
+
+    def _revive(self) -> None:
+        self._cluster.revive()
+        super()._revive()
+
+
+def run(folder: Path, seed: int, kills: int) -> Tally:
+    """Kill that many times, on a cluster of this machine."""
+    cluster = Cluster(folder)
+    try:
+        pipeline = ClusterPipeline(folder, seed, cluster)
+        tally = killed(pipeline, kills)
+        tally["second attempts begun or ended"] += pipeline.second_attempts()
+        return tally
+    finally:
+        cluster.close()

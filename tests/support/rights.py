@@ -1,0 +1,87 @@
+"""Requests of any API from plain fields, by users of a gateway with ACLs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gateways import framed, serving
+from kio.schema.errors import ErrorCode
+from users_files import SaslWire, users_file
+
+import distlog
+from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.protocol.messages import Pieces, message_writer, request_schema
+from distlog.gateway.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from distlog.gateway.security.authentication import Authentication
+from distlog.gateway.security.users_file import UsersFile
+
+ROOT_USER = "root"
+
+
+@contextmanager
+def with_acls(folder: Path, *, everyone_if_none: bool = False, **settings: Any) -> Iterator[GatewayServer]:
+    """A gateway with ACLs over a root with the topic `clicks`, for root, alice and mallory."""
+    root = folder / "root"
+    if not root.exists():
+        distlog.create(str(root / "clicks"))
+        users_file(folder, ROOT_USER, "alice", "mallory")
+    acls = AclSettings(
+        authorizer=STANDARD_AUTHORIZER, super_users=f"User:{ROOT_USER}", everyone_if_none=everyone_if_none
+    )
+    users = Authentication(UsersFile(str(folder / "users.json")))
+    with serving(root, authentication=users, acls=acls, **settings) as gateway:
+        yield gateway
+
+
+class UserWire(SaslWire):
+    """A connection of a user, who sends any fields; the others are empty, or zero."""
+
+    def __init__(self, gateway: GatewayServer, user: str) -> None:
+        super().__init__(gateway)
+        assert self.log_in(user).error_code is ErrorCode.none
+
+    def plain(self, key: int, version: int, /, **fields: Any) -> Any:
+        """The response to a request."""
+        return self.answer(key, version, self.send_plain(key, version, **fields))
+
+    def send_plain(self, key: int, version: int, /, **fields: Any) -> int:
+        """Send a request; returns its correlation id."""
+        schema, pieces, number = request_schema(key, version), Pieces(), next(self._ids)
+        message_writer(schema.body, {"name", "topic", *schema.body.names()})(pieces, fields)
+        head = struct.pack(">hhih", key, version, number, -1) + b"\0" * schema.is_head_flexible
+        self.socket.sendall(framed(head + pieces.joined()))
+        return number
+
+
+def right(text: str, principal: str = "User:alice", *, denied: bool = False) -> Acl:
+    """An ACL from words as `READ topic clicks`; `topic cli*` is a prefix, and `*` stands for all."""
+    operation, kind, *names = text.split()
+    name = names[0] if names else "kafka-cluster"
+    is_prefix = name.endswith("*") and name != "*"
+    return Acl(
+        ResourceType[kind.upper()],
+        PatternType.PREFIXED if is_prefix else PatternType.LITERAL,
+        name[:-1] if is_prefix else name,
+        principal,
+        "*",
+        Operation[operation],
+        Permission.DENY if denied else Permission.ALLOW,
+    )
+
+
+def codes(response: Any) -> set[ErrorCode]:
+    """All codes in a response, at all depths."""
+    if isinstance(response, tuple):
+        return set().union(*map(codes, response)) if response else set()
+    if not hasattr(response, "__dataclass_fields__"):
+        return set()
+    found = set()
+    for name in response.__dataclass_fields__:
+        value = getattr(response, name)
+        found |= {value} if isinstance(value, ErrorCode) else codes(value)
+    return found
