@@ -191,9 +191,8 @@ class GatewayServer:
         self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
-        lease_s = config.broker_session_timeout_ms / 1000
         appends = DelayedAppends(self._offer)
-        self._lease = GatewayLease(metadata.root, config.node_id, lease_s)
+        self._lease = GatewayLease(metadata.root, config.node_id, config.broker_session_timeout_ms / 1000)
         memory = FetchMemory(config.fetch_memory_bytes)
         store = OffsetsTopic(
             metadata.root.url,
@@ -201,8 +200,8 @@ class GatewayServer:
             storage_options=storage_options,
         )
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, metadata.clients_topics)
-        retention_ms = config.offsets_retention_ms
-        self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=retention_ms)
+        kept_ms = config.offsets_retention_ms
+        self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")

@@ -6,7 +6,6 @@ the parts that the client has no right to, has the handler do the rest, and puts
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from distlog.core.errors import TopicNotFoundError
 from distlog.gateway.access_lists import Client
-from distlog.gateway.apis.cluster import TopicIds
+from distlog.gateway.apis.cluster import TopicIds, topic_key, topic_place
 from distlog.gateway.apis.topics import TOPIC as TOPIC_SETTINGS
 from distlog.gateway.broker import Broker
 from distlog.gateway.groups.subscribed_topics import matches
@@ -56,8 +55,8 @@ _TEXTS = {
     _OF_ID: "Transactional Id authorization failed.",
 }
 _NAME = attrgetter("name")
-#: The id of no topic, and the epoch of a fetch without a session.
-_NO_ID, _NO_SESSION = uuid.UUID(int=0), -1
+#: The epoch of a fetch without a session.
+_NO_SESSION = -1
 
 
 def _refused(code: ErrorCode, **fields: Any) -> Fields:
@@ -171,16 +170,14 @@ def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
 def _not_produced(code: ErrorCode, topic: Any) -> Fields:
     nothing = {"base_offset": -1, "error_code": code, "error_message": _TEXTS.get(code)}
     parts = [{"index": each.index, **nothing} for each in topic.partition_data]
-    return {**_place(topic, "name"), "partition_responses": parts}
+    return {**topic_place(topic_key(topic, "name"), "name"), "partition_responses": parts}
 
 
 def _name_of(broker: Broker, topic: Any, field: str) -> str | None:
     """The name of a topic that a request has by its name or its id; None for an id that no topic has now."""
-    name: str | None = getattr(topic, field, None)
-    if name is not None:
-        return name
+    key = topic_key(topic, field)
     try:
-        return broker.metadata.topic_of_id(topic.topic_id or _NO_ID).name
+        return key if isinstance(key, str) else broker.metadata.topic_of_id(key).name
     except Exception:
         # whatever it is: a topic that is not known is not for the client
         return None
@@ -188,11 +185,6 @@ def _name_of(broker: Broker, topic: Any, field: str) -> str | None:
 
 def _topic_code(broker: Broker, topic: Any, field: str) -> ErrorCode:
     return ErrorCode.unknown_topic_id if _name_of(broker, topic, field) is None else _OF_TOPIC
-
-
-def _place(topic: Any, field: str) -> Fields:
-    name = getattr(topic, field, None)
-    return {"topic_id": topic.topic_id} if name is None else {field: name}
 
 
 def _fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
@@ -214,7 +206,10 @@ def _fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
 def _not_fetched(code: ErrorCode, topic: Any) -> Fields:
     offsets = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}
     parts = [{"partition_index": each.partition, "error_code": code, **offsets} for each in topic.partitions]
-    return {**_place(topic, "topic"), "partitions": [{**each, "records": b""} for each in parts]}
+    return {
+        **topic_place(topic_key(topic, "topic"), "topic"),
+        "partitions": [{**each, "records": b""} for each in parts],
+    }
 
 
 def _not_listed(topic: Any) -> Fields:
@@ -550,8 +545,7 @@ def _consumer_heartbeat(request: Request, broker: Broker, client: Client) -> Fie
         try:
             names |= matches(pattern, broker.metadata.clients_topics())
         except ValueError:
-            # the handler tells of it
-            return None
+            return None  # the handler tells of it
     if not all(client.may(_O.DESCRIBE, _R.TOPIC, each) for each in names):
         return _refused(_OF_TOPIC, **_NO_MEMBER)
     return None
@@ -580,13 +574,8 @@ def _consumer_describe(request: Request, broker: Broker, client: Client) -> Fiel
 
 def _topic_partitions(request: Request, broker: Broker, client: Client) -> Fields | None:
     if not request.body.topics:
-        _amend(
-            request,
-            lambda fields: {
-                **fields,
-                "topics": [each for each in fields["topics"] if _describes(client, each["name"])],
-            },
-        )
+        may_see = partial(_describes, client)
+        _amend(request, lambda told: {**told, "topics": [each for each in told["topics"] if may_see(each["name"])]})
         return None
     refused = _split(
         request,
@@ -722,14 +711,10 @@ def _alter_users(request: Request, broker: Broker, client: Client) -> Fields | N
     return {"throttle_time": 0, "results": [_refused(_OF_CLUSTER, user=each) for each in names]}
 
 
-def _list_config_resources(request: Request, broker: Broker, client: Client) -> Fields | None:
-    if client.may_with_cluster(_O.DESCRIBE_CONFIGS):
-        return None
-    return {"throttle_time": 0, "error_code": _OF_CLUSTER, "config_resources": ()}
-
-
-def _no_quorum(request: Request, broker: Broker, client: Client) -> Fields | None:
-    return None if client.may_with_cluster(_O.DESCRIBE) else _refused(_OF_CLUSTER, topics=(), nodes=())
+def _plain_cluster(operation: Operation, **fields: Any) -> Work:
+    """A check by an operation with the cluster, for a response without the text of an error."""
+    refused = {**fields, "error_code": _OF_CLUSTER}
+    return lambda request, broker, client: None if client.may_with_cluster(operation) else refused
 
 
 # ---
@@ -801,13 +786,15 @@ CHECKS: dict[int, Check] = {
     49: Check("ALTER_CONFIGS of the cluster", _alter_quotas),
     50: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, results=())),
     51: Check("ALTER of the cluster", _alter_users),
-    55: Check("DESCRIBE of the cluster", _no_quorum),
+    55: Check("DESCRIBE of the cluster", _plain_cluster(_O.DESCRIBE, error_message=None, topics=(), nodes=())),
     60: Check("", _describe_cluster),
     61: Check("READ of the topic", _each("topics", "topics", _O.READ, _R.TOPIC, _no_producers)),
     65: Check("DESCRIBE of the transactional id; topics with DESCRIBE are told", _describe_transactions),
     66: Check("DESCRIBE of the transactional ids that are told", _list_transactions),
     68: Check("READ of the group, DESCRIBE of the topics", _consumer_heartbeat),
     69: Check("DESCRIBE of the group and of its topics", _consumer_describe),
-    74: Check("DESCRIBE_CONFIGS of the cluster", _list_config_resources),
+    74: Check(
+        "DESCRIBE_CONFIGS of the cluster", _plain_cluster(_O.DESCRIBE_CONFIGS, throttle_time=0, config_resources=())
+    ),
     75: Check("DESCRIBE of the topic", _topic_partitions),
 }

@@ -31,6 +31,17 @@ from distlog.gateway.topics.topic_index import TopicFacts
 Topic = TypeVar("Topic", bound=str | uuid.UUID)
 
 
+def topic_key(topic: Any, field: str) -> str | uuid.UUID:
+    """The name of a requested topic; from version 13 of Produce and Fetch on its id (KIP-516)."""
+    name: str | None = getattr(topic, field, None)
+    return name if name is not None else topic.topic_id or uuid.UUID(int=0)
+
+
+def topic_place(topic: str | uuid.UUID, field: str) -> Fields:
+    """The name or the id of a topic in a response."""
+    return {field: topic} if isinstance(topic, str) else {"topic_id": topic}
+
+
 def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
     """`fields` with the fields that `work` returns; or with the code and the text of its error."""
     try:

@@ -28,7 +28,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.appendable import early_text, is_early, is_first_warning
 from distlog.core.transaction_state import ProducerId
-from distlog.gateway.apis.cluster import attempted, grouped, once
+from distlog.gateway.apis.cluster import attempted, grouped, once, topic_key, topic_place
 from distlog.gateway.apis.transactions import code_of, fenced_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
@@ -53,8 +53,6 @@ _NO_OFFSET = -1
 #: The low byte of a batch's attributes, and its producer's id and epoch.
 _ATTRIBUTES_AT, _PRODUCER_AT, _PRODUCER = 22, 43, struct.Struct(">qh")
 _ACKS = (-1, 0, 1)
-#: The id that stands for none.
-_NO_ID = uuid.UUID(int=0)
 #: A batch's first timestamp, and its largest one.
 _TIMES_AT, _TIMES = 27, struct.Struct(">qq")
 #: The most refused records in a response: it must not be many times as large as its request.
@@ -121,23 +119,12 @@ def _new_delayed(request: Request) -> DelayedAppend:
 
 def _produced(body: Any) -> Iterator[_ProducedBatch]:
     """The batch of each partition; one with several gets none of them, since a response could tell of one only."""
-    batches = [(_topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
+    batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), several in grouped(batches, lambda each: (each[0], each[1].index)).items():
         part = _ProducedBatch(topic, number, several[0][1].records)
         if len(several) > 1:
             part.error, part.code = InvalidRecordError("a request has a partition twice"), ErrorCode.invalid_request
         yield part
-
-
-def _topic_key(topic: Any, field: str) -> str | uuid.UUID:
-    """The name of a requested topic; from version 13 on its id, which is none of a name's (KIP-516)."""
-    name: str | None = getattr(topic, field, None)
-    return name if name is not None else topic.topic_id or _NO_ID
-
-
-def _topic_place(topic: str | uuid.UUID, field: str) -> Fields:
-    """The name or the id of a topic in a response."""
-    return {field: topic} if isinstance(topic, str) else {"topic_id": topic}
 
 
 def _has_to_wait(delayed: DelayedAppend, broker: Broker, parts: Sequence[_ProducedBatch]) -> bool:
@@ -273,7 +260,7 @@ def _by_topic(parts: Sequence[_ProducedBatch]) -> list[Fields]:
         fields = _produced_fields(part, errors_left)
         errors_left -= len(fields.get("record_errors", ()))
         topics.setdefault(part.topic, []).append(fields)
-    return [{**_topic_place(topic, "name"), "partition_responses": each} for topic, each in topics.items()]
+    return [{**topic_place(topic, "name"), "partition_responses": each} for topic, each in topics.items()]
 
 
 def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
@@ -365,8 +352,8 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
 
 def _begun(request: Request, broker: Broker) -> FetchContext:
     """The partitions that a fetch is about, by itself or with its session. Raises FetchSessionError."""
-    named = ((_topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
-    left = ((_topic_key(topic, "topic"), topic.partitions) for topic in request.get("forgotten_topics_data", ()))
+    named = ((topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
+    left = ((topic_key(topic, "topic"), topic.partitions) for topic in request.get("forgotten_topics_data", ()))
     return broker.fetch_sessions.begin(
         (request.session.principal, request.session.address[0]),
         request.get("session_id", _NO_SESSION),
@@ -424,7 +411,7 @@ def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartitio
         "throttle_time": 0,
         "error_code": ErrorCode.none,
         "session_id": context.session_id,
-        "responses": [{**_topic_place(topic, "topic"), "partitions": each} for topic, each in topics.items()],
+        "responses": [{**topic_place(topic, "topic"), "partitions": each} for topic, each in topics.items()],
     }
 
 

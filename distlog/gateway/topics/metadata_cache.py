@@ -333,9 +333,10 @@ class MetadataCache:
 
     def readable_topic(self, topic: str | uuid.UUID) -> HostedTopic:
         """The topic, as `found` has it, if clients may read its records; else AccessDeniedError."""
-        hosted = self.found(topic)
-        if hosted.name in _SECRET_TOPICS:
-            raise AccessDeniedError("only the gateway reads this topic", topic=hosted.name)
+        # a name is secret whether there is such a topic or not
+        hosted = None if topic in _SECRET_TOPICS else self.found(topic)
+        if hosted is None or hosted.name in _SECRET_TOPICS:
+            raise AccessDeniedError("only the gateway reads this topic", topic=str(topic))
         return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
