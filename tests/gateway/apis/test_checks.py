@@ -299,7 +299,7 @@ CASES = [
     Case(55, OF_CLUSTER, ("DESCRIBE cluster",), {"topics": []}),
     Case(68, OF_GROUP, ("READ group g", "DESCRIBE topic clicks"), {"group_id": "g", **MEMBER}),
     Case(68, OF_TOPIC, ("DESCRIBE topic clicks",), {"group_id": "open", **MEMBER}),
-    Case(69, OF_GROUP, ("DESCRIBE group g",), {"group_ids": ["g"]}),
+    Case(69, OF_GROUP, ("DESCRIBE group h",), {"group_ids": ["h"]}),
     Case(74, OF_CLUSTER, ("DESCRIBE_CONFIGS cluster",), {"resource_types": []}),
     Case(75, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": [{"name": "clicks"}], "response_partition_limit": 9}),
 ]
