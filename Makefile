@@ -1,6 +1,6 @@
 # make demo | test | check | test-versions | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes dist version kafka-jars store-servers clean
+.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes compiled-tests dist version kafka-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -37,6 +37,8 @@ help:
 	@echo 'make test-versions      try each PySpark from 4.0 on, in .venv/spark, and compare with docs/spark-setup.md'
 	@echo 'make soak [MINUTES=10] [REPORT=file]'
 	@echo '                        kill processes, fill disks, fail syncs, cut the power; print a page of what was found'
+	@echo 'make soak SIMULATION=1000000 [SEED=0]'
+	@echo '                        run so many histories in simulated time, on all cores, until a promise is broken'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
@@ -56,17 +58,19 @@ override KEY_COLUMN := $(value KEY_COLUMN)
 override TIME_COLUMN := $(value TIME_COLUMN)
 override MINUTES := $(value MINUTES)
 override REPORT := $(value REPORT)
+override SIMULATION := $(value SIMULATION)
+override SEED := $(value SEED)
 override VERSION := $(value VERSION)
-export INPUT KEY_COLUMN TIME_COLUMN MINUTES REPORT VERSION
+export INPUT KEY_COLUMN TIME_COLUMN MINUTES REPORT SIMULATION SEED VERSION
 
 demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
 		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
 # mypy has one core, so the other does what else each worker or each session of Spark would: it compiles distlog's
-# kernels, and archives Spark's classes. Then three workers on two cores, since many tests wait.
+# kernels and the tests, and archives Spark's classes. Then three workers on two cores, since many tests wait.
 test: setup
-	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes
+	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes compiled-tests
 	@$(PYTHON_BIN) -m pytest -n 3
 
 # What failed in the last `make test`; that nothing did is an error.
@@ -86,13 +90,25 @@ spark-classes: setup
 		SPARK_SUBMIT_OPTS='-Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit=$(SPARK_CLASSES)' \
 		spark-submit --master 'local[2]' tools/spark_classes.py >/dev/null 2>&1 || true
 
+# pytest keeps what it makes of the assertions of each file, as Python does.
+compiled-tests: setup
+	@$(PYTHON_BIN) -m pytest --collect-only -q >/dev/null
+
 # Each version lies in a folder of its own, which pip fills once.
 test-versions: setup kernels
 	@$(PYTHON_BIN) -m tools.spark_versions
 
+# With SIMULATION: so many histories on an object store, then as many on a local disk; none is kept but a broken one.
+soak: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support
 soak: setup
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10} \
-		$${REPORT:+--report "$$REPORT"}
+	@if [ -z "$$SIMULATION" ]; then \
+		$(PYTHON_BIN) -m soak --minutes $${MINUTES:-10} $${REPORT:+--report "$$REPORT"}; \
+	else \
+		for kind in '' --disk; do \
+			$(PYTHON_BIN) -m simulation $$kind --cores 0 --histories "$$SIMULATION" --seed "$${SEED:-0}" \
+				$${MINUTES:+--minutes "$$MINUTES"} || exit 1; \
+		done; \
+	fi
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks

@@ -1,4 +1,4 @@
-"""A topic with a million of something: what a checkpoint of it takes, an open, an append, and the plans.
+"""A topic with a million of something: what checkpoints of it take, an open, an append, and the plans.
 
     python -m benchmarks.large_state [NAME]
 
@@ -27,7 +27,7 @@ from distlog.core import paths
 from distlog.core.arrays import booleans, integers, texts
 from distlog.core.commits import checkpoint, producer_table, segment_table, transaction_table
 from distlog.core.commits.actions import SetTransaction
-from distlog.core.commits.commit_log import CHECKPOINT_COMMITS
+from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
@@ -129,24 +129,39 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
     before = dataclasses.replace(topic.snapshot, version=CHECKPOINT_COMMITS - 1, timestamp_ms=_NOW)
     # with this commit the library writes a checkpoint
     topic.log.commit(CASES[name](before, rows), "append", lambda _: [SetTransaction("another", 0, {}, in_order=True)])
-    hint = checkpoint.read_hint(topic.storage)
-    if hint is None:
+    topic.log.checkpoints.wait()
+    base = topic.log.checkpoints.base
+    if base is None:
         raise AssertionError("no checkpoint was written")
-    size = len(topic.storage.read(hint))
     open_s, opened = _seconds(lambda: distlog.open(topic.url))
     opened_by = opened.storage.counters.gets + opened.storage.counters.lists
     reader, snapshot = distlog.open(topic.url), opened.snapshot
     records = pa.table({"partition": np.arange(10, dtype=np.int32), "value": pa.array([b"v" * 100] * 10)})
-    appends = [_seconds(partial(opened.append, records, app_id="writer", batch_id=f"{n}"))[0] for n in range(6)]
+    # with the last of them it writes an incremental one
+    appends = [
+        _seconds(partial(opened.append, records, app_id="writer", batch_id=f"{n}"))[0]
+        for n in range(CHECKPOINT_COMMITS)
+    ]
+    opened.log.checkpoints.wait()
+    hint = checkpoint.read_hint(topic.storage)
+    if hint is None or checkpoint.base_of(hint) != base.name:
+        raise AssertionError("no incremental checkpoint was written")
+    again_s, again = _seconds(lambda: distlog.open(topic.url))
     everything = dict.fromkeys(range(PARTITIONS), (None, None))
     return {
         "of": name,
         "rows": rows,
-        "checkpoint MB": size / 1e6,
-        "bytes of a row": size / rows,
-        "checkpoint s": _seconds(lambda: checkpoint.write(topic.storage, snapshot))[0],
+        "full MB": len(base.data) / 1e6,
+        "bytes of a row": len(base.data) / rows,
+        "full s": _seconds(lambda: checkpoint.write(topic.storage, snapshot, is_newest=False))[0],
+        "incremental KB": topic.storage.size(hint) / 1e3,
+        "incremental s": _seconds(
+            lambda: checkpoint.write_incremental(topic.storage, again.snapshot, base, checkpoint.MAX_BYTES)
+        )[0],
         "open s": open_s,
         "requests of an open": opened_by,
+        "open by both s": again_s,
+        "requests of an open by both": again.storage.counters.gets + again.storage.counters.lists,
         "append ms": 1000 * min(appends),
         "refresh by a commit ms": 1000 * _seconds(reader.refresh)[0] / len(appends),
         "plan of a scan ms": 1000 * _seconds(lambda: scan_plan.plan(opened.reader, snapshot, everything))[0],

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ProducerFencedError,
         ReadOnlyTopicError,
         RetentionWarning,
+        SchemaNotFoundError,
         SnapshotTooOldError,
         StorageDeniedError,
         StorageError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from distlog.core.topics.destinations import Delivery
     from distlog.core.topics.open_topic import AdoptReport, adopt, create, open, open_or_create, topics
     from distlog.core.topics.topic import Topic
+    from distlog.core.values.registry import SchemaRegistry
     from distlog.core.warm_up import warm_up
 
 __all__ = [
@@ -79,6 +81,8 @@ __all__ = [
     "ReadOnlyTopicError",
     "Record",
     "RetentionWarning",
+    "SchemaNotFoundError",
+    "SchemaRegistry",
     "SnapshotTooOldError",
     "StorageDeniedError",
     "StorageError",
@@ -121,6 +125,7 @@ _MODULES = {
         "ProducerFencedError",
         "ReadOnlyTopicError",
         "RetentionWarning",
+        "SchemaNotFoundError",
         "SnapshotTooOldError",
         "StorageDeniedError",
         "StorageError",
@@ -151,6 +156,7 @@ _MODULES = {
         "topics",
     ),
     "distlog.core.topics.topic": ("Topic",),
+    "distlog.core.values.registry": ("SchemaRegistry",),
     "distlog.core.warm_up": ("warm_up",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
+import memory_files
 import pytest
 from command_line import CommandLine
 from cpu_budget import cpu_s, over_budget
-from fsspec.implementations.memory import MemoryFileSystem
 from full_disk import disk as disk
 from gated_writer import gate as gate
 from gated_writer import topic as topic
@@ -28,6 +28,7 @@ from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
 from partition_logs import let_go_of_the_dead
 from searches import FACTOR
+from spark_python import forked_python
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -108,10 +109,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_dead_process_has_files() -> Iterator[None]:
-    """Or the stories of crashes would leave thousands of descriptors open."""
+def nothing_is_left_over() -> Iterator[None]:
+    """No descriptors of processes that a story of crashes ended, which are thousands, and no files in memory."""
     yield
     let_go_of_the_dead()
+    memory_files.hold()
 
 
 class Address(NamedTuple):
@@ -136,14 +138,6 @@ class S3Server(NamedTuple):
     def address(self) -> Address:
         """A fresh, empty folder."""
         return Address(f"s3://{self.bucket}/{uuid.uuid4().hex}", self.options)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def memory_is_empty() -> Iterator[None]:
-    """A listing of fsspec's memory looks at all that was ever stored in it, and so does each write."""
-    yield
-    MemoryFileSystem.store.clear()
-    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(scope="module")
@@ -231,10 +225,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     spark_session = pytest.importorskip("distlog.spark").session
     folder = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    places = [str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH", "")]
     with pytest.MonkeyPatch.context() as patch:
-        # for the daemon alone, which the JVM tells its own environment
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
+        for name, program in forked_python().items():
+            patch.setenv(name, program)
         made = _session(spark_session, folder)
     yield made
     made.stop()
@@ -249,7 +242,6 @@ def _session(spark_session: Any, folder: Path) -> Any:
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.shuffle.partitions": "2",
-            "spark.python.daemon.module": "preloaded_daemon",
         },
     )
 

@@ -90,7 +90,7 @@ install_project() {
   fi
   say "installing distlog and what it needs into .venv, which takes a minute or two (Spark alone is 450 MB)"
   .venv/bin/python -m pip install --quiet --no-cache-dir --use-pep517 \
-    --disable-pip-version-check -e '.[spark,s3,cli,gateway,metrics,plot,duckdb,test,bench,docs]'
+    --disable-pip-version-check -e '.[spark,s3,cli,gateway,metrics,plot,duckdb,avro,protobuf,test,bench,docs]'
   ln -sfn "$(find_java_home)" .venv/java
   printf '%s\n' "$PWD" >.venv/ready
 }

@@ -1,6 +1,7 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-Three differ: `batch.bytes` is distlog's own, since no producer decides it; `file.delete.delay.ms` is one day, since a
+Some differ: `batch.bytes` is distlog's own, since no producer decides it; so are `batch.ids.bytes` and
+`commit.retention.ms`, since a broker has no such state; `file.delete.delay.ms` is one day, since a
 Spark reader may hold a snapshot for hours; `flush.messages` is 1, so an acknowledged record is on the device, as
 there are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be
 smaller.
@@ -57,6 +58,9 @@ class TopicConfig(ShownSettings):
     """
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
+    batch_ids_bytes: int = _between(
+        512 << 20, 0, MAX_LONG, "bytes of batch ids that are not in order; above them no new one is taken"
+    )
     cleanup_policy: str = _one_of(
         "delete", ("delete", "compact", "compact,delete", "delete,compact"), "what retention does"
     )

@@ -8,6 +8,7 @@ DistlogError                     one base; `details` holds the facts that the me
 │       └── InvalidTimestampError    ... of some, the times are too old or too far ahead
 ├── InvalidTopicError            a topic or file name breaks Kafka's rule: choose another
 ├── TopicNotFoundError           there is no topic at this address: check it, or create the topic
+├── SchemaNotFoundError          a registry does not have a schema: check the id, the subject and the registry
 ├── TopicExistsError             there is a topic already: open it, or drop it first
 ├── ReadOnlyTopicError           opened at a version or time (open it without to change it), or in tiered storage
 ├── OffsetOutOfRangeError        the offset is below the log start or above the log end
@@ -109,6 +110,10 @@ class InvalidTopicError(DistlogError, ValueError):
 
 class TopicNotFoundError(DistlogError, LookupError):
     """There is no topic at the address."""
+
+
+class SchemaNotFoundError(DistlogError, LookupError):
+    """A registry of schemas does not have this one."""
 
 
 class TopicExistsError(DistlogError):

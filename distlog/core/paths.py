@@ -4,6 +4,7 @@ A topic is a folder; all names below are relative to it:
 
     _commits/00000000000000000007.json                          commit 7
     _commits/00000000000000000100.<sha256>.checkpoint.arrow.zst the state at version 100
+    _commits/<version>.<sha256>.of.<that of a full one>.checkpoint.arrow.zst   what changed since that checkpoint
     _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large for one file
     _commits/_last_checkpoint                                   a hint
     _commits/.removed-files                                     on a local disk, the lock of deletes and restores
@@ -49,11 +50,14 @@ LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
 PAGE_COPY = ".page"
 SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
 BUNDLE_SUFFIX = ".bundle"
+_CHECKPOINT_SUFFIX = ".checkpoint.arrow.zst"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", SNAPSHOT_SUFFIX)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
-_CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.arrow\.zst")
+_CHECKPOINT = re.compile(
+    r"(?P<version>[0-9]{20})\.[0-9a-f]{32}(?:\.of\.(?P<base>[0-9]{20}\.[0-9a-f]{32}))?\.checkpoint\.arrow\.zst"
+)
 _FORMER_CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
 _MANIFEST = re.compile(MANIFEST_PATTERN)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -168,9 +172,14 @@ def commit_file(version: int) -> str:
     return f"{COMMITS_DIR}/{version:020d}.json"
 
 
-def checkpoint_file(version: int, digest_hex: str) -> str:
-    """The relative name of a checkpoint of the state at `version`; the digits are of the file's SHA-256."""
-    return f"{COMMITS_DIR}/{version:020d}.{digest_hex}.checkpoint.arrow.zst"
+def checkpoint_file(version: int, digest_hex: str, base: str | None = None) -> str:
+    """The relative name of a checkpoint of the state at `version`; the digits are of the file's SHA-256.
+
+    With `base`, the name of a full one, it is an incremental one, which has what changed since that one. An older
+    library takes no file of such a name for a checkpoint.
+    """
+    of = "" if base is None else f".of.{base.removeprefix(f'{COMMITS_DIR}/').removesuffix(_CHECKPOINT_SUFFIX)}"
+    return f"{COMMITS_DIR}/{version:020d}.{digest_hex}{of}{_CHECKPOINT_SUFFIX}"
 
 
 def manifest_file(read_version: int, unique_hex: str) -> str:
@@ -193,7 +202,13 @@ def parse_commit_file(name: str) -> int | None:
 def parse_checkpoint_file(name: str) -> int | None:
     """The version in a checkpoint's file name (the last part of its path), or None for any other file."""
     match = _CHECKPOINT.fullmatch(name)
-    return int(match[1]) if match else None
+    return int(match["version"]) if match else None
+
+
+def base_of_checkpoint(name: str) -> str | None:
+    """The name of the full checkpoint that the incremental one `name` (both relative) needs; None if it is full."""
+    match = _CHECKPOINT.fullmatch(name.rpartition("/")[2])
+    return f"{COMMITS_DIR}/{match['base']}{_CHECKPOINT_SUFFIX}" if match and match["base"] else None
 
 
 def parse_former_checkpoint_file(name: str) -> int | None:

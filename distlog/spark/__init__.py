@@ -10,10 +10,13 @@
 import distlog.spark.versions  # noqa: F401 - first, since it tells of a PySpark that is too old
 from distlog.spark.frames import append, compact, lag, read, rebuild_indexes, register_tables, stream, verify
 from distlog.spark.spark_session import register, session
+from distlog.spark.tables import to_table
+from distlog.spark.values import decode
 
 __all__ = [
     "append",
     "compact",
+    "decode",
     "lag",
     "read",
     "rebuild_indexes",
@@ -21,5 +24,6 @@ __all__ = [
     "register_tables",
     "session",
     "stream",
+    "to_table",
     "verify",
 ]

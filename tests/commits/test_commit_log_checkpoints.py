@@ -22,7 +22,6 @@ from histories import (
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits import commit_log as commit_log_module
 from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
@@ -44,7 +43,7 @@ def test_a_checkpoint_is_written_after_so_many_bytes(
 ) -> None:
     snapshot = log.create(1, CONFIG)
     most = snapshot.commit_bytes + 3000
-    monkeypatch.setattr(commit_log_module, "CHECKPOINT_BYTES", most)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_BYTES", most)
     expected: list[int] = []
     while len(expected) < 3:
         before, snapshot = snapshot, append(log, snapshot)

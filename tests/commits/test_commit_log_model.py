@@ -6,6 +6,7 @@ import itertools
 import uuid
 from dataclasses import dataclass, field
 
+import memory_files
 from histories import Clock, commit_log, segment, topic_storage
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -67,6 +68,7 @@ class Model:
 class CommitLogMachine(RuleBasedStateMachine):
     @initialize(partitions=st.integers(1, 3))
     def create_first(self, partitions: int) -> None:
+        memory_files.hold()
         self.storage = topic_storage(f"memory://{uuid.uuid4().hex}")
         self.clock = Clock()
         self.logs = [commit_log(self.storage, self.clock, checkpoint_commits=count) for count in (3, 5)]

@@ -212,7 +212,7 @@ def test_vacuum_keeps_what_commits_name_and_deletes_the_rest(storage: Storage) -
 def test_a_checkpoint_is_due_by_the_manifests_bytes_and_spares_its_reader_the_manifest(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distlog.core.commits.commit_log.CHECKPOINT_BYTES", 5_000)
+    monkeypatch.setattr("distlog.core.commits.checkpoint.CHECKPOINT_BYTES", 5_000)
     log = log_of(storage)
     commit, after = log.commit(log.create(1, CONFIG), "append", adding(20))
     assert commit is not None

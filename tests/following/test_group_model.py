@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import uuid
 
+import memory_files
 from followers import Time, follow, rows
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -33,6 +34,7 @@ class GroupMachine(RuleBasedStateMachine):
     @initialize(partitions=st.integers(1, 4), pace=st.sampled_from([FREQUENT, RARE]))
     def create(self, partitions: int, pace: Pace) -> None:
         self.pace = pace
+        memory_files.hold()
         self.storage = Storage(f"memory://{uuid.uuid4().hex}/topic")
         self.topic = topic_on(self.storage, partitions, TINY)
         self.time, self.ids = Time(), itertools.count()

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import memory_files
 import pytest
 from store_clock import TimedStorage
 from vacuuming import DELAY, World
@@ -113,7 +114,9 @@ def test_a_commit_at_any_step_of_vacuum_costs_no_reader_a_file(kind: str) -> Non
     past = world_with_a_past(f"memory://{uuid.uuid4().hex}/log")
     version = past.log.load().version
     readers = [past.log.load(version=number) for number in range(version - 2, version + 1)]
+    kept = memory_files.held()
     for at in range(1, 1000):
+        memory_files.hold(kept)
         world = World(f"memory://{uuid.uuid4().hex}/log", past=past)
         done = []
 

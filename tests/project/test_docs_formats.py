@@ -35,8 +35,8 @@ from distlog.core.commits.actions import (
     RemoveTable,
     UnknownAction,
 )
+from distlog.core.commits.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
 from distlog.core.commits.commit_json import MOST_PRODUCER_BATCHES, PRODUCER_STEPS, Commit, write_items
-from distlog.core.commits.commit_log import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.transaction_table import KEPT_MS, KEPT_NUMBERS, PAUSE_MS

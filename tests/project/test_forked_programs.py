@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from forked_programs import Program, command, run
+from spark_python import python_of_spark
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,18 @@ def test_the_command_is_the_one_of_the_library(tmp_path: Path) -> None:
     wrong = command("describe", tmp_path / "none", stderr=subprocess.PIPE)
     assert "there is no topic here" in wrong.communicate()[1]
     assert wrong.returncode == 1
+
+
+def test_the_python_that_spark_gets_ends_as_its_program_does_and_passes_signals_on() -> None:
+    pytest.importorskip("pyspark")
+    text = "import sys; print(sys.argv, input()); sys.exit(3)"
+    done = subprocess.run(
+        [python_of_spark(), "-c", text, "one"], input="line", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "['-c', 'one'] line\n", "")
+    program = [python_of_spark(), "-c", "print('begun', flush=True); input()"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == b"begun\n"
+        waiting.terminate()
+        assert waiting.wait(300) == 128 + signal.SIGTERM

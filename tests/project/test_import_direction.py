@@ -21,6 +21,7 @@ CORE_LAYERS = (
     "commits",
     "transactions",
     "segments",
+    "values",
     "reading",
     "dump",
     "topic_handle groups",
@@ -59,6 +60,11 @@ OPTIONAL = (
     "duckdb",
     "IPython",
     "kio",
+    "fastavro",
+    "pyruhvro",
+    "google",
+    "ptars",
+    "grpc_tools",
 )
 
 

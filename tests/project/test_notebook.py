@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_python import forked_python
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -34,28 +35,17 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The notebook, run to its end; its kernel still lives."""
     pytest.importorskip("duckdb")
     folder = tmp_path_factory.mktemp("notebook")
-    given = {
-        name: os.environ.get(name)
-        for name in ("PYTHONPATH", "TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME")
-    }
-    os.environ |= {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), given["PYTHONPATH"]])),
-        **dict.fromkeys(_FOLDERS, str(folder)),
-    }
+    folders = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     ran = nbclient.NotebookClient(
         nbformat.read(NOTEBOOK, 4), timeout=600, startup_timeout=300, resources={"metadata": {"path": str(folder)}}
     )
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"PYTHONPATH": folders, **dict.fromkeys(_FOLDERS, str(folder)), **forked_python()}.items():
+            patch.setenv(name, value)
         with ran.setup_kernel():
             for number, cell in enumerate(ran.nb.cells):
                 ran.execute_cell(cell, number)
             yield ran
-    finally:
-        for name, value in given.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def shown(client: Any, source: str, kind: str) -> list[Any]:

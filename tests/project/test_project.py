@@ -73,6 +73,8 @@ def test_there_are_no_other_extras() -> None:
         "metrics",
         "plot",
         "duckdb",
+        "avro",
+        "protobuf",
         "test",
         "bench",
         "docs",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from framed_values import framed
 
 import distlog
 
@@ -135,3 +136,12 @@ def test_ctrl_c_in_a_query_is_a_keyboard_interrupt(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("duckdb.connect", lambda *given, **settings: Interrupted())
     with pytest.raises(KeyboardInterrupt):
         scan.json("$.a")
+
+
+def test_the_header_of_a_registry_s_json_schema_is_passed_over() -> None:
+    topic = topic_of(framed(5, b'{"x": 1}'), None, framed(6, b'{"x": 2}'))
+    assert topic.scan().json("$.x", framed=True)["x"].to_pylist() == [1, None, 2]
+    topic = topic_of(framed(5, b'{"x": 1}'), {"x": 2}, b"\0\0", framed(5, b"{"))
+    with pytest.raises(distlog.InvalidRecordError, match=r"no header with a schema's id.*partition=0 offset=1"):
+        topic.scan(columns="value").json("$.x", framed=True)
+    assert topic.scan().json("$.x", framed=True, on_error="null")["x"].to_pylist() == [1, None, None, None]

@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--histories", type=int, default=1, help="how many seeds, at most")
     parser.add_argument("--disk", action="store_true", help="on a local disk")
+    parser.add_argument("--cores", type=int, default=1, help="so many at once, 0 for all, until a promise is broken")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after so long")
     parser.add_argument("--trace", action="store_true", help="tell the histories")
     parser.add_argument("--planted", metavar="BUG", action="append", help="with a bug, `all`, or `found` seeds first")
@@ -44,7 +45,7 @@ def main() -> int:
         return _look_for(arguments, kind)
     if arguments.shrink is not None:
         arguments.seed = arguments.shrink
-    return _run(arguments, kind)
+    return _run(arguments, kind) if arguments.cores == 1 else _run_on_cores(arguments, kind)
 
 
 def _run(arguments: argparse.Namespace, kind: Kind) -> int:
@@ -71,6 +72,22 @@ def _run(arguments: argparse.Namespace, kind: Kind) -> int:
     seconds = time.perf_counter() - begun
     print(f"{count} histories, {calls} requests, {seconds:.1f} s; {broken} broke a promise")
     return 1 if broken else 0
+
+
+def _run_on_cores(arguments: argparse.Namespace, kind: Kind) -> int:
+    from simulation.campaign import Campaign
+    from simulation.object_store import Flaws
+
+    cores, begun = arguments.cores or os.cpu_count() or 1, time.monotonic()
+    done = Campaign(kind, arguments.seed, arguments.histories, 60 * arguments.minutes, cores).run()
+    if done.broken is not None:
+        seed, text = done.broken
+        print(f"broken by seed {seed}: {text}", flush=True)
+        _shrink(kind, kind.plan(seed), text, Flaws())
+    seconds = time.monotonic() - begun
+    print(f"{done.histories} histories, {done.requests} requests, {seconds:.1f} s", end="; ")
+    print(f"{int(done.broken is not None)} broke a promise; to go on from here: --seed {done.end}")
+    return 1 if done.broken is not None else 0
 
 
 def _shrink(kind: Kind, drawn: Drawn, broken: str, flaws: Flaws) -> None:

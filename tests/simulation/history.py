@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from distlog.core.commits import checkpoint
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import MAX_LONG
 from distlog.core.groups import group_log
@@ -22,6 +23,7 @@ from simulation.actors import Actor, Memory, Stage
 from simulation.kafka_directories import Beside, Broker
 from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
 from simulation.oracle import Oracle
+from simulation.pure import computed_once
 from simulation.world import Process, World
 
 if TYPE_CHECKING:
@@ -223,7 +225,8 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
-        with connected(store), frequent_checkpoints(), parts_of(drawn.part_bytes):
+        checkpoints = frequent_checkpoints(large=drawn.seed % 7 == 2)
+        with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once():
             world.process("creator").start(lambda: actors.create(stage, drawn.config))
             world.run()
             stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults
@@ -273,18 +276,26 @@ def _audit_topic(stage: Stage) -> None:
     for _ in range(2):
         stage.oracle.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)
         topic.vacuum()
+    topic.log.checkpoints.wait()
     stage.oracle.check_vacuumed()
     stage.oracle.audit(stage.open())
 
 
 @contextmanager
-def frequent_checkpoints() -> Iterator[None]:
-    """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short."""
+def frequent_checkpoints(*, large: bool = False) -> Iterator[None]:
+    """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short.
+
+    If they are `large`, they are incremental, and written in the background.
+    """
     defaults = CommitLog.__init__.__kwdefaults__
     before = defaults["checkpoint_commits"], group_log.KEPT
     defaults["checkpoint_commits"], group_log.KEPT = 7, 6
     try:
-        with mock.patch.multiple(log_floor, KEPT_EVERY=7, NAMES_AT_ONCE=3):
+        rows = 1 if large else checkpoint.LARGE_ROWS
+        with (
+            mock.patch.multiple(log_floor, KEPT_EVERY=7, NAMES_AT_ONCE=3),
+            mock.patch.object(checkpoint, "LARGE_ROWS", rows),
+        ):
             yield
     finally:
         defaults["checkpoint_commits"], group_log.KEPT = before

@@ -82,14 +82,14 @@ ON_DISK = Kind(
     disk_planted.BUGS,
     ("--disk",),
 )
+KINDS = {kind.name: kind for kind in (ON_STORE, ON_DISK)}
 #: The rows of the tables: bugs that so many seeds find.
 _ROWS = ((1, "1"), (10, "up to 10"), (100, "up to 100"), (10**9, "more"))
 
 
 def page(text: str) -> str:
     """The page with the tables of the seeds that are kept."""
-    kinds = {kind.name: kind for kind in (ON_STORE, ON_DISK)}
-    return with_tables(text, lambda name: _table(kinds[name].found()))
+    return with_tables(text, lambda name: _table(KINDS[name].found()))
 
 
 def _table(found: Mapping[str, int | None]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -98,10 +99,13 @@ class Object:
     written_s: float
 
 
+#: Mean and deviation of the logarithms, of requests that read and that write.
+_LOGNORMAL = [(math.log(median), math.log(p99 / median) / 2.326) for median, p99 in (READ_S, WRITE_S)]
+
+
 def lognormal(random: Random, writes: bool) -> float:
     """How long a request to S3 takes, in s."""
-    median, p99 = WRITE_S if writes else READ_S
-    return random.lognormvariate(math.log(median), math.log(p99 / median) / 2.326)
+    return random.lognormvariate(*_LOGNORMAL[writes])
 
 
 @dataclass(slots=True)
@@ -175,6 +179,11 @@ class ObjectStore:
         return shown
 
 
+@lru_cache(1000)
+def _date_of(seconds: int) -> str:
+    return email.utils.formatdate(seconds, usegmt=True)
+
+
 class Client:
     """What the library uses of s3fs, gcsfs and adlfs, for one process; each request takes virtual time."""
 
@@ -222,7 +231,7 @@ class Client:
         return result
 
     def _date(self, when_s: float) -> str:
-        return email.utils.formatdate((BEGIN_MS / 1000) + when_s, usegmt=True)
+        return _date_of(math.floor(BEGIN_MS / 1000 + when_s))
 
     def _meet_fate(self, kind: str, key: str) -> None:
         """What may come between the effect of a request and its answer."""

@@ -150,6 +150,7 @@ class World:
 
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         self.seed, self.random = seed, random.Random(f"world/{seed}")
+        self._draw = self.random.random
         self.now = 0.0
         self.hub = getcurrent()
         self.processes: list[Process] = []
@@ -160,6 +161,9 @@ class World:
         self._line: list[tuple[float, int, Fiber | Callable[[], None], int]] = []
         #: Whether nothing happens any more, since what was looked for is found.
         self.is_decided = False
+        self._until = float("inf")
+        #: What the hub is to begin next.
+        self._beginning: Fiber | None = None
         #: How often a fiber that could go on lets others go first, at a lock or a queue.
         self.switching = 0.02
 
@@ -181,25 +185,42 @@ class World:
 
     def run(self, until: float = float("inf")) -> None:
         """Go on until nothing is left, or until a time."""
+        self._until = until
         while self._line and self._line[0][0] <= until and not self.is_decided:
             if self.calls > self.most_calls:
                 raise StuckError(f"more than {self.most_calls} requests: this has no end")
-            when, _, next_one, token = heapq.heappop(self._line)
-            if not isinstance(next_one, Fiber):
+            if (fiber := self._next_fiber()) is not None:
+                fiber.switch()
+                while (fiber := self._beginning) is not None:
+                    self._beginning = None
+                    fiber.switch()
+            elif self._line and not isinstance(self._line[0][2], Fiber) and self._line[0][0] <= until:
+                when, _, call, _ = heapq.heappop(self._line)
                 self.now = max(self.now, when)
-                next_one()
-                continue
-            process = next_one.process
-            if next_one.dead or (token != next_one.token and process.is_alive):
-                continue
-            if process.is_alive and process.still_until > when:
-                heapq.heappush(self._line, (process.still_until, next(self._order), next_one, token))
-                continue
-            self.now = max(self.now, when)
-            next_one.token += 1
-            next_one.switch()
+                call()
         if until < float("inf"):
             self.now = max(self.now, until)
+
+    def _next_fiber(self) -> Fiber | None:
+        """The fiber that goes on next; None if something else comes first, which `run` does."""
+        line = self._line
+        while line and line[0][2].__class__ is Fiber:
+            when, _, fiber, token = line[0]
+            if when > self._until or self.is_decided or self.calls > self.most_calls:
+                return None
+            heapq.heappop(line)
+            assert isinstance(fiber, Fiber)
+            process = fiber.process
+            if fiber.dead or (token != fiber.token and process.is_alive):
+                continue
+            if process.is_alive and process.still_until > when:
+                heapq.heappush(line, (process.still_until, next(self._order), fiber, token))
+                continue
+            if when > self.now:
+                self.now = when
+            fiber.token += 1
+            return fiber
+        return None
 
     def check_over(self) -> None:
         """Raise StuckError if a fiber of a living process still waits, though nothing can happen any more."""
@@ -238,18 +259,26 @@ class World:
 
     def wait(self, fiber: Fiber) -> None:
         """Let the others go on until the calling `fiber` is resumed."""
-        self.hub.switch()
+        following = self._next_fiber()
+        if following is not fiber:
+            if following:
+                # from one to the other, and not by way of the hub
+                following.switch()
+            else:
+                # what has not begun would begin as deep in calls as this one is
+                self._beginning = following
+                self.hub.switch()
         if not fiber.process.is_alive:
             raise ProcessDiedError
 
     def maybe_switch(self) -> None:
         """Let others go first, now and then."""
-        if self.switching and self.random.random() < self.switching:
+        if self.switching and self._draw() < self.switching:
             self.pause()
 
     def _fiber(self) -> Fiber:
-        fiber = getcurrent()
-        assert isinstance(fiber, Fiber)
+        fiber: Fiber = getcurrent()
+        assert fiber.__class__ is Fiber
         if not fiber.process.is_alive:
             raise ProcessDiedError
         return fiber
@@ -319,7 +348,7 @@ def _say_of_the_living(failure: Any) -> None:
 def current() -> Fiber | None:
     """The fiber that runs, or None outside of any world."""
     fiber = getcurrent()
-    return fiber if isinstance(fiber, Fiber) else None
+    return fiber if fiber.__class__ is Fiber else None
 
 
 # ---
@@ -330,17 +359,25 @@ class SimLock:
     """A lock between fibers."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.waiting = world, deque[Waiting]()
-        self.owner: Fiber | None = None
+        self.world, self.owner = world, None
+        self.waiting: deque[Waiting] | tuple[()] = ()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`."""
-        fiber = self.world._fiber()
-        self.world.maybe_switch()
+        world = self.world
+        fiber = world._fiber()
+        world.maybe_switch()
+        if self.owner is None:
+            self.owner = fiber
+            return True
+        return self._acquire_later(fiber, blocking, timeout)
+
+    def _acquire_later(self, fiber: Fiber, blocking: bool, timeout: float) -> bool:
         end = self.world.now + timeout if 0 <= timeout < threading.TIMEOUT_MAX / 2 else None
         while self.owner is not None and not self.owner_is_gone():
             if not blocking or (end is not None and self.world.now >= end):
                 return False
+            self.waiting = self.waiting or deque()
             self.waiting.append((fiber, fiber.token))
             if end is not None:
                 self.world.resume_at(end, fiber)
@@ -357,7 +394,8 @@ class SimLock:
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
         self.owner = None
-        self.world.wake_next(self.waiting)
+        if self.waiting:
+            self.world.wake_next(self.waiting)
 
     def locked(self) -> bool:
         """As `threading.Lock.locked`."""
@@ -633,7 +671,7 @@ class SimQueue:
 def _choose(real: Any, simulated: Callable[..., Any]) -> Any:
     def choose(*args: Any, **kwargs: Any) -> Any:
         fiber = getcurrent()
-        return simulated(fiber, *args, **kwargs) if isinstance(fiber, Fiber) else real(*args, **kwargs)
+        return simulated(fiber, *args, **kwargs) if fiber.__class__ is Fiber else real(*args, **kwargs)
 
     choose.__name__ = getattr(real, "__name__", "choose")
     return choose

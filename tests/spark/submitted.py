@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spark_python import forked_python
+
 JOBS = Path(__file__).parents[2] / "jobs"
 NO_TOPIC = "there is no topic here: check the address, or create the topic"
 
@@ -41,5 +43,6 @@ def command(*given: object) -> list[str]:
 
 def submit(*given: object) -> Ran:
     """Run a job as a user does."""
-    ran = subprocess.run(command(*given), env=environment(), capture_output=True, text=True, check=False)
+    env = {**environment(), **forked_python()}
+    ran = subprocess.run(command(*given), env=env, capture_output=True, text=True, check=False)
     return Ran(ran.returncode, ran.stdout, ran.stderr)

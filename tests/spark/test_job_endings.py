@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from spark_python import python_of_spark
 
 pytest.importorskip("pyspark")
 
@@ -21,38 +22,56 @@ sys.exit(exit_status(job_parser("Do it."), run, {given!r}))
 """
 
 
-def ended(body: str, *given: str, shell: str = "{}") -> subprocess.CompletedProcess[str]:
+def ended(body: str, *given: str) -> subprocess.CompletedProcess[str]:
     """Run a job whose work is `body`."""
-    program = PROGRAM.format(body=body, given=["--topic", "t", *given])
-    command = ["bash", "-c", 'set -o pipefail; "$0" -c "$1" ' + shell, sys.executable, program]
+    command = [python_of_spark(), "-c", PROGRAM.format(body=body, given=["--topic", "t", *given])]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_a_failure_is_a_line_and_an_object() -> None:
-    run = ended('raise OSError("two\\nlines")', "--json", shell="")
+    run = ended('raise OSError("two\\nlines")', "--json")
     assert (run.returncode, run.stderr) == (1, "-c: two lines\n")
     assert json.loads(run.stdout) == {"error": "two lines", "type": "OSError"}
 
 
 def test_a_wrong_command_line_is_too() -> None:
-    run = ended("return 0", "--json", "--no", shell="")
+    run = ended("return 0", "--json", "--no")
     assert (run.returncode, run.stderr.splitlines()[-1]) == (2, "-c: unrecognized arguments: --no")
     assert json.loads(run.stdout)["error"] == "unrecognized arguments: --no"
 
 
 def test_an_interrupt_and_a_reader_who_went_away_end_it_without_a_word() -> None:
-    run = ended("raise KeyboardInterrupt", "--json", shell="")
+    run = ended("raise KeyboardInterrupt", "--json")
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
-    run = ended("[print('x' * 1000) for _ in range(1000)]", shell="| head -n 1")
+    # Python itself flushes its output once more at its end
+    program = PROGRAM.format(body="[print('x' * 1000) for _ in range(1000)]", given=["--topic", "t"])
+    command = ["bash", "-c", 'set -o pipefail; "$0" -c "$1" | head -n 1', sys.executable, program]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.count("\n"), run.stderr) == (1, 1, "")
 
 
 def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_first() -> None:
     logged = "__import__('logging').exception('said', exc_info=({0}, {0}(), None)); raise KeyboardInterrupt"
     gone = "__import__('py4j.protocol').protocol.Py4JNetworkError"
-    assert ended(logged.format(gone), shell="").stderr == ""
-    assert ended(logged.format("KeyboardInterrupt"), shell="").stderr == ""
-    assert ended(logged.format("ValueError"), shell="").stderr.splitlines()[-1] == "ValueError"
+    assert ended(logged.format(gone)).stderr == ""
+    assert ended(logged.format("KeyboardInterrupt")).stderr == ""
+    assert ended(logged.format("ValueError")).stderr.splitlines()[-1] == "ValueError"
+
+
+def test_an_error_of_py4j_that_an_interrupt_led_to_is_an_interrupt() -> None:
+    """It closes its connection then, and fails at that if the connection was not made yet."""
+    body = """
+    from py4j.protocol import Py4JError
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        try:
+            raise Py4JError("Gateway must be connected to send cancel cmd.")
+        except Py4JError as error:
+            raise OSError("the JVM cannot be asked") from error
+    """
+    run = ended(body, "--json")
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
 
 
 def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
@@ -61,19 +80,19 @@ def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
         "import os, signal, time, weakref; kept = {1}; "
         "watch = weakref.ref(kept, lambda _: os.kill(os.getpid(), signal.SIGINT)); del kept; "
     )
-    run = ended(dropped + "time.sleep(60)", shell="")
+    run = ended(dropped + "time.sleep(60)")
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
-    run = ended(dropped + 'raise OSError("the JVM is gone")', shell="")
+    run = ended(dropped + 'raise OSError("the JVM is gone")')
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
 
 
 def test_what_else_goes_wrong_in_a_finalizer_is_told() -> None:
     body = "import weakref; kept = {1}; watch = weakref.ref(kept, lambda _: 1 / 0); del kept; return 0"
-    run = ended(body, shell="")
+    run = ended(body)
     assert (run.returncode, run.stdout) == (0, "")
     assert run.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
 
 
 def test_a_pipe_of_somebody_else_that_broke_is_a_failure() -> None:
-    run = ended("raise BrokenPipeError(32, 'Broken pipe')", shell="")
+    run = ended("raise BrokenPipeError(32, 'Broken pipe')")
     assert (run.returncode, run.stderr) == (1, "-c: [Errno 32] Broken pipe\n")

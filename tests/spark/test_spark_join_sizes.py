@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from spark_python import forked_python
 
 import distlog
 from distlog.spark import read
@@ -152,7 +154,8 @@ def test_sizes_are_known_and_topics_are_views_on_spark_connect_too(
 ) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     program = [sys.executable, "-c", CONNECT, str(THRESHOLD), *(topic.url for topic in topics)]
-    run = subprocess.run(program, capture_output=True, text=True, check=False, timeout=1000)
+    environment = {**os.environ, **forked_python()}
+    run = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=1000)
     assert run.returncode == 0, run.stderr
     joins, *views = run.stdout.rsplit("\n", 3)[:-1]
     assert views == [f"`large` {LARGE}", f"`small` {SMALL}"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Address
+from spark_python import forked_python
 
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.options import check_hidden
@@ -31,7 +32,6 @@ settings = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.debug.maxToStringFields": "1000",
-    "spark.python.daemon.module": "preloaded_daemon",
 }
 if kind == "connect":
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ def test_secrets_stand_in_no_event_no_plan_no_log_and_no_checkpoint(
         pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     (tmp_path / "events").mkdir()
     program = [sys.executable, "-c", PROGRAM, s3_url.url, s3_url.options["endpoint_url"], str(tmp_path), kind]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **forked_python()}
     run = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=1000)
     assert (run.returncode, run.stdout.splitlines()[-1:]) == (0, ["done"]), run.stderr
     assert "HUSH" not in run.stdout + run.stderr

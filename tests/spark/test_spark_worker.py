@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+from spark_python import python_of_spark
 
 PROGRAM = """
 import gc, sys
 from importlib.machinery import ModuleSpec
 
+# this process was forked from one that has frozen what it imported
+gc.unfreeze()
 if sys.argv[1]:
     sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
 from distlog.spark.data_source import DistlogDataSource
@@ -24,7 +26,7 @@ print(gc.get_freeze_count() > 0)
     ("program", "frozen"), [("pyspark.daemon", True), ("pyspark.sql.worker.x", True), ("", False), ("mine", False)]
 )
 def test_only_sparks_own_processes_stop_collecting_what_was_imported(program: str, frozen: bool) -> None:
-    run = subprocess.run([sys.executable, "-c", PROGRAM, program], capture_output=True, text=True, check=False)
+    run = subprocess.run([python_of_spark(), "-c", PROGRAM, program], capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == (f"{frozen}\n", 0), run.stderr
 
 
@@ -54,6 +56,6 @@ RUNNER = "pyspark.sql.worker.python_streaming_sink_runner"
 def test_a_process_of_spark_is_known_by_the_module_that_it_works_for(
     program: str, argument: str, expected: bool
 ) -> None:
-    command = [sys.executable, "-c", WORKS_FOR, program, argument]
+    command = [python_of_spark(), "-c", WORKS_FOR, program, argument]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == (f"{expected}\n", 0), run.stderr

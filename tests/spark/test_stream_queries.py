@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from conftest import Address
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from spark_python import forked_python
 
 import distlog
 from distlog.core.commits.actions import SetTransaction
@@ -217,7 +219,9 @@ def test_a_driver_killed_between_the_commits_and_sparks_own_leaves_each_row_once
         put_in(tmp_path / kind, "a", "b", "c")
     program = Path(__file__).with_name("killed_query.py")
     places = [place for kind, topic in topics.items() for place in (tmp_path / kind, topic.url)]
-    killed = subprocess.run([sys.executable, program, *places], capture_output=True, timeout=1000)
+    environment = {**os.environ, **forked_python()}
+    command = [sys.executable, program, *places]
+    killed = subprocess.run(command, env=environment, capture_output=True, timeout=1000)
     assert killed.returncode
     before = {}
     for kind, topic in topics.items():

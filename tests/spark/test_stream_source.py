@@ -16,6 +16,7 @@ from conftest import Address
 from live_writer import LiveWriter, expected
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from spark_python import forked_python
 from topics import NOW, values
 
 import distlog
@@ -321,7 +322,7 @@ def test_a_driver_that_is_killed_in_a_batch_goes_on_with_that_batch_also_without
     absent.mkdir(parents=True)
     (absent / "__init__.py").write_text("raise ModuleNotFoundError('no pandas', name='pandas')")
     places = [str(absent.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), **forked_python(str(absent.parent))}
     command = [sys.executable, "-c", PROGRAM, topic.url, str(tmp_path), str(KILLED_IN)]
     killed = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

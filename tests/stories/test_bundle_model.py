@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import memory_files
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from searches import examples
@@ -35,6 +36,7 @@ class Bundles(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         self.clock = Clock()
+        memory_files.hold()
         storage = Storage(f"memory://{uuid.uuid4().hex}").child("t")
         self.topic = topic_on(TimedStorage(storage, self.clock), PARTITIONS, SETTINGS, self.clock)
         self.logs: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}

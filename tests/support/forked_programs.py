@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -177,16 +178,26 @@ def run(
 
 @functools.cache
 def _server() -> socket.socket:
-    """The socket of the process that forks, which ends with this one."""
+    return start_server()
+
+
+def start_server(door: str = "", imports: Sequence[str] = (), first: Sequence[str] = ()) -> socket.socket:
+    """The socket of a new process that forks, which ends with this one; it takes requests at the `door` as well.
+
+    It imports from the folders `first` before all others.
+    """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with its:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*first, *sys.path]))}
+    with its, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way_in:
+        if door:
+            way_in.bind(door)
+        descriptors = its.fileno(), way_in.fileno()
         subprocess.Popen(
-            [sys.executable, __file__, str(its.fileno())],
+            [sys.executable, __file__, *map(str, descriptors), *imports],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=environment,
-            pass_fds=[its.fileno()],
+            pass_fds=descriptors,
         )
     return ours
 
@@ -206,11 +217,11 @@ def import_what_programs_use() -> None:
     gc.freeze()
 
 
-def _next_request(control: socket.socket) -> dict[str, Any]:
+def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]:
     """Fork for each request; in the new process, what it is to run."""
     watchers = set[int]()
     while True:
-        message, files, _, _ = socket.recv_fds(control, 1 << 20, 4)
+        message, files, _, _ = socket.recv_fds(select.select([control, door], [], [])[0][0], 1 << 20, 4)
         if not message:
             os._exit(0)
         request: dict[str, Any] = json.loads(message)
@@ -224,12 +235,15 @@ def _next_request(control: socket.socket) -> dict[str, Any]:
             watchers = {each for each in watchers if not os.waitpid(each, os.WNOHANG)[0]}
             continue
         if program := os.fork():
-            for file in (*files[:3], control.fileno()):
+            for file in (*files[:3], control.fileno(), door.fileno()):
                 os.close(file)
-            os.write(files[3], b"%16d" % program)
-            os.write(files[3], b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+            # whatever started it may have been killed
+            with contextlib.suppress(BrokenPipeError):
+                os.write(files[3], b"%16d" % program)
+                os.write(files[3], b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
             os._exit(0)
         control.close()
+        door.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number, file in enumerate(files[:3]):
             os.dup2(file, number)
@@ -241,10 +255,14 @@ def _next_request(control: socket.socket) -> dict[str, Any]:
 def _main() -> dict[str, Any]:
     """Serve requests, until this process is a new one that is to run a program."""
     control = socket.socket(fileno=int(sys.argv[1]))
+    door = socket.socket(fileno=int(sys.argv[2]))
     # Ctrl-C of a terminal is for the tests, which end this process too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_what_programs_use()
-    request = _next_request(control)
+    for name in sys.argv[3:]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    request = _next_request(control, door)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from conftest import Address
 from simulation.object_store import ObjectStore, connected
@@ -16,10 +17,19 @@ from topics import contents, topic_on, values
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
+from distlog.core.commits import actions, commit_json, commit_race
+from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_race import LARGEST_PENDING, LONGEST_WAIT_S, PATIENCE_S, GroupCommit, pending_append
+from distlog.core.commits.commit_race import (
+    LARGEST_PENDING,
+    LONGEST_LINE_S,
+    LONGEST_WAIT_S,
+    PATIENCE_S,
+    GroupCommit,
+    pending_append,
+)
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import to_segments
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import BehindFloorError, SnapshotLoader
 from distlog.core.config import TopicConfig
@@ -264,14 +274,52 @@ def test_a_commit_begins_the_wait_anew_for_those_that_are_left_in_line(topic: To
     assert group.is_first(101 + PATIENCE_S)
 
 
-def test_nobody_waits_in_line_for_long_whatever_is_in_it(topic: Topic) -> None:
-    group, others = in_line(topic, 30)
+def test_a_writer_makes_no_object_of_each_segment_of_others_in_a_commit(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_json, "TABLE_ROWS", 8)
+    own = append_of(topic, 1)
+    group = group_of(topic, own)
+    others = [append_of(topic, number) for number in range(2, 12)]
+    for append in others:
+        leave(topic, append)
+    commit = committed(topic_on(topic.storage), group_of(topic, others[0]), others[0])
+    assert any(isinstance(action, AddTable) for action in commit.actions)
+    made = Counter[str]()
+
+    def segments_of(rows: pa.RecordBatch) -> list[SegmentInfo]:
+        made["segments"] += len(rows)
+        return to_segments(rows)
+
+    for module in (actions, commit_race):
+        monkeypatch.setattr(module, "to_segments", segments_of, raising=False)
+    group.saw(commit)
+    assert [segment.stem for segment in group.found_segments()] == [stem_of(own)]
+    assert group.is_crowd(commit)
+    assert made["segments"] == 1
+
+
+def test_nobody_waits_in_line_for_long_if_it_gets_no_shorter(topic: Topic) -> None:
+    group, _ = in_line(topic, 30)
     assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
-    for append in others[:3]:
-        group.saw(committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), append))
+    for number in range(3):
+        behind = append_of(topic, 100 + number, partition=1)
+        group.saw(committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), behind))
         assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
     assert group.is_first(100 + LONGEST_WAIT_S)
     assert not group.joins_line(100 + LONGEST_WAIT_S), "then it races"
+
+
+def test_a_line_that_gets_shorter_is_not_left_for_a_long_while(topic: Topic) -> None:
+    group, others = in_line(topic, 30)
+    now_s = 100.0
+    for append in others[:12]:
+        assert not group.is_first(now_s)
+        group.saw(committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), append))
+        now_s += 0.9 * LONGEST_WAIT_S
+    assert now_s > 100 + LONGEST_LINE_S
+    assert group.is_first(100 + LONGEST_LINE_S)
+    assert not group.joins_line(100 + LONGEST_LINE_S), "then it races"
 
 
 def test_what_is_older_than_a_writer_knows_the_log_is_not_even_listed(topic: Topic) -> None:

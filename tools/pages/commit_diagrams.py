@@ -107,6 +107,26 @@ def exactly_once() -> str:
     return drawing.svg()
 
 
+def to_table() -> str:
+    """The offsets of batches in a checkpoint, and a folder of the table for each."""
+    drawing = Drawing(760, 300, "Batches of a topic are folders of a table; one that is run again takes its place")
+    drawing.box(24, 24, 170, 52, "topic clicks\n~partitions 0 and 1", "hot")
+    drawing.rectangle(290, 20, 446, 264, "ground axis", 8)
+    drawing.text(306, 44, "the table's folder", "small muted")
+    for number, (offsets, told) in enumerate((("0 to 40", "whole"), ("40 to 65", "whole"), ("65 to 90", ""))):
+        y = 60 + 74 * number
+        drawing.box(310, y, 170, 56, f"_checkpoint: batch {number}\n~offsets {offsets}", "file")
+        drawing.arrow((480, y + 28), (538, y + 28))
+        if told:
+            drawing.box(540, y, 176, 56, f"batch={number}/\n~Parquet, {told}", "new")
+        else:
+            drawing.box(540, y, 176, 56, "batch=2/\n~a part: the run died", "gone")
+    drawing.arrow((194, 50), (288, 50))
+    drawing.box(24, 206, 210, 64, "the next run\n~the same offsets, and the\n~folder is written anew")
+    drawing.arrow((234, 238), (308, 238))
+    return drawing.svg()
+
+
 def _conversation(drawing: Drawing, y: int, texts: list[str]) -> None:
     """Driver to tasks, tasks to driver, driver to commit log."""
     for number, (text, start, end) in enumerate(zip(texts, (110, 330, 110), (330, 110, 570), strict=True)):
@@ -120,4 +140,5 @@ PICTURES = {
     "commit-race": commit_race,
     "vacuum": vacuum,
     "exactly-once": exactly_once,
+    "to-table": to_table,
 }

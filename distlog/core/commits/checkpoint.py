@@ -4,11 +4,16 @@ A checkpoint is never required: if it is missing or wrong, an older one is used,
 first 32 hexadecimal digits of the SHA-256 of the file. So a flipped bit is noticed, and writers that race write
 different files or the same bytes.
 
+A checkpoint of a large topic is incremental: it has what changed since a full one, which its name names, and nothing
+of other incremental ones. So it costs as much as the changes, and a reader needs two files at most.
+
 The file is one zstd frame. In it are the size of a JSON text (int64, little-endian), the text, and messages of
 Arrow IPC, uncompressed record batches: the live segments in the order of (partition, base_offset), then the batches
 of the transaction table; if commits told of producers, a third one has these. The text has the rest of the state,
 the columns of all batches, and the counts and ends
-that the rows must agree with. Fields that a newer library added are kept as they are.
+that the rows must agree with. Fields that a newer library added are kept as they are. An incremental checkpoint has
+the rows that the full one lacks, each with its number among all rows, and then the numbers of the full one's rows
+that are gone (`row_changes`); its text is whole.
 
 Nothing in the file is trusted. The frame declares its size, which the size of the file bounds. Arrow may crash on a
 schema that is malformed, so it never parses one: the schemas are made from the names and types in the text. Arrow
@@ -20,9 +25,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
+import os
 import struct
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, numbers_of, texts
+from distlog.core.arrays import booleans, integers, numbers_of, texts
 from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
 from distlog.core.commits.action_table import declared_size
 from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, InPlaceTransaction, Pin, Requires
@@ -39,12 +47,14 @@ from distlog.core.commits.commit_json import FORMAT
 from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored, unknown_fields
 from distlog.core.commits.partition_table import Longs, PartitionTable
 from distlog.core.commits.producer_table import NO_PRODUCERS
+from distlog.core.commits.row_changes import RowChanges
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, join
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import CorruptMetadataError
+from distlog.core.storage.parallel import Task, begin, in_parallel
 from distlog.core.storage.storage import Storage
 
 #: A million segments take about 75 MB, and 290 MB when they are decompressed.
@@ -60,8 +70,19 @@ _SCHEMAS = {
     "transactions": transaction_table.SCHEMA,
     "producers": producer_table.SCHEMA,
 }
+#: What tells a row of each table from the others, in the order of the rows.
+_KEYS: Mapping[str, tuple[str, str | None]] = {
+    "segments": ("partition", "base_offset"),
+    "transactions": ("version", None),
+    "producers": ("partition", "producer_id"),
+}
+#: The number of an added row among all, and of one that is gone among those of the full checkpoint.
+_ROW, _GONE = "row", "_gone"
+_ROWS_SCHEMA = pa.schema([(_ROW, pa.int64())])
 _TYPES = {str(kind): kind for schema in _SCHEMAS.values() for kind in schema.types}
 _NO_PRODUCERS = producer_table.to_columns({})
+#: A checkpoint of a state of so many rows is written in the background, and incremental if it can be.
+LARGE_ROWS = 10_000
 _LONGEST_NAME = 200
 #: Higher levels take several times as long, for a file of the same size.
 _LEVEL = 1
@@ -79,41 +100,124 @@ _MALFORMED = (
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True, slots=True)
+class FullCheckpoint:
+    """A full checkpoint that is in storage; `data` is the file. Incremental ones can be written on it.
+
+    `commit_bytes` and `topic_id` are of its state, which has `rows` rows.
+    """
+
+    name: str
+    data: bytes
+    topic_id: str
+    commit_bytes: int
+    rows: int
+
+    @property
+    def version(self) -> int:
+        """The version of its state."""
+        return version_of(self.name) or 0
+
+    def may_serve(self, snapshot: Snapshot) -> bool:
+        """True if an incremental checkpoint of `snapshot` may be written on it, as no vacuum deletes it soon."""
+        floor = max(snapshot.gc_floor, snapshot.log_floor)
+        return self.topic_id == snapshot.topic_id and floor <= self.version < snapshot.version
+
+
+def row_count(snapshot: Snapshot) -> int:
+    """About how many rows a checkpoint of `snapshot` has; the partitions count, too."""
+    table = snapshot.table
+    return len(table) + table.segment_count + len(snapshot.transactions) + table.producer_count
+
+
 def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> str:
-    """Write a checkpoint of `snapshot` and then, if it `is_newest`, the hint that points to it; returns its name.
+    """Write a full checkpoint of `snapshot` and, if it `is_newest`, the hint that points to it; returns its name.
 
     Raises ValueError or CorruptMetadataError when readers would refuse the checkpoint.
     """
+    return write_full(storage, snapshot, is_newest=is_newest).name
+
+
+def write_full(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> FullCheckpoint:
+    """`write`, but it returns all of the checkpoint."""
     data = encode(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
     decode(data, name)
-    storage.put(name, data)
-    if is_newest:
-        storage.put(paths.LAST_CHECKPOINT, name.encode())
+    _put(storage, name, data, is_newest=is_newest)
+    return FullCheckpoint(name, data, snapshot.topic_id, snapshot.commit_bytes, row_count(snapshot))
+
+
+def write_incremental(storage: Storage, snapshot: Snapshot, base: FullCheckpoint, most_bytes: int) -> str | None:
+    """Write an incremental checkpoint of `snapshot` on `base`, and the hint; returns its name.
+
+    Returns None, and writes nothing, if it would be larger than `most_bytes`, or `base` has twice as many rows as the
+    state or is of another library. Raises ValueError.
+    """
+    if 2 * row_count(snapshot) < base.rows:
+        return None
+    body, batches = _body_and_rows(snapshot)
+    _, before = _unpacked(base.data)
+    changed, gone = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
+    for table, rows in batches.items():
+        if before[table].schema != rows.schema:
+            return None
+        changes = RowChanges.between(before[table], rows, _KEYS[table])
+        changed[table] = changes.added.append_column(_ROW, integers(changes.places))
+        gone[table + _GONE] = pa.RecordBatch.from_arrays([integers(changes.gone)], schema=_ROWS_SCHEMA)
+    data = _packed(body, {name: batch for name, batch in {**changed, **gone}.items() if len(batch)})
+    if len(data) > most_bytes:
+        return None
+    name = paths.checkpoint_file(snapshot.version, _digest(data), base.name)
+    _put(storage, name, data, is_newest=True)
     return name
 
 
+def _put(storage: Storage, name: str, data: bytes, *, is_newest: bool) -> None:
+    storage.put(name, data)
+    if is_newest:
+        storage.put(paths.LAST_CHECKPOINT, name.encode())
+
+
 def read(storage: Storage, name: str) -> Snapshot:
-    """The state that the checkpoint `name` holds.
+    """The state that the checkpoint `name` holds, with the full one that it may need.
 
     Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint. Raises
     UnsupportedVersionError when only a newer library may read the topic.
     """
+    return read_with_base(storage, name)[0]
+
+
+def read_with_base(storage: Storage, name: str) -> tuple[Snapshot, FullCheckpoint]:
+    """The state that the checkpoint `name` holds, and the full one that it is or needs; raises as `read`."""
+    full = base_of(name) or name
+    names = [name] if full == name else [full, name]
+    read_one = partial(_read_file, storage)
+    at_once = len(names) > 1 and not storage.is_local
+    data, *changes = in_parallel(read_one, names) if at_once else map(read_one, names)
+    snapshot = decode(data, name, *changes)
+    if snapshot.version != version_of(name):
+        raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
+    return snapshot, FullCheckpoint(full, data, snapshot.topic_id, snapshot.commit_bytes, row_count(snapshot))
+
+
+def _read_file(storage: Storage, name: str) -> bytes:
     data = storage.read(name, 0, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be", file=name)
-    if paths.checkpoint_file(version_of(name) or 0, _digest(data)) != name:
+    if paths.checkpoint_file(version_of(name) or 0, _digest(data), base_of(name)) != name:
         raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
-    snapshot = decode(data, name)
-    if snapshot.version != version_of(name):
-        raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
-    return snapshot
+    return data
 
 
 def version_of(name: str) -> int | None:
     """The version of the checkpoint `name` (relative to the topic), or None for any other file."""
     folder, _, file = name.rpartition("/")
     return paths.parse_checkpoint_file(file) if folder == paths.COMMITS_DIR else None
+
+
+def base_of(name: str) -> str | None:
+    """The name of the full checkpoint that the incremental one `name` needs; None if `name` is no incremental one."""
+    return paths.base_of_checkpoint(name)
 
 
 def former_version_of(name: str) -> int | None:
@@ -207,26 +311,45 @@ class _State:
 
 def encode(snapshot: Snapshot) -> bytes:
     """The file of a checkpoint of `snapshot`; raises ValueError if it would be larger than a checkpoint may be."""
+    body, batches = _body_and_rows(snapshot)
+    return pack(body, *batches.values())
+
+
+def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
     table = snapshot.table
     producers = producer_table.to_columns({number: state.producers for number, state in sorted(table.own.items())})
     state = dataclasses.replace(_state(snapshot), producers=len(producers))
     segments = table.segments()
     body = {**fields.write(state), "partitions": _facts_of(table, segments)}
-    return pack(body, segments, snapshot.transactions.columns(), producers)
+    return body, dict(zip(_SCHEMAS, (segments, snapshot.transactions.columns(), producers), strict=True))
 
 
-def decode(data: bytes, file: str) -> Snapshot:
-    """The state that the bytes of the checkpoint `file` hold.
+def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
+    """The state that the bytes of the checkpoint `file` hold, or these with `changes`, those of an incremental one.
 
     Raises CorruptMetadataError, UnsupportedVersionError.
     """
     try:
-        body, *batches = unpack(data)
+        body, batches = _unpacked(data)
+        if changes is not None:
+            body, changed = _unpacked(changes, incremental=True)
+            batches = {table: _changed(rows, table, changed) for table, rows in batches.items()}
         state = fields.read(_State, body)
         state.requires.check_readable(file)
-        return _snapshot(state, *batches)
+        return _snapshot(state, *batches.values())
     except _MALFORMED as error:
         raise CorruptMetadataError(f"not a checkpoint: {error}", file=file) from error
+
+
+def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of a table, of those of the full checkpoint and what an incremental one says."""
+    none = pa.RecordBatch.from_arrays([integers([])], schema=_ROWS_SCHEMA)
+    added = changed.get(table)
+    if added is None:
+        added = base.slice(0, 0).append_column(_ROW, none[_ROW])
+    gone = changed.get(table + _GONE, none)
+    rows = numbers_of(added[_ROW])
+    return RowChanges(numbers_of(gone[_ROW]), rows, added.drop_columns([_ROW])).applied(base)
 
 
 def _state(snapshot: Snapshot) -> _State:
@@ -336,6 +459,10 @@ def pack(
     if not len(producers):
         # an older library can read it then
         del batches["producers"]
+    return _packed(state, batches)
+
+
+def _packed(state: Mapping[str, Any], batches: Mapping[str, pa.RecordBatch]) -> bytes:
     columns = {name: {spec.name: str(spec.type) for spec in batch.schema} for name, batch in batches.items()}
     text = json.dumps({**state, "columns": columns}, default=fields.write, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -352,6 +479,12 @@ def pack(
 
 def unpack(data: bytes) -> tuple[dict[str, Any], pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]:
     """The state and the rows in the bytes of a checkpoint, safe to use; raises what `decode` makes its error of."""
+    state, batches = _unpacked(data)
+    return state, *batches.values()
+
+
+def _unpacked(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
+    """The state and the batches in a checkpoint: all tables of a full one, or those that an incremental one has."""
     size = declared_size(data)
     if size > _limit(data):
         raise ValueError(f"it decompresses to {size} bytes, far more than its size allows")
@@ -361,11 +494,14 @@ def unpack(data: bytes) -> tuple[dict[str, Any], pa.RecordBatch, pa.RecordBatch,
         raise ValueError("its text is cut off")
     state = dict(fields.parse(plain.read(text_size)))
     columns = state.pop("columns")
-    segments, transactions = (_next_batch(plain, dict(columns[name])) for name in ("segments", "transactions"))
-    producers = _next_batch(plain, dict(columns["producers"])) if "producers" in columns else _NO_PRODUCERS
+    names = [*_SCHEMAS, *(table + _GONE for table in _SCHEMAS)] if incremental else list(_SCHEMAS)
+    optional = names if incremental else ["producers"]
+    batches = {
+        name: _next_batch(plain, dict(columns[name])) for name in names if name in columns or name not in optional
+    }
     if plain.read(1):
         raise ValueError("it has more batches than it tells of")
-    return state, segments, transactions, producers
+    return state, batches if incremental else {**batches, "producers": batches.get("producers", _NO_PRODUCERS)}
 
 
 def _limit(data: bytes) -> int:
@@ -506,3 +642,73 @@ def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
     for column in transactions["offsets"].flatten().flatten():
         if column.null_count or np.any(numbers_of(column) < 0):
             raise ValueError("the offsets of a transaction are malformed")
+
+
+# ---
+# When checkpoints are written. A small one is written at once, a large one in the background: an append does not
+# wait for it, and if the process ends before, another one writes the next.
+
+
+CHECKPOINT_COMMITS = 100
+CHECKPOINT_BYTES = 8 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of the topic in `storage`, after `commits` commits, or CHECKPOINT_BYTES of them.
+
+    `base` is the newest full checkpoint that this process has read or written, if it is large.
+    """
+
+    def __init__(self, storage: Storage, commits: int) -> None:
+        self._storage, self._commits = storage, commits
+        self.base: FullCheckpoint | None = None
+        self._due: Snapshot | None = None
+        self._task: Task[None] | None = None
+        self._process = os.getpid()
+
+    def note_base(self, base: FullCheckpoint) -> None:
+        """Write incremental checkpoints on `base` from now on, if it is large."""
+        self.base = base if base.rows >= LARGE_ROWS else None
+
+    def write_if_due(self, before: Snapshot, after: Snapshot) -> None:
+        """Write a checkpoint of `after`, the state behind the next commit, if it is time; never fails."""
+        # By number and by bytes since version 0, so that only one of many writers writes it.
+        full = before.commit_bytes // CHECKPOINT_BYTES < after.commit_bytes // CHECKPOINT_BYTES
+        if not full and after.version % self._commits:
+            return
+        if row_count(after) < LARGE_ROWS:
+            self._write(after)
+        elif self._task is None or self._task.is_done or self._process != os.getpid():
+            # else the one before is being written still: then this one is left out
+            self._due, self._process = after, os.getpid()
+            self._task = begin(self._write_due)
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written."""
+        if self._task is not None and self._process == os.getpid():
+            self._task.wait()
+
+    def _write_due(self) -> None:
+        due, self._due = self._due, None
+        if due is not None:
+            self._write(due)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            base = self.base
+            if base is None or not base.may_serve(snapshot) or not self._write_incremental(snapshot, base):
+                self.note_base(write_full(self._storage, snapshot))
+        except Exception as error:
+            _log.warning("cannot write the checkpoint of version %d: %s", snapshot.version, error)
+
+    def _write_incremental(self, snapshot: Snapshot, base: FullCheckpoint) -> bool:
+        """False if it is time for a full one: when all those since the last are about as large as that one.
+
+        They grow evenly, so n of them are n + 1 halves of the last one.
+        """
+        written = (snapshot.version - base.version) // self._commits
+        written += (snapshot.commit_bytes - base.commit_bytes) // CHECKPOINT_BYTES
+        most_bytes = 2 * len(base.data) // (max(written, 1) + 1)
+        return write_incremental(self._storage, snapshot, base, most_bytes) is not None

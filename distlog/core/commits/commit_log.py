@@ -12,8 +12,8 @@ from contextlib import suppress
 from random import Random
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
+from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
 from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_race import CROWDED_S, POLL_S, CommitRetries, GroupCommit
 from distlog.core.commits.prepared_commit import CommitPreparation, PreparedCommit, check_read_version
@@ -132,8 +132,6 @@ def check_writable(head: Snapshot, read_version: int | None) -> None:
 
 Plan = Callable[[Snapshot], Sequence[Action] | None]
 
-CHECKPOINT_COMMITS = 100
-CHECKPOINT_BYTES = 8 << 20
 TIMEOUT_S = 600.0
 
 
@@ -142,7 +140,7 @@ class CommitLog:
 
     `clock` gives the time in ms. `random` varies the pauses of `sleep`, in seconds. `monotonic` measures deadlines,
     in seconds. `writer` is stored in each commit as its author. A checkpoint is written after `checkpoint_commits`
-    commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes gets a manifest. `defaults` are
+    commits (see `CheckpointWriter`). A commit of more than `commit_limit` bytes gets a manifest. `defaults` are
     settings for what a topic does not set itself (`TopicConfig.with_defaults`).
     """
 
@@ -161,14 +159,14 @@ class CommitLog:
     ) -> None:
         self._storage = storage
         self._files = CommitFiles(storage)
-        self._loader = SnapshotLoader(storage, defaults)
+        self.checkpoints = CheckpointWriter(storage, checkpoint_commits)
+        self._loader = SnapshotLoader(storage, defaults, self.checkpoints.note_base)
         self._there = DeletionCheck(storage, monotonic)
         self._clock = clock
         self._random = random
         self._writer = writer
         self._sleep = sleep
         self._monotonic = monotonic
-        self._checkpoint_commits = checkpoint_commits
         self._commit_limit = commit_limit
         self._crowded_until, self._may_join_line = 0.0, True
 
@@ -326,7 +324,7 @@ class CommitLog:
                 continue
             newer = self._newer_head(head, attempt, put_time)
             if newer is None:
-                self._write_checkpoint_if_due(head, attempt.after)
+                self.checkpoints.write_if_due(head, attempt.after)
                 self._leave_line(group, attempt.commit)
                 return attempt.commit, attempt.after
             head = newer
@@ -502,16 +500,6 @@ class CommitLog:
 
     def _race(self, operation: str, timeout_s: float) -> CommitRetries:
         return CommitRetries(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
-
-    def _write_checkpoint_if_due(self, before: Snapshot, after: Snapshot) -> None:
-        # By number and by bytes since version 0, so that only one of many writers writes it.
-        full = before.commit_bytes // CHECKPOINT_BYTES < after.commit_bytes // CHECKPOINT_BYTES
-        if not full and after.version % self._checkpoint_commits:
-            return
-        try:
-            checkpoint.write(self._storage, after)
-        except Exception as error:
-            _log.warning("cannot write the checkpoint of version %d: %s", after.version, error)
 
 
 def _prepared(

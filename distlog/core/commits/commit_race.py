@@ -11,9 +11,11 @@ from contextlib import contextmanager, suppress
 from random import Random
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Drop, SetTransaction, each
+from distlog.core.arrays import booleans
+from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import to_segments
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
     CommitConflictError,
@@ -113,7 +115,9 @@ class CommitRetries:
 # Only one commit is put at a time, whatever the number of writers. So a writer that lost leaves its append as a file
 # in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose file
 # comes first takes along what waits. The others look for the next commit, and find themselves in it. If it does not
-# come, the next one in line goes ahead, and each after LONGEST_WAIT_S: nobody is waited for who may be dead.
+# come, the next one in line goes ahead, and each after LONGEST_WAIT_S in which the line before it got no shorter:
+# nobody is waited for who may be dead. Each that goes ahead reads what waits. So a line that gets shorter is not
+# left: of a thousand writers that go ahead at once each would read all the others, and one would commit.
 #
 # An append is committed once, since commits are a chain. Whoever puts version V has read all commits before it, back
 # to the one that the files of each append were begun at: the stem says which that is. An append that is in one of
@@ -129,8 +133,8 @@ class CommitRetries:
 POLL_S = 0.15
 #: So long each append in line waits for those before it, in seconds.
 PATIENCE_S = 1.0
-#: The longest wait in line, in seconds; then an append races as if there was none.
-LONGEST_WAIT_S = 3.0
+#: The longest wait in line while nothing before the append is committed, and at all, in seconds; then it races.
+LONGEST_WAIT_S, LONGEST_LINE_S = 3.0, 30.0
 #: After a commit of many appends, a writer's next one joins the line at once, so long, in seconds.
 CROWDED_S = 10.0
 #: The most appends that one commit takes along, and the bytes of one.
@@ -177,7 +181,8 @@ class GroupCommit:
         self._begin(base)
         self._listed = list[str]()
         self._goes_at: float | None = None
-        self._races_at = float("inf")
+        self._races_at = self._ends_at = float("inf")
+        self._ahead = 0
         self._others = dict[str, Commit | None]()
         self._taken = list[str]()
         self._goes_alone = self._is_over = False
@@ -235,7 +240,7 @@ class GroupCommit:
         """
         if not self.is_in_line and self._append is not None and not self._goes_alone:
             self._join(self._append.encode())
-            self._races_at = now_s + LONGEST_WAIT_S
+            self._races_at, self._ends_at = now_s + LONGEST_WAIT_S, now_s + LONGEST_LINE_S
         return self.is_left and self.may_wait(now_s)
 
     def _join(self, data: bytes) -> None:
@@ -253,6 +258,9 @@ class GroupCommit:
         """True if this writer need not wait in line: it is its turn, or it was found; `now_s` is in seconds."""
         if self._goes_at is None:
             ahead = sum(stem < self._stem for stem in self._listed if stem not in self._seen)
+            if ahead < self._ahead:
+                self._races_at = min(now_s + LONGEST_WAIT_S, self._ends_at)
+            self._ahead = ahead
             self._goes_at = min(now_s + ahead * PATIENCE_S, self._races_at)
         waits = self.is_left and not self._goes_alone and not self._is_over
         return self.found is not None or not waits or now_s >= self._goes_at
@@ -318,10 +326,14 @@ class GroupCommit:
 
     def found_segments(self) -> list[SegmentInfo]:
         """The segments of the append, as the commit that was found adds them."""
-        actions = each(self.found.actions) if self.found else ()
-        return [
-            action.segment for action in actions if isinstance(action, Add) and action.segment.stem in self._stems
-        ]
+        found = list[SegmentInfo]()
+        for action in self.found.actions if self.found else ():
+            if isinstance(action, Add) and action.segment.stem in self._stems:
+                found.append(action.segment)
+            elif isinstance(action, AddTable):
+                own = [stem in self._stems for stem in action.rows["stem"].to_pylist()]
+                found += to_segments(action.rows.filter(booleans(own)))
+        return found
 
     def _list(self) -> list[str]:
         """The other appends that wait, in line; not those that this writer could not take along."""
@@ -392,7 +404,10 @@ def _is_plain(segment: SegmentInfo) -> bool:
 
 
 def _added_stems(commit: Commit) -> set[str]:
-    return {action.segment.stem for action in each(commit.actions) if isinstance(action, Add)}
+    stems = {action.segment.stem for action in commit.actions if isinstance(action, Add)}
+    # each writer in line looks at each commit, so it makes no object of each segment
+    tables = (action.rows["stem"].to_pylist() for action in commit.actions if isinstance(action, AddTable))
+    return stems.union(*tables)
 
 
 def _first_stem(append: Commit) -> str:

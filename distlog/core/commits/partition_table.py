@@ -247,6 +247,17 @@ class PartitionTable(Sequence[PartitionState]):
         """The partitions that have a state of their own, as all with an active segment, and with producers."""
         return self._own
 
+    @property
+    def segment_count(self) -> int:
+        """The number of segments, or somewhat more."""
+        own = sum(len(state.segments) for state in self._own.values())
+        return own + sum(len(layer.rows) for layer in self._layers)
+
+    @property
+    def producer_count(self) -> int:
+        """The number of producers, or somewhat more."""
+        return sum(state.producers.most for state in self._own.values())
+
     def segments(self) -> pa.RecordBatch:
         """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
         self._settle()

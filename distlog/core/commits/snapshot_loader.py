@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_json
+from distlog.core.commits.checkpoint import FullCheckpoint
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.config import MAX_LONG
@@ -155,11 +156,17 @@ class BehindFloorError(Exception):
 class SnapshotLoader:
     """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config.
 
-    `listed_ms` is a time of the store's clock before the last listing.
+    `listed_ms` is a time of the store's clock before the last listing. `saw` gets the full checkpoint with which a
+    load of the head begins.
     """
 
-    def __init__(self, storage: Storage, defaults: Mapping[str, object] = NO_DEFAULTS) -> None:
-        self._storage, self.defaults = storage, defaults
+    def __init__(
+        self,
+        storage: Storage,
+        defaults: Mapping[str, object] = NO_DEFAULTS,
+        saw: Callable[[FullCheckpoint], None] = lambda _: None,
+    ) -> None:
+        self._storage, self.defaults, self._saw = storage, defaults, saw
         self._files = CommitFiles(storage)
         self.listed_ms = self._first_listed = 0
 
@@ -285,7 +292,7 @@ class SnapshotLoader:
         if not name or not _is_below(name, end):
             return None
         try:
-            base, written_ms = self._read_with_time(name)
+            base, written_ms = self._read_with_time(name, end)
             # a time that the writer set may be wrong; that of the file is, if a put came twice
             base.note_seen(min(written_ms, base.timestamp_ms) if written_ms < MAX_LONG else 0)
             asked = AskedAt()
@@ -298,13 +305,20 @@ class SnapshotLoader:
             pass
         return None
 
-    def _read_with_time(self, name: str) -> tuple[Snapshot, int]:
+    def _read(self, name: str, end: int) -> Snapshot:
+        """The state of the checkpoint `name`, for a load up to `end`."""
+        snapshot, full = checkpoint.read_with_base(self._storage, name)
+        if end == MAX_LONG:
+            self._saw(full)
+        return snapshot
+
+    def _read_with_time(self, name: str, end: int) -> tuple[Snapshot, int]:
         """The checkpoint `name`, and when the commit of its version was written."""
         commit = paths.commit_file(checkpoint.version_of(name) or 0)
         if self._storage.is_local:
-            return checkpoint.read(self._storage, name), self._storage.modified_ms(commit)
+            return self._read(name, end), self._storage.modified_ms(commit)
         calls: list[Callable[[], Snapshot | int]] = [
-            partial(checkpoint.read, self._storage, name),
+            partial(self._read, name, end),
             partial(self._storage.modified_ms, commit),
         ]
         base, written_ms = in_parallel(lambda call: call(), calls)
@@ -343,7 +357,8 @@ class SnapshotLoader:
             self._check_kept(end - 1, names, known)
         wanted = [name for name in names if _is_below(name, end)]
         # where commits were deleted, nothing but the checkpoints has what they told
-        for name in wanted if first else wanted[:CHECKPOINTS_TRIED]:
+        full = [name for name in wanted if checkpoint.base_of(name) is None]
+        for name in wanted if first else dict.fromkeys((*wanted[:CHECKPOINTS_TRIED], *full[:CHECKPOINTS_TRIED])):
             snapshot = self._from_checkpoint(name, end, known, listed_ms)
             if snapshot:
                 return snapshot
@@ -383,7 +398,7 @@ class SnapshotLoader:
     def _from_checkpoint(self, name: str, end: int, known: int, listed_ms: int) -> Snapshot | None:
         """Raises BehindFloorError if a listing from `listed_ms` on was too long ago to tell which version is last."""
         try:
-            base = checkpoint.read(self._storage, name)
+            base = self._read(name, end)
             snapshot = self._fold_from(base, end, max(known, base.version), AskedAt())
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)

@@ -238,6 +238,11 @@ class TransactionTable:
             return newest is not None and batch_id <= newest
         return self.get(app_id, batch_id) is not None or self.is_forgotten(app_id, batch_id)
 
+    @property
+    def size(self) -> int:
+        """The bytes that the batches take that were not committed in order, without the last few."""
+        return int(self._columns.nbytes + self._silent.nbytes)
+
     def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:
         """True if the application commits in order, and has come so far that this batch is not known any more."""
         return isinstance(batch_id, int) and self._ordered.forgets(app_id, batch_id)

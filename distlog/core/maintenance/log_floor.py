@@ -108,14 +108,15 @@ def next_log_floor(
     """The version to raise the log floor to; that of `head` if it stays.
 
     `head_then` was the head `commit.retention.ms` ago, `gc_floor` is the gc floor that is committed with the new one.
-    Pins that last beyond `now_ms` hold the floor down. It is a version with a sound checkpoint, so that time travel
-    reaches it; one is written if there is none for long.
+    Pins that last beyond `now_ms` hold the floor down. It is a version with a sound full checkpoint, so that time
+    travel reaches it; one is written if there is none for long.
     """
     pinned = pinned_versions(head, now_ms)
     limit = min([-1 if head_then is None else head_then, gc_floor, *pinned])
-    for file in reversed(kept_for_time_travel(folder.checkpoints)):
-        version = checkpoint.version_of(file.name) or 0
-        if head.log_floor < version <= limit and is_sound(storage, file.name):
+    for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
+        version = checkpoint.version_of(name) or 0
+        is_full = checkpoint.base_of(name) is None
+        if is_full and head.log_floor < version <= limit and is_sound(storage, name):
             return version
     if limit - head.log_floor < KEPT_EVERY or dry_run:
         return head.log_floor
@@ -132,15 +133,20 @@ def pinned_versions(head: Snapshot, now_ms: int) -> tuple[int, ...]:
     return tuple(pin.version for pin in head.pins.values() if pin.until_ms > now_ms)
 
 
-def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[FileInfo]:
-    """The first checkpoint of each KEPT_EVERY versions, in order; each vacuum of a topic finds the same ones.
+def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
+    """The names of the first checkpoint of each KEPT_EVERY versions, in order; each vacuum finds the same ones.
 
     The first KEPT_EVERY versions need none.
     """
-    first: dict[int, FileInfo] = {}
-    for file in sorted(checkpoints, key=lambda each: each.name):
-        first.setdefault((checkpoint.version_of(file.name) or 0) // KEPT_EVERY, file)
-    return [file for number, file in first.items() if number]
+    first: dict[int, str] = {}
+    for name in sorted(file.name for file in checkpoints):
+        first.setdefault((checkpoint.version_of(name) or 0) // KEPT_EVERY, name)
+    return [name for number, name in first.items() if number]
+
+
+def with_bases(names: Iterable[str]) -> set[str]:
+    """The checkpoints `names`, and the full ones that incremental ones among them need."""
+    return {each for name in names for each in (name, checkpoint.base_of(name)) if each is not None}
 
 
 def is_sound(storage: Storage, name: str) -> bool:
@@ -155,10 +161,10 @@ def is_sound(storage: Storage, name: str) -> bool:
 
 
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder) -> bool:
-    """True if there is a durable checkpoint at or above the floor of `head`, which was read back; else writes one."""
+    """True if there is a durable full checkpoint from the floor of `head` on, which was read back; or writes one."""
     storage.sync(paths.COMMITS_DIR)
     above = [file.name for file in folder.checkpoints if (checkpoint.version_of(file.name) or 0) >= head.log_floor]
-    if any(is_sound(storage, name) for name in sorted(above)):
+    if any(is_sound(storage, name) for name in sorted(above) if checkpoint.base_of(name) is None):
         return True
     # one that `next_log_floor` wrote is not in the listing, or another process deleted what was
     try:
@@ -184,14 +190,19 @@ def obsolete_checkpoints(
 ) -> list[FileInfo]:
     """The checkpoints below `gc_floor` that no load of a version begins with, or that others are close enough to.
 
-    A load tries the newest checkpoints up to its version: the second one if the first is damaged. The versions from
-    `gc_floor` on are opened often, and the `pinned` ones; the others down to `log_floor` are for time travel.
+    A load tries the newest checkpoints up to its version: the second one if the first is damaged, and then full ones.
+    The versions from `gc_floor` on are opened often, and the `pinned` ones; the others down to `log_floor` are for
+    time travel. A full checkpoint stays as long as an incremental one that needs it; none of these stays without it.
     """
     files = {file.name: file for file in checkpoints}
     versions = {name: checkpoint.version_of(name) or 0 for name in files}
-    kept = {name for name, version in versions.items() if version > gc_floor or version == log_floor}
-    kept.update(file.name for file in kept_for_time_travel(files.values()))
+    full = {name for name in files if checkpoint.base_of(name) is None}
+    below = {name for name in files if any(versions.get(each, -1) < log_floor for each in with_bases([name]))}
+    usable = sorted(files.keys() - below)
+    kept = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
+    kept.update(set(kept_for_time_travel(files.values())) - below)
     for target in (gc_floor, *pinned):
-        kept.update(sorted(name for name, version in versions.items() if version <= target)[-CHECKPOINTS_TRIED:])
-    below = {name for name, version in versions.items() if version < log_floor}
-    return [files[name] for name in sorted(versions.keys() - kept | below)]
+        by_then = [name for name in usable if versions[name] <= target]
+        kept.update(by_then[-CHECKPOINTS_TRIED:])
+        kept.update([name for name in by_then if name in full][-CHECKPOINTS_TRIED:])
+    return [files[name] for name in sorted(files.keys() - with_bases(kept))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,10 @@ from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice, bounded_start, windows, windows_from_end
 from distlog.core.storage.parallel import cores
 from distlog.core.transactions.open_transactions import READ_UNCOMMITTED, Isolation, IsolationLevel
+from distlog.core.values.avro import avro_table
+from distlog.core.values.decoding import NEEDED, OnError, check_on_error, without_headers
+from distlog.core.values.protobuf import protobuf_table
+from distlog.core.values.registry import SchemaRegistry, SchemaTopic, registry_of
 
 # ---
 # Fields of values that are JSON, as columns: DuckDB takes them out of whole batches at once.
@@ -36,10 +40,6 @@ from distlog.core.transactions.open_transactions import READ_UNCOMMITTED, Isolat
 # records have different types in one field.
 
 
-OnError = Literal["fail", "null"]
-
-#: The columns that a read needs beside the wanted ones.
-NEEDED = ("partition", "offset", "value")
 _INTEGERS = {"BIGINT", "UBIGINT"}
 #: The type of a column whose values are all of these kinds; else it is text.
 _TYPES = ((_INTEGERS, pa.int64()), ({*_INTEGERS, "DOUBLE"}, pa.float64()), ({"BOOLEAN"}, pa.bool_()))
@@ -77,8 +77,7 @@ def json_fields(
     A field is null where it is missing or null. Raises InvalidRecordError for the first value that is no JSON, or
     with `on_error` null has no fields there.
     """
-    if on_error not in get_args(OnError):
-        raise ValueError(f"on_error must be one of {', '.join(get_args(OnError))}, not {on_error}")
+    check_on_error(on_error)
     taker = _Taker(paths, on_error)
     others = [name for name in columns if name != "value"]
     chunks: dict[str, list[pa.Array]] = {name: [] for name in (*others, *paths)}
@@ -419,13 +418,20 @@ class Scan:
             spark, self._reader.storage, self._reader.topic, self.slices, self.columns, self.isolation
         )
 
-    def json(self, *paths: str, on_error: OnError = "fail", progress: bool | None = None, **named: str) -> pa.Table:
+    def json(
+        self,
+        *paths: str,
+        framed: bool = False,
+        on_error: OnError = "fail",
+        progress: bool | None = None,
+        **named: str,
+    ) -> pa.Table:
         """All records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
 
         A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
         columns `user` and `city`. A column is int64, double or bool if all its values are; else it is text, an
-        object or an array as JSON. A missing field is null, and so is each one of a null value. DuckDB must be
-        installed.
+        object or an array as JSON. A missing field is null, and so is each one of a null value. With `framed`, values
+        begin with the header of a registry's JSON Schema, which is passed over. DuckDB must be installed.
 
         Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
         then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
@@ -433,9 +439,55 @@ class Scan:
         """
         others = [name for name in self.columns if name != "value"]
         chosen = named_paths(paths, named, others)
-        columns = dict.fromkeys((*self.columns, *NEEDED))
-        batches = read(self._reader, self.slices, list(columns), self.isolation, self.max_workers)
-        return json_fields(self._watched(batches, progress), self.columns, chosen, on_error)
+        check_on_error(on_error)
+        batches: Iterable[pa.RecordBatch] = self._needed(progress)
+        if framed:
+            batches = without_headers(batches, on_error)
+        return json_fields(batches, self.columns, chosen, on_error)
+
+    def avro(
+        self,
+        schema: str | Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+        flatten: bool = True,
+        on_error: OnError = "fail",
+        progress: bool | None = None,
+    ) -> pa.Table:
+        """All records as one Arrow table, with the fields of the value, which is Avro, in place of `value`.
+
+        With a `registry` (what `SchemaRegistry` takes) each value begins with the id of the schema that wrote it. The
+        columns are those of `schema`, to which Avro resolves the others, or of the highest id in the scan; then the
+        scan is held in memory meanwhile. A `schema` alone wrote the values, which have no header. Without `flatten`
+        the fields are the parts of one column `value`. A null value has null fields. fastavro must be installed.
+
+        Raises InvalidRecordError, with partition and offset, for a value that cannot be decoded, unless `on_error` is
+        null: then its fields are null. Raises InvalidConfigError for a schema that Arrow has no columns for, and for
+        two columns of one name, and StorageError if the registry cannot be asked. `progress` as in `to_table`.
+        """
+        check_on_error(on_error)
+        source = None if registry is None else registry_of(registry)
+        return avro_table(self._needed(progress), self.schema, schema, source, on_error, flatten)
+
+    def protobuf(
+        self,
+        schema: Any = None,
+        *,
+        message: str | None = None,
+        registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+        flatten: bool = True,
+        on_error: OnError = "fail",
+        progress: bool | None = None,
+    ) -> pa.Table:
+        """All records as one Arrow table, with the fields of the value, a message of Protobuf, in place of `value`.
+
+        A `schema` is a generated class, its descriptor, or the text of a .proto file, with the full name of its
+        `message` if that is not the first. Without one the columns are those of the last message with the highest
+        id. All else is as in `avro`. protobuf and ptars must be installed, for texts and a registry grpcio-tools.
+        """
+        check_on_error(on_error)
+        source = None if registry is None else registry_of(registry)
+        return protobuf_table(self._needed(progress), self.schema, schema, message, source, on_error, flatten)
 
     def head(self, limit: int = 10) -> pa.Table:
         """The first records; a small limit reads little. Raises InvalidConfigError for a negative limit."""
@@ -478,6 +530,12 @@ class Scan:
     def count(self) -> int:
         """The number of records; a segment is only read if its metadata does not say how many of them it has."""
         return count(self._reader, self.slices, self.isolation, self.max_workers)
+
+    def _needed(self, progress: bool | None) -> Iterator[pa.RecordBatch]:
+        """Batches with the columns and NEEDED."""
+        columns = list(dict.fromkeys((*self.columns, *NEEDED)))
+        batches = read(self._reader, self.slices, columns, self.isolation, self.max_workers)
+        return self._watched(batches, progress)
 
     def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
         return Progress("reading", total_rows=most_records(self.slices), shown=progress).of(batches)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import fsspec
@@ -93,13 +93,19 @@ REPLY_TIMES: ContextVar[list[int] | None] = ContextVar("REPLY_TIMES", default=No
 def note_reply(client: Any, date: str | None) -> None:
     """Note the Date of a reply that `client` got; nothing if it has none that makes sense."""
     try:
-        time_ms = int(parsedate_to_datetime(date or "").timestamp() * 1000)
+        time_ms = _date_ms(date or "")
     except (TypeError, ValueError):
         return
     client.distlog_replied_ms = max(time_ms, replied_ms(client))
     times = REPLY_TIMES.get()
     if times is not None:
         times.append(time_ms)
+
+
+@lru_cache(64)
+def _date_ms(date: str) -> int:
+    """A Date in ms since 1970; all replies of one second have the same."""
+    return int(parsedate_to_datetime(date).timestamp() * 1000)
 
 
 def replied_ms(client: Any) -> int:

@@ -22,7 +22,7 @@ from distlog.core.commits.segment_table import SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
-from distlog.core.errors import CommitConflictError, InvalidRecordError, RetentionWarning
+from distlog.core.errors import CommitConflictError, InvalidRecordError, RetentionWarning, StorageFullError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.appendable import Appendable, early_of, warn_of_early
@@ -143,12 +143,11 @@ def commit_append(
 
     Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
     before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
-    CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError if the
-    files are too old, StorageError if a partition's lock is not free in time, CommitStateUnknownError.
+    CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError for old
+    files, StorageFullError as `check_room`, StorageError for a lock that stays held, CommitStateUnknownError.
     """
     _check_stored(app_id, batch_id)
     segments = placed = segments if settle is not None else _as_table(segments)
-    partitions = _partitions_of(segments)
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
     is_plain = check is None and settle is None and origin is UNNAMED
     group = _group(handle, snapshot, segments if is_plain else (), batch, written_by)
@@ -157,7 +156,7 @@ def commit_append(
         return replayed(current, app_id, batch_id, in_order=in_order)
 
     def needed(current: Snapshot) -> Collection[int]:
-        return () if before(current) else partitions
+        return () if before(current) else _partitions_of(segments)
 
     def plan(current: Snapshot) -> list[Action] | None:
         nonlocal placed
@@ -165,6 +164,7 @@ def commit_append(
             return None
         if written_by is not None:
             _check_keyed(current.config, written_by)
+        check_room(current, app_id, batch_id, in_order=in_order)
         if check is not None:
             check(current)
         placed, actions = _added(current, segments, settle)
@@ -246,6 +246,24 @@ def replayed(
         return None
     earlier = snapshot.transaction(app_id, batch_id)
     return AppendResult(earlier.version, earlier.offsets, True) if earlier else AppendResult(None, replayed=True)
+
+
+def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False) -> None:
+    """Raise StorageFullError if the topic can remember no new batch that is not in order.
+
+    To forget a batch earlier than is promised would make a replay of it a duplicate, so there is no other way.
+    """
+    most = snapshot.config.batch_ids_bytes
+    if batch_id is None or in_order or snapshot.transactions.size <= most:
+        return
+    if replayed(snapshot, app_id, batch_id) is None:
+        raise StorageFullError(
+            "nothing was appended: the topic remembers as many batch ids as batch.ids.bytes allows; wait until some "
+            "are 30 days old, raise the setting, or commit batches in order, as a stream of Spark does",
+            batches=len(snapshot.transactions),
+            bytes=snapshot.transactions.size,
+            most=most,
+        )
 
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
@@ -364,6 +382,7 @@ class Transaction:
         self._read_version = snapshot.version
         self._in_order = in_order
         self._is_replay = replayed(snapshot, app_id, batch_id, in_order=in_order) is not None
+        check_room(snapshot, app_id, batch_id, in_order=in_order)
         self._appender: Appender | None = open_appender(handle, current, compression, timestamp_unit)
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None

@@ -234,9 +234,17 @@ def exit_status(
             try:
                 return run(parser.parse_args(given))
             except Exception as error:
-                return INTERRUPTED if interrupts.was_dropped else _status_after(error, parser.prog, given)
+                interrupted = interrupts.was_dropped or _follows_an_interrupt(error)
+                return INTERRUPTED if interrupted else _status_after(error, parser.prog, given)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _follows_an_interrupt(error: BaseException | None) -> bool:
+    """True if an interrupt led to it: py4j fails to close the connection that it is still opening."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _status_after(error: Exception, program: str, given: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import itertools
 import uuid
 from queue import SimpleQueue
 
+import memory_files
 from followers import Time
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -66,6 +67,7 @@ class Gateway:
 class Gateways(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        memory_files.hold()
         self.url, self.time, self.ids = f"memory://{uuid.uuid4().hex}/root", Time(), itertools.count(1)
         self.offsets = itertools.count(1)
         self.acknowledged: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import memory_files
 import pytest
 from conftest import Address, S3Server
 from transaction_parts import ID, Killed, Parts, killed_before
@@ -103,9 +104,10 @@ def test_whatever_step_it_is_killed_before_all_of_the_transaction_is_seen_or_not
 def test_the_same_holds_for_each_write_to_an_object_store(
     is_committed: bool, memory_url: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [""]
+    address = prepared(memory_url)
+    found, left = [""], memory_files.held()
     while not found[-1].endswith(" "):
-        address = prepared(Address(f"{memory_url.url}/{len(found)}", {}))
+        memory_files.hold(left)
         found.append(check_step(address, len(found) - 1, monkeypatch, is_committed=is_committed))
     check_all(found[1:])
 

@@ -1,0 +1,346 @@
+"""Schemas by their ids: from a registry with Confluent's REST API, or from the topic where registries keep them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import IO, Any, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import pyarrow as pa
+
+from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, StorageDeniedError, StorageError
+from distlog.core.integers import whole_number
+
+#: What an answer may have at most, in bytes, and how long it may take, in seconds.
+MAX_ANSWER_BYTES = 8 << 20
+ANSWER_SECONDS = 30.0
+#: How many schemas one schema may need, over all levels: a circle of them would have no end.
+MAX_REFERENCES = 250
+#: The kinds of schemas. A registry names none for Avro, which it knew first.
+KINDS = ("AVRO", "PROTOBUF", "JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as a registry has it: `kind` is AVRO, PROTOBUF or JSON.
+
+    `imports` are the names and texts of the schemas that it refers to, each after those that it needs itself.
+    """
+
+    kind: str
+    text: str
+    imports: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """A schema before the others that it refers to were looked up: (name, subject, version) of each."""
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str, int], ...]
+
+    @classmethod
+    def parse(cls, given: Any) -> _Registered:
+        """From the JSON of an answer or of a record; raises ValueError for any other shape."""
+        if not isinstance(given, dict) or not isinstance(given.get("schema"), str):
+            raise ValueError("no text called schema")
+        kind = given.get("schemaType") or "AVRO"
+        if kind not in KINDS:
+            raise ValueError(f"schemaType {str(kind)[:40]!r} is none of {', '.join(KINDS)}")
+        return cls(kind, given["schema"], tuple(map(_reference, given.get("references") or ())))
+
+
+def _reference(given: Any) -> tuple[str, str, int]:
+    found = given if isinstance(given, dict) else {}
+    name, subject, version = found.get("name"), found.get("subject"), found.get("version")
+    if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
+        raise ValueError("a reference needs a name, a subject and a version")
+    return name, subject, version
+
+
+class _Source(Protocol):
+    """A place where schemas are looked up; both methods raise SchemaNotFoundError."""
+
+    def by_id(self, schema_id: int) -> _Registered: ...
+
+    def by_version(self, subject: str, version: int | None) -> _Registered: ...
+
+
+class SchemaTopic(Protocol):
+    """A topic, as far as a registry needs it: `distlog.Topic` is one."""
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+
+    def refresh(self) -> Any:
+        """See what was appended since."""
+
+    def scan(self, *, columns: list[str]) -> Iterable[pa.RecordBatch]:
+        """The records, oldest first."""
+
+
+class SchemaRegistry:
+    """Schemas by the ids that values begin with, each looked up once.
+
+    `source` is the address of a registry with Confluent's REST API (`https://user:password@host:8081`), the topic in
+    which such a registry keeps its schemas (`distlog.open(f"{root}/_schemas")`: then no registry has to run), or the
+    schemas themselves by id, as texts of Avro or as dicts.
+
+    Pickles, into Spark tasks too. It never shows a user or password. Raises InvalidConfigError for another source.
+    """
+
+    def __init__(self, source: str | SchemaTopic | Mapping[int, Any]) -> None:
+        self._source = _source_of(source)
+        self._schemas: dict[int, Schema] = {}
+
+    def schema(self, schema_id: int) -> Schema:
+        """The schema with this id, and those that it refers to.
+
+        Raises SchemaNotFoundError, and StorageError if the registry cannot be asked or answers nonsense.
+        """
+        if schema_id not in self._schemas:
+            self._schemas[schema_id] = self._whole(self._source.by_id(schema_id))
+        return self._schemas[schema_id]
+
+    def latest(self, subject: str) -> Schema:
+        """The newest schema of a subject, as of `clicks-value`, looked up each time. Raises as `schema` does."""
+        return self._whole(self._source.by_version(subject, None))
+
+    def _whole(self, registered: _Registered) -> Schema:
+        imports: dict[str, str] = {}
+        self._add_imports(registered, imports, set())
+        return Schema(registered.kind, registered.text, tuple(imports.items()))
+
+    def _add_imports(self, registered: _Registered, imports: dict[str, str], begun: set[str]) -> None:
+        for name, subject, version in registered.references:
+            if name in begun:
+                continue
+            begun.add(name)
+            if len(begun) > MAX_REFERENCES:
+                raise StorageError(f"a schema refers to more than {MAX_REFERENCES} others", subject=subject)
+            needed = self._source.by_version(subject, version)
+            self._add_imports(needed, imports, begun)
+            imports[name] = needed.text
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({self._source})"
+
+
+def registry_of(given: Any) -> SchemaRegistry:
+    """The registry that a caller named, as `SchemaRegistry` takes it, or the one that was given."""
+    return given if isinstance(given, SchemaRegistry) else SchemaRegistry(given)
+
+
+def _source_of(given: Any) -> _Source:
+    if isinstance(given, str):
+        return _Server(given)
+    if isinstance(given, Mapping):
+        return _Known(given)
+    if hasattr(given, "scan") and hasattr(given, "refresh"):
+        return _Topic(given)
+    raise InvalidConfigError(
+        "a registry is an http address, a topic (distlog.open(f'{root}/_schemas')), or a dict of schemas by id",
+        registry=type(given).__name__,
+    )
+
+
+# ---
+# Schemas that the caller has.
+
+
+class _Known:
+    """Schemas by id, from the program itself."""
+
+    def __init__(self, given: Mapping[int, Any]) -> None:
+        self._schemas = {whole_number("a schema's id", one): _known(text) for one, text in given.items()}
+
+    def by_id(self, schema_id: int) -> _Registered:
+        """The schema with this id."""
+        if schema_id not in self._schemas:
+            raise SchemaNotFoundError(f"schema {schema_id} is not among the {len(self._schemas)} given")
+        return self._schemas[schema_id]
+
+    def by_version(self, subject: str, version: int | None) -> _Registered:
+        """Nothing, since schemas by id have no subjects."""
+        raise SchemaNotFoundError(f"schemas that are given by id have no subjects, such as {subject}")
+
+    def __str__(self) -> str:
+        return f"{len(self._schemas)} schemas"
+
+
+def _known(given: Any) -> _Registered:
+    if isinstance(given, Schema):
+        if given.imports:
+            raise InvalidConfigError("a schema with imports comes from a registry: give its address")
+        return _Registered(given.kind, given.text, ())
+    return _Registered("AVRO", given if isinstance(given, str) else json.dumps(given), ())
+
+
+# ---
+# A registry that runs: https://docs.confluent.io/platform/current/schema-registry/develop/api.html, and Karapace.
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows no redirect: it would carry the password to another server."""
+
+    def redirect_request(self, *given: Any, **named: Any) -> None:
+        """Nothing to ask next, so the redirect is the answer."""
+
+
+class _Server:
+    """A registry at an address. The user and password of the address go into a header, and are shown nowhere."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+            raise InvalidConfigError(
+                "the address of a registry is as https://user:password@host:8081; a topic of schemas is given opened"
+            )
+        name = f"[{host}]" if ":" in host else host
+        self._url = f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+
+    def by_id(self, schema_id: int) -> _Registered:
+        """The schema with this id."""
+        return self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
+
+    def by_version(self, subject: str, version: int | None) -> _Registered:
+        """A version of a subject, or the newest."""
+        number = "latest" if version is None else str(version)
+        return self._get(f"/subjects/{quote(subject, safe='')}/versions/{number}", f"{subject}, version {number}")
+
+    def _get(self, path: str, what: str) -> _Registered:
+        request = Request(self._url + path, headers=self._headers)
+        try:
+            with build_opener(_NoRedirect).open(request, timeout=ANSWER_SECONDS / 3) as answer:
+                return _Registered.parse(json.loads(self._read(answer)))
+        except HTTPError as error:
+            with error:
+                raise self._refused(error.code, what) from None
+        except (URLError, OSError, HTTPException) as error:
+            reason = getattr(error, "reason", None) or error or type(error).__name__
+            raise StorageError(
+                "the registry of schemas cannot be asked: see that it runs", registry=self._url, reason=reason
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise StorageError(
+                "the registry's answer is no schema: see that the address is that of a registry",
+                registry=self._url,
+                wanted=what,
+                reason=str(error)[:200],
+            ) from None
+
+    def _read(self, answer: IO[bytes]) -> bytes:
+        """The answer; a server that sends too much, or byte after byte, is not waited for."""
+        end, parts, size = self._clock() + ANSWER_SECONDS, [], 0
+        while part := answer.read1(1 << 16):  # type: ignore[attr-defined]
+            parts.append(part)
+            size += len(part)
+            if size > MAX_ANSWER_BYTES:
+                raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
+            if self._clock() > end:
+                raise TimeoutError(f"the answer takes longer than {ANSWER_SECONDS:g} s")
+        return b"".join(parts)
+
+    def _refused(self, code: int, what: str) -> Exception:
+        if code == HTTPStatus.NOT_FOUND:
+            return SchemaNotFoundError(f"the registry at {self._url} has no {what}")
+        if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            text = "the registry refuses this user: write user and password into its address"
+            return StorageDeniedError(text, registry=self._url, status=code)
+        text = "the registry sends elsewhere: give that address" if 300 <= code < 400 else "the registry failed"
+        return StorageError(text, registry=self._url, wanted=what, status=code)
+
+    def __str__(self) -> str:
+        return self._url
+
+
+# ---
+# The topic of schemas: each record is a JSON object by a key, which is one too. Confluent's and Karapace's registries
+# write the same: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, and in the value the schema with its id.
+
+
+class _Topic:
+    """The schemas in the records of a topic; it is read again when one is not there.
+
+    A schema that was deleted is still found by its id, as long as its record is there: old values need it.
+    """
+
+    def __init__(self, topic: SchemaTopic) -> None:
+        self._topic, self._is_read = topic, False
+        self._ids: dict[int, _Registered] = {}
+        self._versions: dict[tuple[str, int], _Registered] = {}
+        self._deleted: set[tuple[str, int]] = set()
+
+    def by_id(self, schema_id: int) -> _Registered:
+        """The schema with this id."""
+        return self._found(lambda: self._ids.get(schema_id), f"schema {schema_id}")
+
+    def by_version(self, subject: str, version: int | None) -> _Registered:
+        """A version of a subject, or the newest."""
+        if version is not None:
+            return self._found(lambda: self._versions.get((subject, version)), f"version {version} of {subject}")
+        self._read()
+        versions = [number for name, number in self._versions.keys() - self._deleted if name == subject]
+        return self._found(lambda: self._versions.get((subject, max(versions, default=0))), f"subject {subject}")
+
+    def _found(self, look: Callable[[], _Registered | None], what: str) -> _Registered:
+        found = look()
+        if found is None:
+            self._read()
+            found = look()
+        if found is None:
+            raise SchemaNotFoundError(f"the topic {self._topic.url} has no {what}")
+        return found
+
+    def _read(self) -> None:
+        if self._is_read:
+            self._topic.refresh()
+        self._is_read = True
+        for batch in self._topic.scan(columns=["key", "value"]):
+            for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
+                self._add(_object(key), _object(value))
+
+    def _add(self, key: dict[str, Any], value: dict[str, Any]) -> None:
+        """Take over a record; those of other kinds, as of a subject's compatibility, hold no schema."""
+        subject, version, one = key.get("subject"), key.get("version"), value.get("id")
+        if key.get("keytype") != "SCHEMA" or not isinstance(subject, str) or type(version) is not int:
+            return
+        deleted = value.get("deleted") is True or not value
+        (self._deleted.add if deleted else self._deleted.discard)((subject, version))
+        try:
+            registered = _Registered.parse(value)
+        except ValueError:
+            return
+        if type(one) is int:
+            self._ids[one] = registered
+        self._versions[subject, version] = registered
+
+    def __str__(self) -> str:
+        return str(self._topic.url)
+
+
+def _object(given: bytes | None) -> dict[str, Any]:
+    try:
+        made = json.loads(given or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return made if isinstance(made, dict) else {}

@@ -1,0 +1,190 @@
+"""A topic as a table of Parquet: a stream that ends when all is read, and goes on where the last one stopped.
+
+Each batch of the stream is a folder of the table, named by the batch's number. A batch that Spark runs again, since
+it died before it noted the first time, has the same records, and takes the place of the folder: each record is in the
+table once, for Spark as for every other reader of Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from distlog.core.errors import InvalidConfigError
+from distlog.core.reading.time_lookup import EARLIEST
+from distlog.core.topics.open_topic import open as open_topic
+from distlog.core.topics.topic import Topic
+from distlog.core.values.decoding import OnError
+from distlog.core.values.registry import SchemaRegistry, SchemaTopic
+from distlog.spark.frames import stream
+from distlog.spark.values import ValueFormat, decode
+
+#: The columns of a table beside those of the value; `batch` is the name of the folder that a row is in.
+COLUMNS = ("partition", "offset", "timestamp", "key")
+BATCH = "batch"
+#: Marks a row of a compacted topic that deletes its key.
+DELETED = "deleted"
+#: Folders of the table that no reader of Parquet looks into: whose table it is, and how far it is.
+_MARK, _CHECKPOINT = "_distlog", "_checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """The rows and batches that one run added to a table, and the seconds that it took."""
+
+    table: str
+    rows: int
+    batches: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {"table": self.table, "rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
+
+
+def to_table(
+    spark: SparkSession,
+    url: str | Topic,
+    table: str,
+    *,
+    format: ValueFormat | Literal["binary"] = "binary",
+    schema: Any = None,
+    registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+    message: str | None = None,
+    framed: bool = False,
+    flatten: bool = True,
+    on_error: OnError = "fail",
+    changes: bool = False,
+    checkpoint: str | None = None,
+    max_offsets: int | None = None,
+    max_bytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TableReport:
+    """Add what a topic has and its table does not have yet to the table, a folder of Parquet; each record once.
+
+    The columns are `partition`, `offset`, `timestamp`, `key` and the fields of the value, as `decode` makes them of
+    `format`, `schema` and what belongs to these; `binary` leaves the value as it is. `table` is a path or URL of
+    Spark's file systems. Its state is in `checkpoint`, by default in the table's own folder: run one at a time. A
+    batch takes about `max_offsets` offsets and `max_bytes` bytes of log, by default all that is there. It does not
+    run on Spark Connect.
+
+    A compacted topic is refused unless `changes` is true: Parquet cannot change a row. Then the table has all
+    changes, with true in the column `deleted` where a key was deleted.
+
+    Raises InvalidConfigError for a table of another topic or checkpoint, and what `stream` and `decode` raise.
+    """
+    started = time.monotonic()
+    topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)
+    _check_policy(topic, changes)
+    rows = stream(
+        spark,
+        topic,
+        [*COLUMNS, "value"],
+        start=EARLIEST,
+        max_offsets=max_offsets,
+        max_bytes=max_bytes,
+    )
+    if changes:
+        rows = rows.withColumn(DELETED, F.col("value").isNull())
+    if format != "binary":
+        made = {"registry": registry, "message": message, "framed": framed, "flatten": flatten, "on_error": on_error}
+        rows = decode(rows, format, schema, **made)  # type: ignore[arg-type]
+    if BATCH in rows.columns:
+        text = f"the table's folders are called {BATCH}, so no field can be: flatten=False makes one column"
+        raise InvalidConfigError(text)
+    table = table.rstrip("/")
+    writer = _Writer(table, topic.snapshot.topic_id)
+    query = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)
+    _await(query.option("checkpointLocation", checkpoint or f"{table}/{_CHECKPOINT}").start(), writer)
+    return TableReport(table, writer.rows, writer.batches, time.monotonic() - started)
+
+
+def _check_policy(topic: Topic, changes: bool) -> None:
+    if "compact" in topic.config.cleanup_policy and not changes:
+        raise InvalidConfigError(
+            "the topic is compacted, and Parquet cannot change the row of a key: changes=True (--changes) "
+            "makes a table of all changes, of which a query takes the last of each key",
+            topic=topic.name,
+        )
+
+
+def _await(query: StreamingQuery, writer: _Writer) -> None:
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+        raise
+    except Exception:
+        if writer.refused is not None:
+            raise writer.refused from None
+        raise
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the batches of a query, each in place of what the same batch wrote before."""
+
+    table: str
+    topic_id: str
+    rows: int = 0
+    batches: int = 0
+    refused: InvalidConfigError | None = None
+    _is_checked: bool = field(default=False)
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        """Write one batch."""
+        if not self._is_checked:
+            self._check(frame.sparkSession)
+        seen = Observation(f"batch {batch}")
+        watched = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+        watched.write.mode("overwrite").parquet(f"{self.table}/{BATCH}={batch}")
+        self.rows += int(seen.get["rows"])
+        self.batches += 1
+
+    def _check(self, spark: SparkSession) -> None:
+        """Refuse a table that another query began, whose batches have the same numbers."""
+        query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        mark = json.dumps({"query": query, "topic": self.topic_id})
+        found = _texts(spark, f"{self.table}/{_MARK}")
+        if not found:
+            if _has_rows(spark, self.table):
+                self._refuse("the folder has Parquet files already that are no table of a topic: choose another one")
+            frame = spark.createDataFrame([(mark,)], "value string").coalesce(1)
+            frame.write.mode("overwrite").text(f"{self.table}/{_MARK}")
+        elif found != [mark]:
+            self._refuse(
+                "the table is of another topic or checkpoint: give the checkpoint that it was made with, or another "
+                "table; without its checkpoint, delete the table and make it anew"
+            )
+        self._is_checked = True
+
+    def _refuse(self, text: str) -> None:
+        self.refused = InvalidConfigError(text, table=self.table)
+        raise self.refused
+
+
+def _texts(spark: SparkSession, folder: str) -> list[str]:
+    try:
+        return [row.value for row in spark.read.text(folder).collect()]
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return []
+
+
+def _has_rows(spark: SparkSession, folder: str) -> bool:
+    try:
+        spark.read.parquet(folder)
+    except AnalysisException as error:
+        if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+            raise
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""Values with schemas as columns of a DataFrame: JSON by Spark itself, Avro and Protobuf by the core's decoders.
+
+No jar is needed: Python decodes whole Arrow batches in Spark's tasks, also those of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from distlog.core.errors import InvalidConfigError
+from distlog.core.values.avro import AvroDecoder, AvroSchema
+from distlog.core.values.decoding import Decoder, OnError, check_on_error, decoded_batches, schema_with
+from distlog.core.values.protobuf import Message, ProtobufDecoder
+from distlog.core.values.registry import SchemaRegistry, SchemaTopic, registry_of
+from distlog.spark.versions import arrow_schema
+
+ValueFormat = Literal["json", "avro", "protobuf"]
+
+#: The part of a column's name that Spark fills with a text that is no JSON.
+_BAD = "__bad_json"
+
+
+def decode(
+    df: DataFrame,
+    format: ValueFormat,
+    schema: Any,
+    *,
+    registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
+    message: str | None = None,
+    framed: bool = False,
+    flatten: bool = True,
+    on_error: OnError = "fail",
+) -> DataFrame:
+    """The frame with the fields of its column `value` in place of it; it may be a stream.
+
+    The `schema` gives the columns: for `json` Spark's, as `user string, at timestamp`; for `avro` and `protobuf` what
+    `Scan.avro` and `Scan.protobuf` take, or a schema of `SchemaRegistry.latest`. With a `registry` values of Avro
+    and Protobuf begin with their schema's id; `framed` says so of JSON. Without `flatten` the column `value` has the
+    fields as its parts. Times of the day are microseconds, and unsigned numbers the next larger type.
+
+    Avro and Protobuf need the libraries of `Scan.avro` and pandas, the latter for `mapInArrow`. Raises
+    InvalidConfigError before any task runs; a task fails with InvalidRecordError at a value that is bad, with its
+    partition and offset if the frame has them, unless `on_error` is null.
+    """
+    check_on_error(on_error)
+    if format not in get_args(ValueFormat):
+        raise InvalidConfigError(f"a format is one of {', '.join(get_args(ValueFormat))}", format=repr(format))
+    if "value" not in df.columns or not isinstance(df.schema["value"].dataType, BinaryType):
+        raise InvalidConfigError("the frame needs a column value of bytes, as a topic has it")
+    if format == "json":
+        return _json(df, schema, framed, flatten, on_error)
+    source = None if registry is None else registry_of(registry)
+    decoder: Decoder
+    if format == "avro":
+        decoder = AvroDecoder(AvroSchema.of(schema), source)
+    else:
+        decoder = ProtobufDecoder(Message.of(schema, message), source)
+    return _in_arrow(df, decoder, flatten, on_error)
+
+
+def _in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError) -> DataFrame:
+    columns = arrow_schema(df.schema)
+    decoded = schema_with(columns, decoder, flatten)
+    made = pa.schema([pa.field(field.name, _for_spark(field.type)) for field in decoded])
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in decoded_batches(batches, decoded, decoder, on_error, flatten):
+            yield batch.cast(pa.schema([pa.field(f.name, _with_micros(f.type)) for f in decoded])).cast(made)
+
+    return df.mapInArrow(read, from_arrow_schema(made))
+
+
+def _for_spark(kind: pa.DataType) -> pa.DataType:
+    """The type of Arrow that Spark has for values of `kind`; raises InvalidConfigError if there is none."""
+    if pa.types.is_decimal(kind) and kind.precision > 38:
+        raise InvalidConfigError("Spark has no decimals of more than 38 digits", precision=kind.precision)
+    if pa.types.is_unsigned_integer(kind):
+        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}[kind.bit_width]
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_time(kind):
+        return pa.int64()
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return pa.string() if pa.types.is_null(kind) else _nested(kind, _for_spark)
+
+
+def _with_micros(kind: pa.DataType) -> pa.DataType:
+    """The same type, with times of the day in microseconds, since Arrow makes numbers of the unit that they have."""
+    return pa.time64("us") if pa.types.is_time(kind) else _nested(kind, _with_micros)
+
+
+def _nested(kind: pa.DataType, of: Any) -> pa.DataType:
+    """The type with other types of its parts."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, of(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(of(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(of(kind.key_type), of(kind.item_type))
+    return kind
+
+
+def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnError) -> DataFrame:
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(wanted, StructType):
+        raise InvalidConfigError("a schema of JSON is as 'user string, at timestamp', or a StructType")
+    others = [name for name in df.columns if name != "value"]
+    if flatten and (twice := sorted(set(others) & set(wanted.names))):
+        raise InvalidConfigError(
+            f"a column is called {twice[0]} already: flatten=False makes one column of the value's fields, "
+            "or leave that column out of the read",
+            columns=",".join(twice),
+        )
+    text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
+    found = F.from_json(
+        text, StructType([*wanted, StructField(_BAD, StringType())]), {"columnNameOfCorruptRecord": _BAD}
+    )
+    header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
+    good = F.col("value").isNull() | (header & found.isNotNull() & found[_BAD].isNull())
+    kept = F.struct(*(found[name].alias(name) for name in wanted.names))
+    if on_error == "fail":
+        places = [F.concat(F.lit(f" {name}="), F.col(name)) for name in ("partition", "offset") if name in others]
+        why = F.concat(
+            F.lit("the value is no JSON; on_error='null' leaves the fields of such records null:"), *places
+        )
+        kept = F.when(good, kept).otherwise(F.raise_error(why))
+    value = F.when(F.col("value").isNotNull() & good if on_error == "null" else F.col("value").isNotNull(), kept)
+    columns = [value.alias("value") if name == "value" else F.col(name) for name in df.columns]
+    made = df.select(*columns)
+    if not flatten:
+        return made
+    at = df.columns.index("value")
+    fields = [F.col("value").getField(name).alias(name) for name in wanted.names]
+    return made.select(*df.columns[:at], *fields, *df.columns[at + 1 :])

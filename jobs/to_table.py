@@ -1,0 +1,10 @@
+"""Add what is new in a topic to a table of Parquet, each record once: spark-submit jobs/to_table.py --topic URL."""
+
+import sys
+
+from distlog.jobs.to_table import main, parser
+
+__all__ = ["main", "parser"]
+
+if __name__ == "__main__":
+    sys.exit(main())

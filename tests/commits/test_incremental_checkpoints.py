@@ -1,0 +1,382 @@
+"""Incremental checkpoints: with the full one that they name they are the state, and else they are passed over."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import subprocess
+import sys
+import uuid
+from contextlib import suppress
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import Address
+from histories import (
+    CONFIG,
+    Clock,
+    append,
+    checkpoint_files,
+    checkpoints,
+    commit_log,
+    requests,
+    segment,
+    topic_storage,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from searches import examples
+from test_commit_log_model import CommitLogMachine
+
+from distlog.core import paths
+from distlog.core.arrays import integers, texts
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import (
+    Action,
+    Add,
+    GcFloor,
+    LogFloor,
+    ProducerBatches,
+    Remove,
+    SetPartitions,
+    SetTransaction,
+)
+from distlog.core.commits.checkpoint import FullCheckpoint
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.producer_table import ProducerBatch
+from distlog.core.commits.row_changes import RowChanges
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import DAY_MS
+from distlog.core.errors import CorruptMetadataError
+from distlog.core.maintenance.log_floor import CommitsFolder, ensure_checkpoint, obsolete_checkpoints
+from distlog.core.storage.storage import FileInfo, Storage
+
+EVERY = 5
+
+
+@pytest.fixture
+def storage(memory_url: Address) -> Storage:
+    return topic_storage(memory_url.url)
+
+
+@pytest.fixture
+def log(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> CommitLog:
+    """A log whose checkpoints are incremental from 40 rows on."""
+    monkeypatch.setattr(checkpoint, "LARGE_ROWS", 40)
+    return commit_log(storage, checkpoint_commits=EVERY)
+
+
+def large_topic(log: CommitLog) -> Snapshot:
+    """A topic with so many rows that a full checkpoint is much larger than what five commits change."""
+
+    def add_many(snapshot: Snapshot) -> list[Action]:
+        return [SetPartitions(3), *(Add(segment(base % 2, base // 2, 1)) for base in range(400))]
+
+    _, snapshot = log.commit(log.create(2, CONFIG), "append", add_many)
+    return grown(log, snapshot, EVERY - 1)
+
+
+def grown(log: CommitLog, snapshot: Snapshot, times: int = EVERY) -> Snapshot:
+    """The snapshot after appends; each checkpoint is written when this returns."""
+    for _ in range(times):
+        snapshot = append(log, snapshot)
+        log.checkpoints.wait()
+    return snapshot
+
+
+def incremental(storage: Storage) -> list[str]:
+    return [name for name in checkpoint_files(storage) if checkpoint.base_of(name)]
+
+
+def test_a_large_topic_has_incremental_checkpoints_of_the_last_full_one(storage: Storage, log: CommitLog) -> None:
+    snapshot = grown(log, large_topic(log), 2 * EVERY)
+    full, *others = checkpoint_files(storage)
+    assert [checkpoint.base_of(name) for name in (full, *others)] == [None, full, full], "they are no chain"
+    assert checkpoints(storage) == [5, 10, 15]
+    sizes = [storage.size(name) for name in (full, *others)]
+    assert 8 * max(sizes[1:]) < sizes[0]
+    assert checkpoint.read(storage, others[-1]) == snapshot
+    assert checkpoint.read_hint(storage) == others[-1]
+
+
+def test_an_open_takes_one_more_request_for_an_incremental_checkpoint(storage: Storage, log: CommitLog) -> None:
+    snapshot = grown(log, large_topic(log), 0)
+    assert commit_log(storage).load() == snapshot
+    gets, puts, lists = requests(storage, commit_log(storage).load)
+    snapshot = grown(log, snapshot)
+    assert commit_log(storage).load() == snapshot
+    assert requests(storage, commit_log(storage).load) == (gets + 1, puts, lists)
+
+
+def test_a_checkpoint_takes_two_puts_and_nothing_else(storage: Storage, log: CommitLog) -> None:
+    snapshot = grown(log, large_topic(log), EVERY - 1)
+    assert requests(storage, lambda: grown(log, snapshot, 1)) == (0, 1 + 2, 0)
+
+
+def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(storage: Storage, log: CommitLog) -> None:
+    grown(log, large_topic(log), 40 * EVERY)
+    full = [name for name in checkpoint_files(storage) if not checkpoint.base_of(name)]
+    assert len(full) > 1
+    for base in full[:-1]:
+        of_it = [storage.size(name) for name in incremental(storage) if checkpoint.base_of(name) == base]
+        assert len(of_it) > 3
+        assert 0.4 * storage.size(base) < sum(of_it) < 1.6 * storage.size(base)
+
+
+def test_another_process_goes_on_from_the_same_full_one(storage: Storage, log: CommitLog) -> None:
+    snapshot = grown(log, large_topic(log))
+    other = commit_log(storage, checkpoint_commits=EVERY)
+    grown(other, other.load())
+    assert len(incremental(storage)) == 2
+    assert commit_log(storage).load() == other.load() != snapshot
+
+
+def test_a_small_topic_has_full_ones_only(storage: Storage) -> None:
+    log = commit_log(storage, checkpoint_commits=EVERY)
+    append(log, log.create(1, CONFIG), 4 * EVERY)
+    assert not incremental(storage)
+
+
+def test_most_rows_gone_is_a_full_one(storage: Storage, log: CommitLog) -> None:
+    snapshot = large_topic(log)
+    stems = [(number, one.stem) for number, state in enumerate(snapshot.partitions) for one in state.segments]
+    _, snapshot = log.commit(snapshot, "retention", lambda _: [Remove(*each) for each in stems[:-60]])
+    grown(log, snapshot)
+    assert not incremental(storage)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted", "base flipped", "base deleted", "base of another"])
+def test_a_damaged_one_or_one_without_its_base_is_passed_over(storage: Storage, log: CommitLog, damage: str) -> None:
+    snapshot = grown(log, large_topic(log), 2 * EVERY + 2)
+    full, first, second = checkpoint_files(storage)
+    name = full if damage.startswith("base") else second
+    data = bytearray(storage.read(name))
+    data[len(data) // 2] ^= 1
+    if damage == "base of another":
+        storage.put(name, storage.read(first))
+    elif damage.endswith("flipped"):
+        storage.put(name, bytes(data))
+    else:
+        storage.delete([name])
+    with pytest.raises((CorruptMetadataError, FileNotFoundError)):
+        checkpoint.read(storage, second)
+    assert commit_log(storage).load() == snapshot
+    for version in range(snapshot.version):
+        assert commit_log(storage).load(version).version == version
+
+
+def test_whichever_byte_flips_it_is_no_other_state(storage: Storage, log: CommitLog) -> None:
+    snapshot = grown(log, large_topic(log))
+    full, name = checkpoint_files(storage)
+    base, data = storage.read(full), storage.read(name)
+    plain, random = pa.input_stream(io.BytesIO(data), compression="zstd").read(), Random(3)
+    assert checkpoint.decode(base, "a file", data) == snapshot
+    for _ in range(300):
+        flipped = bytearray(plain)
+        flipped[random.randrange(len(flipped))] ^= 1 << random.randrange(8)
+        with suppress(CorruptMetadataError):
+            checkpoint.decode(base, "a file", pa.Codec("zstd").compress(bytes(flipped), asbytes=True))
+
+
+def test_an_older_library_passes_over_an_incremental_one(
+    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = grown(log, large_topic(log), 2 * EVERY)
+    names = checkpoint_files(storage)
+    # as libraries before this one told checkpoints from other files
+    monkeypatch.setattr(
+        paths, "_CHECKPOINT", re.compile(r"(?P<version>[0-9]{20})\.[0-9a-f]{32}(?P<base>)\.checkpoint\.arrow\.zst")
+    )
+    assert checkpoint_files(storage) == names[:1]
+    assert checkpoint.read_hint(storage) is None
+    gets, _, lists = requests(storage, lambda: commit_log(storage).load())
+    assert commit_log(storage).load() == snapshot
+    assert lists == 1
+    assert gets < snapshot.version + 3, "the full one was used"
+    other = commit_log(storage, checkpoint_commits=EVERY)
+    append(other, other.load(), EVERY)
+    monkeypatch.undo()
+    assert commit_log(storage).load() == other.load()
+
+
+def test_a_full_one_below_a_floor_is_no_base_any_more(storage: Storage, log: CommitLog) -> None:
+    snapshot = large_topic(log)
+    base = log.checkpoints.base
+    assert base is not None
+    assert base.may_serve(dataclasses.replace(snapshot, version=6, gc_floor=5))
+    assert not base.may_serve(dataclasses.replace(snapshot, version=6, gc_floor=6))
+    assert not base.may_serve(dataclasses.replace(snapshot, version=6, log_floor=6))
+    assert not base.may_serve(dataclasses.replace(snapshot, version=6, topic_id="another"))
+    assert not base.may_serve(snapshot), "of the same version"
+    _, snapshot = log.commit(snapshot, "gc", lambda head: [GcFloor(6), LogFloor(6)])
+    for number in range(EVERY):
+        _, snapshot = log.commit(snapshot, "append", lambda _, number=number: [SetTransaction("a", number, {})])
+    log.checkpoints.wait()
+    assert (checkpoints(storage), incremental(storage)) == ([5, 10], [])
+
+
+def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it() -> None:
+    def file(version: int, base: int | None = None) -> FileInfo:
+        full = None if base is None else paths.checkpoint_file(base, f"{base:032x}")
+        return FileInfo(paths.checkpoint_file(version, f"{version:032x}", full), 1, 1)
+
+    def left(*, gc_floor: int, log_floor: int) -> list[int | None]:
+        gone = obsolete_checkpoints(files, gc_floor, (), log_floor)
+        return [checkpoint.version_of(one.name) for one in files if one not in gone]
+
+    files = [file(100), file(200), file(300, 200), file(400, 200), file(500), file(600, 500), file(700, 500)]
+    assert left(gc_floor=650, log_floor=0) == [200, 500, 600, 700], "and two full ones"
+    files = [file(100), *(file(version, 100) for version in range(200, 900, 100))]
+    assert left(gc_floor=750, log_floor=0) == [100, 600, 700, 800]
+    files = [file(100), file(1000, 100), file(2500), file(2600), file(2700)]
+    assert left(gc_floor=2650, log_floor=0) == [100, 1000, 2500, 2600, 2700], "for time travel"
+    files = [file(100), file(200, 100), file(300), file(400, 100), file(500, 300)]
+    assert left(gc_floor=350, log_floor=300) == [300, 500], "what needs one below the floor goes with it"
+
+
+def test_the_floor_of_the_log_stands_on_a_full_checkpoint(storage: Storage, log: CommitLog) -> None:
+    snapshot = grown(log, large_topic(log))
+    storage.delete([name for name in checkpoint_files(storage) if not checkpoint.base_of(name)])
+    folder = CommitsFolder.of(storage.list_after(paths.COMMITS_DIR))
+    assert ensure_checkpoint(storage, snapshot, folder)
+    full = [name for name in checkpoint_files(storage) if not checkpoint.base_of(name)]
+    assert [checkpoint.version_of(name) for name in full] == [snapshot.version], "one was written"
+
+
+def test_a_process_that_ends_finishes_the_checkpoint_that_it_has_begun(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("root")
+    program = f"""
+import distlog
+from distlog.core.commits import checkpoint
+checkpoint.LARGE_ROWS = 1
+topic = distlog.create({str(folder / "clicks")!r}, 1)
+for _ in range(100):
+    topic.append([{{"value": "v"}}])
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert checkpoints(Storage(str(folder / "clicks"))) == [100]
+
+
+def test_an_append_does_not_wait_for_a_large_checkpoint(
+    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+    monkeypatch.setattr(checkpoint, "begin", begun.append)
+    snapshot = append(log, large_topic_without_wait(log), EVERY)
+    assert (checkpoints(storage), len(begun)) == ([], 2)
+    begun[-1]()
+    assert checkpoints(storage) == [10], "of the newest state"
+    assert commit_log(storage).load() == snapshot
+
+
+def large_topic_without_wait(log: CommitLog) -> Snapshot:
+    _, snapshot = log.commit(
+        log.create(2, CONFIG), "append", lambda _: [Add(segment(0, base, 1)) for base in range(200)]
+    )
+    return append(log, snapshot, EVERY - 1, partition=1)
+
+
+# --- any tables, and any history
+
+ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 2)), max_size=30)
+
+
+@given(base=ROWS, rows=ROWS, keyed=st.booleans())
+@examples(300)
+def test_any_table_is_made_of_any_other(
+    base: list[tuple[int, int, int]], rows: list[tuple[int, int, int]], keyed: bool
+) -> None:
+    before, after = table(base, keyed), table(rows, keyed)
+    changes = RowChanges.between(before, after, ("first", "second" if keyed else None))
+    assert changes.applied(before).equals(after)
+    same = RowChanges.between(after, after, ("first", "second" if keyed else None))
+    assert (len(same.gone), len(same.places)) == (0, 0)
+
+
+def table(rows: list[tuple[int, int, int]], keyed: bool) -> pa.RecordBatch:
+    """Rows in the order of their keys; with `keyed` the first of each key only."""
+    if keyed:
+        rows = list({row[:2]: row for row in reversed(rows)}.values())
+    rows = sorted(rows, key=lambda row: row[: 1 + keyed])
+    ranges = pa.list_(pa.struct([("a", pa.int64())]))
+    lists = pa.array([[{"a": value}] * value for *_, value in rows], ranges)
+    columns = [integers([row[0] for row in rows], pa.int32()), integers([row[1] - 3 for row in rows])]
+    return pa.RecordBatch.from_arrays(
+        [*columns, texts([str(row[2]) for row in rows]), lists], names=["first", "second", "text", "list"]
+    )
+
+
+@pytest.mark.parametrize("gone", [[3], [-1], [1, 0], [1, 1]])
+def test_changes_of_rows_that_are_not_there_are_refused(gone: list[int]) -> None:
+    base = pa.RecordBatch.from_arrays([integers(np.arange(3))], names=["first"])
+    with pytest.raises(ValueError, match="not there"):
+        RowChanges(np.array(gone), np.array([], np.int64), base.slice(0, 0)).applied(base)
+    with pytest.raises(ValueError, match="not there"):
+        RowChanges(np.array([], np.int64), np.array([4]), base.slice(0, 1)).applied(base)
+
+
+@given(seed=st.integers(0, 2**32))
+@examples(8)
+def test_what_commits_tell_is_what_a_full_and_an_incremental_checkpoint_tell(seed: int) -> None:
+    draw, storage = Random(seed), topic_storage(f"memory://{uuid.uuid4().hex}")
+    clock = Clock()
+    log = commit_log(storage, clock)
+    snapshot, base = log.create(4, CONFIG), FullCheckpoint("", b"", "", 0, 0)
+    for step in range(40):
+        clock.now_ms += draw.choice([1, 1000, DAY_MS])
+        _, snapshot = log.commit(snapshot, "append", lambda head: drawn(draw, head) or None)
+        if step == draw.randrange(5, 20) or step == 5:
+            base = checkpoint.write_full(storage, snapshot)
+        elif base.name and base.version < snapshot.version:
+            name = checkpoint.write_incremental(storage, snapshot, base, 1 << 20)
+            if name is not None:
+                assert checkpoint.read(storage, name) == snapshot
+                assert checkpoint.read(storage, name).transactions == snapshot.transactions
+    storage.delete([file.name for file in storage.list(paths.COMMITS_DIR)])
+
+
+def drawn(draw: Random, head: Snapshot) -> list[Action]:
+    """What a commit may tell of segments, batches and producers."""
+    number = draw.randrange(4)
+    state = head.partitions[number]
+    kind = draw.randrange(5)
+    if kind == 0 and len(state.segments) > 1:
+        old = state.segments[draw.randrange(len(state.segments))]
+        new = segment(number, old.base_offset, old.next_offset - old.base_offset, read_version=head.version)
+        return [Remove(number, old.stem), *([Add(new)] if draw.randrange(2) else [])]
+    if kind == 1:
+        batch = draw.choice("abc"), draw.choice([draw.randrange(40), "x"])
+        return [] if head.transactions.has(*batch) else [SetTransaction(*batch, {0: (0, 1)})]
+    if kind == 2:
+        last = head.transactions.newest("ordered") or 0
+        return [SetTransaction("ordered", last + draw.randrange(1, 4), {}, in_order=True)]
+    added = segment(number, state.log_end_offset, 5, read_version=head.version, has_producers=kind == 3)
+    end = added.next_offset - 1
+    told = ProducerBatch(draw.randrange(6), 0, draw.randrange(9) + 4, end, 4, 1, 0, -1)
+    return [Add(added), *([ProducerBatches({number: [told]})] if kind == 3 else [])]
+
+
+class IncrementalMachine(CommitLogMachine):
+    """The same as with small topics, but all checkpoints are written as those of large ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, checkpoint.LARGE_ROWS = checkpoint.LARGE_ROWS, 0
+
+    def noted(self, commit: object) -> bool:
+        for log in self.logs:
+            log.checkpoints.wait()
+        return super().noted(commit)  # type: ignore[arg-type]
+
+    def teardown(self) -> None:
+        checkpoint.LARGE_ROWS = self.rows
+        super().teardown()
+
+
+TestIncrementalModel = IncrementalMachine.TestCase
+TestIncrementalModel.settings = examples(15, stateful_step_count=40)

@@ -1,0 +1,57 @@
+"""Many histories on several cores: how far it is, and what comes of a broken promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from simulation import campaign, kinds
+from simulation.campaign import Campaign
+from simulation.kinds import ON_STORE
+
+
+@dataclass(frozen=True)
+class Seed:
+    seed: int
+
+
+def breaks_at(*seeds: int) -> kinds.Kind:
+    """A kind of histories of which these break a promise, and the others do nothing."""
+
+    def run(world: object, flaws: object, drawn: Seed) -> None:
+        if drawn.seed in seeds:
+            raise ValueError(f"a promise of {drawn.seed}")
+
+    return replace(ON_STORE, name="made up", plan=Seed, run=run)
+
+
+def campaign_of(kind: kinds.Kind, monkeypatch: pytest.MonkeyPatch, count: int, seconds: float = 600) -> Campaign:
+    monkeypatch.setitem(kinds.KINDS, kind.name, kind)
+    return Campaign(kind, 100, count, seconds, 2)
+
+
+def test_all_seeds_are_run_on_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = campaign_of(breaks_at(), monkeypatch, 33).run()
+    assert (done.first, done.end, done.histories, done.broken) == (100, 133, 33, None)
+
+
+def test_it_stops_at_the_first_seed_that_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = campaign_of(breaks_at(117, 121), monkeypatch, 33).run()
+    assert done.broken == (117, "a promise of 117")
+    assert done.end == 117
+
+
+def test_it_ends_when_its_time_is_over_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = campaign_of(breaks_at(), monkeypatch, 33, seconds=0).run()
+    assert done.histories == done.end - 100 == campaign.AT_ONCE
+
+
+def test_it_tells_how_fast_it_is_and_the_seed_to_go_on_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "SAID_EVERY_S", -1.0)
+    campaign_of(breaks_at(), monkeypatch, 33).run()
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("5 of 33 histories, ")
+    assert first.endswith(" left; to go on from here: --seed 105")

@@ -1,0 +1,152 @@
+"""A topic as a table of Parquet: in increments, each record once, whatever is killed, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from framed_values import avro, framed, registered
+from job_runs import job as job
+from pyspark.sql import SparkSession
+
+import distlog
+from distlog.spark import to_table
+
+pytest.importorskip("pandas")
+
+pytestmark = pytest.mark.spark
+
+KILLED = Path(__file__).parents[1] / "support" / "killed_table.py"
+USERS = {"type": "record", "name": "U", "fields": [{"name": "user", "type": "string"}]}
+
+
+def topic_at(folder: Path, **config: Any) -> distlog.Topic:
+    return distlog.create(str(folder / "clicks"), 2, config={"retention.ms": -1, **config})
+
+
+def append(topic: distlog.Topic, first: int, count: int) -> None:
+    topic.append([{"key": f"k{n}", "value": f"v{n}", "partition": n % 2} for n in range(first, first + count)])
+
+
+def rows(table: Path) -> list[tuple[int, int, bytes]]:
+    """The (partition, offset, value) of all rows, as a reader that knows nothing of Spark sees them."""
+    found = pq.read_table(table).select(["partition", "offset", "value"]).to_pylist()
+    return sorted((row["partition"], row["offset"], row["value"]) for row in found)
+
+
+def stored(topic: distlog.Topic) -> list[tuple[int, int, bytes]]:
+    found = topic.refresh().scan(columns=["partition", "offset", "value"]).to_table().to_pylist()
+    return sorted((row["partition"], row["offset"], row["value"]) for row in found)
+
+
+def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+    topic, table = topic_at(tmp_path), tmp_path / "table"
+    append(topic, 0, 30)
+    report = to_table(spark, topic, f"{table}/")
+    assert (report.rows, report.batches, report.table) == (30, 1, str(table))
+    assert rows(table) == stored(topic)
+    append(topic, 30, 25)
+    report = to_table(spark, topic.url, str(table), max_offsets=10)
+    assert (report.rows, report.batches) == (25, 3)
+    assert rows(table) == stored(topic)
+    assert to_table(spark, topic, str(table)).rows == 0
+    found = spark.read.parquet(str(table))
+    assert found.columns == ["partition", "offset", "timestamp", "key", "value", "batch"]
+    assert (found.count(), found.where("batch = 0").count()) == (55, 30)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_is_killed_is_finished_by_the_next_one(spark: SparkSession, tmp_path: Path, when: str) -> None:
+    topic, table = topic_at(tmp_path), tmp_path / "table"
+    append(topic, 0, 45)
+    paths = [str(KILLED.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, str(KILLED), topic.url, str(table), "2", when]
+    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert killed.returncode == -9
+    assert 20 < len(rows(table)) < 45
+    append(topic, 45, 5)
+    to_table(spark, topic, str(table))
+    assert rows(table) == stored(topic)
+
+
+def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    topic, table = topic_at(tmp_path), tmp_path / "table"
+    append(topic, 0, 10)
+    to_table(spark, topic, str(table), checkpoint=str(tmp_path / "state"))
+    before = rows(table)
+    with pytest.raises(distlog.InvalidConfigError, match="of another topic or checkpoint"):
+        to_table(spark, topic, str(table), checkpoint=str(tmp_path / "other"))
+    other = topic_at(tmp_path / "other")
+    append(other, 100, 3)
+    with pytest.raises(distlog.InvalidConfigError, match="of another topic or checkpoint"):
+        to_table(spark, other, str(table))
+    spark.range(3).write.parquet(str(tmp_path / "foreign"))
+    with pytest.raises(distlog.InvalidConfigError, match="no table of a topic"):
+        to_table(spark, topic, str(tmp_path / "foreign"))
+    assert rows(table) == before
+
+
+LATEST = """
+SELECT last.* FROM (SELECT max_by(struct(*), offset) AS last FROM changes GROUP BY key) WHERE NOT last.deleted
+"""
+
+
+def test_a_compacted_topic_is_a_table_of_changes(spark: SparkSession, tmp_path: Path) -> None:
+    topic, table = topic_at(tmp_path, **{"cleanup.policy": "compact"}), tmp_path / "table"
+    topic.append([{"key": "a", "value": "1"}, {"key": "b", "value": "1"}, {"key": "a", "value": "2"}])
+    with pytest.raises(distlog.InvalidConfigError, match="the topic is compacted"):
+        to_table(spark, topic, str(table))
+    to_table(spark, topic, str(table), changes=True)
+    topic.append([{"key": "b", "value": None}, {"key": "c", "value": "1"}])
+    to_table(spark, topic, str(table), changes=True)
+    spark.read.parquet(str(table)).createOrReplaceTempView("changes")
+    assert sorted((bytes(row.key), bytes(row.value)) for row in spark.sql(LATEST).collect()) == [
+        (b"a", b"2"),
+        (b"c", b"1"),
+    ]
+
+
+def test_values_become_columns(spark: SparkSession, tmp_path: Path) -> None:
+    topic, table = topic_at(tmp_path), tmp_path / "table"
+    topic.append([{"value": '{"user": "ann"}'}, {"value": "{"}])
+    with pytest.raises(Exception, match="the value is no JSON"):
+        to_table(spark, topic, str(table), format="json", schema="user string")
+    to_table(spark, topic, str(table), format="json", schema="user string", on_error="null")
+    assert pq.read_table(table)["user"].to_pylist() == ["ann", None]
+    with pytest.raises(distlog.InvalidConfigError, match="no field can be"):
+        to_table(spark, topic, str(table), format="json", schema="batch int")
+
+
+def test_the_job_takes_schemas_of_a_registry_s_topic(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastavro")
+    topic = topic_at(tmp_path)
+    topic.append([{"value": framed(4, avro(USERS, {"user": "ann"}))}])
+    schemas = distlog.create(str(tmp_path / "_schemas"), config={"retention.ms": -1})
+    schemas.append([registered("clicks-value", 1, 4, USERS)])
+    given = ("to_table", "--topic", topic.url, "--table", tmp_path / "table", "--format", "avro", "--json")
+    assert "needs --schema" in job(*given).err
+    ran = job(*given, "--registry", schemas.url)
+    assert (ran.status, {**ran.facts, "seconds": 0}) == (
+        0,
+        {"topic": topic.url, "table": str(tmp_path / "table"), "rows": 1, "batches": 1, "seconds": 0},
+    )
+    assert pq.read_table(tmp_path / "table")["user"].to_pylist() == ["ann"]
+    topic.append([{"value": framed(4, avro(USERS, {"user": "bob"}))}])
+    (tmp_path / "user.avsc").write_text('{"type":"record","name":"U","fields":[{"name":"user","type":"string"}]}')
+    monkeypatch.setenv("DISTLOG_SCHEMA_REGISTRY", schemas.url)
+    ran = job(*given[:-1], "--schema-file", tmp_path / "user.avsc", "--max-offsets", "5")
+    assert (ran.status, ran.out.startswith(f"added 1 row of {topic.url} to {tmp_path / 'table'} in 1 batch")) == (
+        0,
+        True,
+    )
+    assert sorted(pq.read_table(tmp_path / "table")["user"].to_pylist()) == ["ann", "bob"]
+    assert job(*given[:-1], "--subject", "x", "--schema", "y").status == 2

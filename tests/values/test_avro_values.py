@@ -1,0 +1,279 @@
+"""Values of Avro as columns: types, headers, schemas that change, and values that are no Avro."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from framed_values import avro, framed
+
+import distlog
+
+pytest.importorskip("fastavro")
+pytest.importorskip("pyruhvro")
+
+CLICK = {
+    "type": "record",
+    "name": "Click",
+    "namespace": "shop",
+    "fields": [
+        {"name": "user", "type": "string"},
+        {"name": "count", "type": "long"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["VIEW", "BUY"]}},
+        {
+            "name": "address",
+            "type": ["null", {"type": "record", "name": "Address", "fields": [{"name": "city", "type": "string"}]}],
+        },
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6000, timezone.utc)
+
+
+def click(number: int, **other: Any) -> dict[str, Any]:
+    return {
+        "user": f"user-{number}",
+        "count": number,
+        "note": "n" if number % 2 else None,
+        "at": MOMENT,
+        "kind": "VIEW",
+        "address": {"city": "Rome"} if number % 2 else None,
+        "tags": ["a", "b"],
+        **other,
+    }
+
+
+def topic_of(*values: bytes | None) -> distlog.Topic:
+    """A topic with these values in one partition."""
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", config={"retention.ms": -1})
+    topic.append([{"key": b"k", "value": value, "timestamp": 1000} for value in values])
+    return topic
+
+
+def record_of(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "One", "fields": [{"name": "x", "type": kind}]}
+
+
+def test_fields_stand_in_place_of_the_value_with_arrows_types() -> None:
+    topic = topic_of(framed(7, avro(CLICK, click(0))), None, framed(7, avro(CLICK, click(1))))
+    table = topic.scan(columns=["offset", "value", "key"]).avro(registry={7: CLICK})
+    assert table.schema == pa.schema(
+        [
+            ("offset", pa.int64()),
+            ("user", pa.string()),
+            ("count", pa.int64()),
+            ("note", pa.string()),
+            ("at", pa.timestamp("ms", "UTC")),
+            ("kind", pa.string()),
+            ("address", pa.struct([("city", pa.string())])),
+            ("tags", pa.list_(pa.string())),
+            ("key", pa.binary()),
+        ]
+    )
+    rows = table.to_pylist()
+    assert rows[0] == {"offset": 0, **click(0), "key": b"k"}
+    assert rows[2] == {"offset": 2, **click(1), "key": b"k"}
+    assert rows[1] == {"offset": 1, **dict.fromkeys(click(0)), "key": b"k"}
+
+
+KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
+    ("boolean", True, pa.bool_(), True),
+    ("int", -5, pa.int32(), -5),
+    ("float", 1.5, pa.float32(), 1.5),
+    ("bytes", b"\xff\0", pa.binary(), b"\xff\0"),
+    (["bytes", "null"], None, pa.binary(), None),
+    ({"type": "fixed", "name": "F", "size": 3}, b"abc", pa.binary(3), b"abc"),
+    ({"type": "map", "values": ["null", "long"]}, {"a": None, "b": 2}, pa.map_(pa.string(), pa.int64()), None),
+    ({"type": "int", "logicalType": "date"}, date(1969, 1, 2), pa.date32(), date(1969, 1, 2)),
+    ({"type": "int", "logicalType": "time-millis"}, time(1, 2, 3), pa.time32("ms"), time(1, 2, 3)),
+    ({"type": "long", "logicalType": "time-micros"}, time(1, 2, 3, 4), pa.time64("us"), time(1, 2, 3, 4)),
+    (["null", {"type": "long", "logicalType": "timestamp-micros"}], MOMENT, pa.timestamp("us", "UTC"), MOMENT),
+    ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=5), pa.string(), str(uuid.UUID(int=5))),
+    ({"type": "long", "logicalType": "of-no-one"}, 5, pa.int64(), 5),
+    (
+        ["null", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}],
+        Decimal("-12.34"),
+        pa.decimal128(10, 2),
+        Decimal("-12.34"),
+    ),
+    (
+        {"type": "fixed", "name": "D", "size": 20, "logicalType": "decimal", "precision": 45, "scale": 1},
+        Decimal("7.5"),
+        pa.decimal256(45, 1),
+        Decimal("7.5"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "arrow", "expected"), KINDS, ids=lambda one: None)
+def test_types_and_logical_types_are_arrows(kind: Any, value: Any, arrow: pa.DataType, expected: Any) -> None:
+    schema = record_of(kind)
+    table = topic_of(framed(1, avro(schema, {"x": value}))).scan(columns="value").avro(registry={1: schema})
+    assert table.schema.field("x").type == arrow
+    found = table["x"].to_pylist()[0]
+    assert (dict(found) if isinstance(value, dict) else found) == (value if isinstance(value, dict) else expected)
+
+
+def test_bulk_and_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = [{"name": f"x{n}", "type": kind} for n, (kind, *_) in enumerate(KINDS)]
+    fields += [{"name": "again", "type": "shop.Address"}]
+    schema = {**CLICK, "fields": [*CLICK["fields"][:6], fields[1], fields[2], *fields[6:8], fields[-1]]}
+    value = {**click(3), "x1": 1, "x2": 0.5, "x6": {"a": 1}, "x7": date(2026, 1, 1), "again": {"city": "Ulm"}}
+    topic = topic_of(*[framed(1, avro(schema, value))] * 3)
+    bulk = topic.scan().avro(registry={1: schema})
+    called: list[int] = []
+    monkeypatch.setattr("fastavro.schemaless_reader", lambda *given: called.append(1))
+    assert topic.scan().avro(registry={1: schema}) == bulk
+    assert called == []  # the first one was in bulk
+    monkeypatch.undo()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert topic.scan().avro(registry={1: schema}) == bulk
+
+
+def test_a_schema_alone_wrote_the_values() -> None:
+    topic = topic_of(avro(CLICK, click(1)), None)
+    assert topic.scan(columns="value").avro(CLICK)["user"].to_pylist() == ["user-1", None]
+    assert topic.scan(columns="value").avro(json.dumps(CLICK))["count"].to_pylist() == [1, None]
+    assert topic_of(avro("string", "text"), None).scan(columns="value").avro("string").to_pydict() == {
+        "value": ["text", None]
+    }
+
+
+def test_one_column_may_hold_all_fields() -> None:
+    topic = topic_of(framed(7, avro(CLICK, click(1))), None, b"bad")
+    table = topic.scan(columns=["value", "offset"]).avro(registry={7: CLICK}, flatten=False, on_error="null")
+    assert table.schema.names == ["value", "offset"]
+    assert table["value"].to_pylist() == [click(1), None, None]
+
+
+NEWER = {
+    **CLICK,
+    "fields": [
+        {"name": "count", "type": "double"},
+        {"name": "user", "type": ["null", "string"]},
+        {"name": "country", "type": "string", "default": "IT"},
+    ],
+}
+
+
+def test_columns_are_those_of_the_highest_id_and_older_values_are_resolved_to_them() -> None:
+    new = {"count": 2.5, "user": None, "country": "DE"}
+    topic = topic_of(framed(3, avro(CLICK, click(1))), framed(9, avro(NEWER, new)), framed(3, avro(CLICK, click(2))))
+    found = topic.scan(columns="value").avro(registry={3: CLICK, 9: NEWER})
+    assert found.to_pydict() == {
+        "count": [1.0, 2.5, 2.0],
+        "user": ["user-1", None, "user-2"],
+        "country": ["IT", "DE", "IT"],
+    }
+    reader = {**CLICK, "fields": [{"name": "user", "type": ["null", "string"]}]}
+    assert topic.scan(columns="value").avro(reader, registry={3: CLICK, 9: NEWER}).to_pydict() == {
+        "user": ["user-1", None, "user-2"]
+    }
+
+
+def test_what_arrow_has_no_column_for_is_left_out_by_a_schema_of_the_reader() -> None:
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    written = record_of(["null", "string", "long"])
+    written["fields"] += [{"name": "tree", "type": node}, {"name": "kept", "type": "int"}]
+    topic = topic_of(framed(1, avro(written, {"x": 5, "tree": {"next": None}, "kept": 8})))
+    with pytest.raises(distlog.InvalidConfigError, match=r"a union of several types has no column.*field=x"):
+        topic.scan().avro(registry={1: written})
+    with pytest.raises(distlog.InvalidConfigError, match=r"a record that holds itself.*field=tree.next"):
+        topic.scan().avro({**written, "fields": written["fields"][1:]}, registry={1: written})
+    reader = {**written, "fields": [{"name": "kept", "type": "int"}]}
+    assert topic.scan(columns="value").avro(reader, registry={1: written}).to_pydict() == {"kept": [8]}
+
+
+WHOLE = avro(CLICK, click(1)) if "fastavro" in sys.modules else b""
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (b"", "no header"),
+        (b"\0\0\0\0", "no header"),
+        (b"\1" + framed(7, WHOLE)[1:], "no header"),
+        (b'{"user": 1}', "no header"),
+        (b"\0\xff\xff\xff\xff" + WHOLE, "no header"),
+        (framed(8, WHOLE), "schema 8 is not among"),
+        (framed(7, b""), "no Avro"),
+        (framed(7, WHOLE[:-1]), "no Avro"),
+        (framed(7, WHOLE.replace(b"user", b"us\xffr")), "no Avro"),
+        (framed(7, b"\x81\x80\x80\x80\x80\x80\x80\x80\x80\x01"), "no Avro"),
+    ],
+)
+def test_a_value_that_cannot_be_decoded_is_named_with_its_partition_and_offset(bad: bytes, why: str) -> None:
+    good = framed(7, avro(CLICK, click(1)))
+    topic = topic_of(good, None, bad, good, bad)
+    with pytest.raises(distlog.InvalidRecordError, match=rf"{why}.*on_error='null'.*partition=0 offset=2"):
+        topic.scan(columns="value").avro(registry={7: CLICK})
+    found = topic.scan().avro(registry={7: CLICK}, on_error="null")
+    assert found["user"].to_pylist() == ["user-1", None, None, "user-1", None]
+
+
+def test_one_bad_value_among_many_leaves_the_others_to_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fastavro
+
+    values = [framed(7, avro(CLICK, click(number))) for number in range(2000)]
+    values[700] = values[1500] = framed(7, b"\xff")
+    slow: list[int] = []
+    read = fastavro.schemaless_reader
+    monkeypatch.setattr("fastavro.schemaless_reader", lambda *given: (slow.append(1), read(*given))[1])
+    found = topic_of(*values).scan(columns="value").avro(registry={7: CLICK}, on_error="null")["count"].to_pylist()
+    assert found == [None if number in (700, 1500) else number for number in range(2000)]
+    assert 2 <= len(slow) <= 2 * 64
+
+
+def test_a_decimal_that_its_column_cannot_hold_is_a_bad_value() -> None:
+    wide = record_of({"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 0})
+    narrow = record_of({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0})
+    values = [avro(wide, {"x": Decimal(number)}) for number in (12, 12345, 7)]
+    topic = topic_of(*values)
+    with pytest.raises(distlog.InvalidRecordError, match=r"does not fit its columns.*offset=1"):
+        topic.scan(columns="value").avro(narrow)
+    found = topic.scan(columns="value").avro(narrow, on_error="null")["x"].to_pylist()
+    assert found == [Decimal(12), None, Decimal(7)]
+
+
+def test_names_and_arguments_are_checked() -> None:
+    topic = topic_of(framed(1, avro(record_of("int"), {"x": 1})))
+    clash = {"type": "record", "name": "R", "fields": [{"name": "key", "type": "int"}]}
+    with pytest.raises(distlog.InvalidConfigError, match=r"a column is called key already: flatten=False"):
+        topic.scan().avro(clash)
+    with pytest.raises(distlog.InvalidConfigError, match="a schema, a registry, or both"):
+        topic.scan().avro()
+    with pytest.raises(distlog.InvalidConfigError, match="no schema of Avro"):
+        topic.scan().avro('{"type": "record"}')
+    with pytest.raises(ValueError, match="on_error must be one of fail, null"):
+        topic.scan().avro("int", on_error="skip")  # type: ignore[arg-type]
+    with pytest.raises(distlog.InvalidConfigError, match="an array of values without bytes"):
+        topic.scan().avro(record_of({"type": "array", "items": "null"}))
+
+
+def test_a_small_text_cannot_stand_for_a_schema_without_end() -> None:
+    fields: list[Any] = ["int"]
+    for level in range(40):
+        inner = fields[-1]
+        fields.append({"type": "record", "name": f"L{level}", "fields": [{"name": n, "type": inner} for n in "ab"]})
+        fields[-1]["fields"][1]["type"] = f"L{level - 1}" if level else "int"
+    with pytest.raises(distlog.InvalidConfigError, match="more than 10000 types"):
+        topic_of(b"x").scan().avro(fields[-1])
+
+
+def test_without_fastavro_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ModuleNotFoundError, match=r"avro\(\) needs fastavro: pip install 'distlog\[avro\]'"):
+        topic_of(b"x").scan().avro("int")
+
+
+def test_a_topic_without_values_has_the_columns_of_the_schema() -> None:
+    assert topic_of().scan(columns="value").avro(CLICK).schema.names[:2] == ["user", "count"]
+    assert topic_of(None).scan(columns=["offset", "value"]).avro(registry={}).to_pydict() == {"offset": [0]}

@@ -1,0 +1,53 @@
+"""Headers of values: ids and places of messages, also where arrays are slices, and bytes that are none."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from distlog.core.values.framing import places, unframed, without_first
+
+
+def test_ids_and_payloads_of_a_slice_are_its_own() -> None:
+    values = pa.array([b"\0\0\0\1\2a", b"x", None, b"\0\0\0\0\7", b"", b"\1\0\0\0\1bc", b"\0\xff\0\0\1"], pa.binary())
+    ids, payloads = unframed(values)
+    assert ids.tolist() == [258, -1, -1, 7, -1, -1, -1]
+    assert payloads.to_pylist() == [b"a", b"", None, b"", b"", b"bc", b""]
+    ids, payloads = unframed(values.slice(2, 4))
+    assert (ids.tolist(), payloads.to_pylist()) == ([-1, 7, -1, -1], [None, b"", b"", b"bc"])
+    ids, payloads = unframed(values.slice(0, 0))
+    assert (ids.tolist(), payloads.to_pylist()) == ([], [])
+
+
+def test_bytes_are_dropped_from_the_front_of_each_value() -> None:
+    values = pa.array([b"abc", None, b"", b"de"], pa.binary()).slice(0, 4)
+    assert without_first(values, pa.array([2, 0, 0, 2]).to_numpy()).to_pylist() == [b"c", None, b"", b""]
+
+
+PLACES = [
+    (b"\0rest", (0,), b"rest"),
+    (b"\2\0rest", (0,), b"rest"),
+    (b"\2\4rest", (2,), b"rest"),
+    (b"\4\2\6rest", (1, 3), b"rest"),
+    (b"\2\x80\1rest", (64,), b"rest"),
+    (b"\x12" + b"\2" * 9 + b"rest", (1,) * 9, b"rest"),
+    (b"\2", None, b"\2"),
+    (b"\2\1", None, b"\2\1"),
+    (b"\3\2", None, b"\3\2"),
+    (b"\2\x80", None, b"\2\x80"),
+    (b"\xff\xff\xff\xff\xff", None, b"\xff\xff\xff\xff\xff"),
+    (b"", None, b""),
+]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_places_of_messages_are_told_apart(order: int) -> None:
+    given = [*PLACES, *PLACES][::order]
+    kinds, numbers, rest = places(pa.array([payload for payload, *_ in given], pa.binary()))
+    assert [kinds[number] for number in numbers] == [place for _, place, _ in given]
+    assert rest.to_pylist() == [left for *_, left in given]
+
+
+def test_nothing_has_no_place() -> None:
+    kinds, numbers, rest = places(pa.array([], pa.binary()))
+    assert (kinds, numbers.tolist(), rest.to_pylist()) == ([(0,)], [], [])

@@ -1,0 +1,225 @@
+"""Values of Protobuf as columns: types, the place of a message, and values that are no messages."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import sys
+import uuid
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from framed_values import framed
+
+import distlog
+from distlog.core.values.protobuf import Message, compiled
+from distlog.core.values.registry import Schema
+
+pytest.importorskip("google.protobuf")
+pytest.importorskip("ptars")
+pytest.importorskip("grpc_tools")
+
+TEXT = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+enum Kind { VIEW = 0; BUY = 1; }
+message Address {
+  message Place { int32 floor = 1; }
+  string city = 1;
+  optional int32 zip = 2;
+}
+message Click {
+  string user = 1;
+  int64 count = 2;
+  optional string note = 4;
+  google.protobuf.Timestamp at = 5;
+  Kind kind = 6;
+  Address address = 7;
+  repeated string tags = 8;
+  map<string, int64> counts = 9;
+  bytes raw = 10;
+  oneof other { string text = 11; int32 number = 12; }
+  google.protobuf.UInt32Value wrapped = 13;
+}
+"""
+CLICK, ADDRESS, PLACE = b"\x02\x02", b"\0", b"\x04\0\0"
+REGISTRY = {7: Schema("PROTOBUF", TEXT)}
+
+
+def message_class(name: str, text: str = TEXT) -> Any:
+    """The class of a message, as generated code has it."""
+    from google.protobuf import descriptor_pool, message_factory
+
+    pool = descriptor_pool.DescriptorPool()
+    for file in compiled(Schema("PROTOBUF", text)):
+        pool.AddSerializedFile(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def click(**fields: Any) -> bytes:
+    found: bytes = message_class("shop.Click")(**fields).SerializeToString()
+    return found
+
+
+def topic_of(*values: bytes | None) -> distlog.Topic:
+    """A topic with these values in one partition."""
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", config={"retention.ms": -1})
+    topic.append([{"value": value, "timestamp": 1000} for value in values])
+    return topic
+
+
+def test_fields_stand_in_place_of_the_value_with_arrows_types() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
+    full = click(
+        user="ann",
+        count=-5,
+        note="",
+        at=moment,
+        kind=1,
+        address={"city": "Ulm"},
+        tags=["a", "b"],
+        counts={"x": 1},
+        raw=b"\xff",
+        number=3,
+        wrapped={"value": 4},
+    )
+    table = (
+        topic_of(framed(7, CLICK + full), framed(7, CLICK + click(user="bob")), None)
+        .scan()
+        .protobuf(registry=REGISTRY)
+    )
+    assert table.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert table.schema.field("kind").type == pa.string()
+    names = [*table.schema.names[table.schema.names.index("user") :]][:12]
+    assert table.select(names).to_pylist() == [
+        {
+            "user": "ann",
+            "count": -5,
+            "note": "",
+            "at": moment,
+            "kind": "BUY",
+            "address": {"city": "Ulm", "zip": None},
+            "tags": ["a", "b"],
+            "counts": [("x", 1)],
+            "raw": b"\xff",
+            "text": None,
+            "number": 3,
+            "wrapped": 4,
+        },
+        {
+            **dict.fromkeys(names),
+            "user": "bob",
+            "count": 0,
+            "kind": "VIEW",
+            "tags": [],
+            "counts": [],
+            "raw": b"",
+        },
+        dict.fromkeys(names),
+    ]
+
+
+def test_a_header_says_where_in_the_schema_the_message_is() -> None:
+    place = message_class("shop.Address.Place")(floor=3).SerializeToString()
+    assert topic_of(framed(7, PLACE + place)).scan(columns="value").protobuf(registry=REGISTRY).to_pydict() == {
+        "floor": [3]
+    }
+    address = message_class("shop.Address")(city="Ulm").SerializeToString()
+    for header in (ADDRESS, b"\x02\0"):  # the first message has a short header
+        found = topic_of(framed(7, header + address)).scan(columns="value").protobuf(registry=REGISTRY)
+        assert found["city"].to_pylist() == ["Ulm"]
+
+
+def test_a_class_its_descriptor_and_the_text_give_the_same_columns() -> None:
+    scan = topic_of(click(user="ann"), None).scan(columns="value")
+    kind = message_class("shop.Click")
+    found = scan.protobuf(kind)
+    assert found["user"].to_pylist() == ["ann", None]
+    assert scan.protobuf(kind.DESCRIPTOR) == found
+    assert scan.protobuf(TEXT, message="shop.Click") == found
+    message = Message.of(kind)
+    assert pickle.loads(pickle.dumps(message)).schema == message.schema
+
+
+def test_values_of_older_schemas_are_read_by_the_numbers_of_fields() -> None:
+    newer = TEXT.replace("string user = 1;", "string who = 1; string country = 14;")
+    registry = {7: Schema("PROTOBUF", TEXT), 8: Schema("PROTOBUF", newer)}
+    new = message_class("shop.Click", newer)(who="bob", country="DE").SerializeToString()
+    topic = topic_of(framed(8, CLICK + new), framed(7, CLICK + click(user="ann")))
+    table = topic.scan(columns="value").protobuf(registry=registry)
+    assert table.select(["who", "country"]).to_pydict() == {"who": ["bob", "ann"], "country": ["DE", ""]}
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (b"", "no header"),
+        (framed(9, CLICK), "schema 9"),
+        (framed(7, b""), "does not say which message"),
+        (framed(7, b"\x02"), "does not say which message"),
+        (framed(7, b"\xfe\xff\xff\xff\x7f" + b"\0" * 90), "does not say which message"),
+        (framed(7, b"\x01"), "does not say which message"),
+        (framed(7, b"\x02\x10"), "no message at this place"),
+        (framed(7, PLACE), "a shop.Address.Place, not a shop.Click"),
+        (framed(7, CLICK + b"\xff"), "no shop.Click of Protobuf"),
+        (framed(7, CLICK + b"\x0a\x02\xff\xfe"), "no shop.Click of Protobuf"),
+    ],
+)
+def test_a_value_that_is_no_message_is_named_with_its_partition_and_offset(bad: bytes, why: str) -> None:
+    good = framed(7, CLICK + click(user="ann"))
+    topic = topic_of(good, None, bad, good)
+    with pytest.raises(distlog.InvalidRecordError, match=rf"{why}.*on_error='null'.*partition=0 offset=2"):
+        topic.scan(columns="value").protobuf(registry=REGISTRY, message="shop.Click")
+    found = topic.scan(columns="value").protobuf(registry=REGISTRY, on_error="null")
+    assert found["user"].to_pylist() == ["ann", None, None, "ann"]
+
+
+def test_bad_messages_among_many_are_found() -> None:
+    values = [framed(7, CLICK + click(user=f"u{number}")) for number in range(300)]
+    values[5] = values[299] = framed(7, CLICK + b"\xff")
+    found = topic_of(*values).scan(columns="value").protobuf(registry=REGISTRY, on_error="null")["user"].to_pylist()
+    assert found == [None if number in (5, 299) else f"u{number}" for number in range(300)]
+    bad = topic_of(*[framed(7, CLICK + b"\xff")] * 3).scan(columns="value")
+    assert bad.protobuf(registry=REGISTRY, on_error="null")["user"].to_pylist() == [None] * 3
+
+
+def test_a_schema_may_be_the_descriptor_of_its_file() -> None:
+    descriptor = base64.b64encode(compiled(Schema("PROTOBUF", 'syntax = "proto3"; message A { int32 x = 1; }'))[-1])
+    registry = {1: Schema("PROTOBUF", descriptor.decode())}
+    topic = topic_of(framed(1, b"\0\x08\x05"))
+    assert topic.scan(columns="value").protobuf(registry=registry).to_pydict() == {"x": [5]}
+
+
+def test_a_schema_with_imports_is_compiled_with_them() -> None:
+    inner = 'syntax = "proto3"; package a; message In { int32 x = 1; }'
+    outer = 'syntax = "proto3"; import "a/in.proto"; message Out { a.In inside = 1; }'
+    files = compiled(Schema("PROTOBUF", outer, (("a/in.proto", inner),)))
+    assert Message(files, "Out").schema == pa.schema([("inside", pa.struct([pa.field("x", pa.int32(), False)]))])
+    for name in ("/tmp/x.proto", "../x.proto"):
+        with pytest.raises(distlog.InvalidConfigError, match="an import's name must be a path below"):
+            compiled(Schema("PROTOBUF", outer, ((name, inner),)))
+
+
+def test_what_is_no_schema_or_has_no_columns_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    scan = topic_of(b"").scan()
+    with pytest.raises(distlog.InvalidConfigError, match="no schema of Protobuf"):
+        scan.protobuf("message {")
+    assert "value.proto:1" in capfd.readouterr().err
+    with pytest.raises(distlog.InvalidConfigError, match="a message that holds itself"):
+        scan.protobuf('syntax = "proto3"; message A { A next = 1; }')
+    with pytest.raises(distlog.InvalidConfigError, match=r"no message shop\.None"):
+        scan.protobuf(TEXT, message="shop.None")
+    with pytest.raises(distlog.InvalidConfigError, match="a generated class, its descriptor, or the text"):
+        scan.protobuf(5)
+    with pytest.raises(distlog.InvalidConfigError, match="a schema, a registry, or both"):
+        scan.protobuf()
+
+
+def test_without_ptars_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ptars", None)
+    with pytest.raises(ModuleNotFoundError, match=r"protobuf\(\) needs ptars: pip install 'distlog\[protobuf\]'"):
+        topic_of(b"").scan().protobuf(TEXT)

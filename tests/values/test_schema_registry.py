@@ -1,0 +1,186 @@
+"""Schemas by id: from a server, from the topic where registries keep them, and what neither may do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import uuid
+from typing import Any
+
+import pytest
+from framed_values import framed, registered, registry
+
+import distlog
+from distlog.core.values import registry as registries
+
+STRING = '"string"'
+POINT = {"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int"}]}
+LINE = {"type": "record", "name": "Line", "fields": [{"name": "end", "type": "geo.Point"}]}
+ANSWERS: dict[str, Any] = {
+    "/schemas/ids/1": {"schema": STRING},
+    "/schemas/ids/2": {
+        "schema": json.dumps(LINE),
+        "references": [{"name": "geo.Point", "subject": "points/all", "version": 3}],
+    },
+    "/subjects/points%2Fall/versions/3": {"schema": json.dumps(POINT), "id": 9, "version": 3},
+    "/subjects/clicks-value/versions/latest": {"schema": STRING, "id": 1, "schemaType": "JSON"},
+}
+
+
+def topic_of(name: str, rows: list[dict[str, Any]]) -> distlog.Topic:
+    """A topic with these records."""
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/{name}", config={"retention.ms": -1})
+    topic.append(rows)
+    return topic
+
+
+def test_a_server_is_asked_once_for_each_id_and_for_what_it_refers_to() -> None:
+    with registry(ANSWERS) as server:
+        known = distlog.SchemaRegistry(server.url + "/")
+        for _ in range(2):
+            assert known.schema(1) == registries.Schema("AVRO", STRING)
+            assert known.schema(2).imports == (("geo.Point", json.dumps(POINT)),)
+        assert server.asked == ["/schemas/ids/1", "/schemas/ids/2", "/subjects/points%2Fall/versions/3"]
+        assert known.latest("clicks-value").kind == "JSON"
+        assert pickle.loads(pickle.dumps(known)).schema(1) == known.schema(1)
+        with pytest.raises(distlog.SchemaNotFoundError, match=r"the registry at http://127.*has no schema 5"):
+            known.schema(5)
+
+
+def test_values_are_decoded_by_a_server_s_schemas() -> None:
+    pytest.importorskip("fastavro")
+    topic = topic_of("lines", [{"value": framed(2, b"\x06")}, {"value": framed(5, b"\x06")}])
+    with registry(ANSWERS) as server:
+        found = topic.scan(columns="value").avro(registry=server.url, on_error="null")
+        assert found.to_pydict() == {"end": [{"x": 3}, None]}
+        with pytest.raises(distlog.InvalidRecordError, match=r"has no schema 5.*offset=1"):
+            topic.scan().avro(registry=server.url)
+
+
+def test_a_user_and_password_are_sent_and_shown_nowhere() -> None:
+    with registry(ANSWERS) as server:
+        known = distlog.SchemaRegistry(server.url.replace("http://", "http://ann:s%40cret@"))
+        known.schema(1)
+        assert server.authorization == ["Basic " + base64.b64encode(b"ann:s@cret").decode()]
+        assert "ann" not in repr(known)
+        assert repr(known) == f"SchemaRegistry({server.url})"
+        server.answers["/schemas/ids/3"] = (401, {})
+        with pytest.raises(PermissionError, match="the registry refuses this user") as caught:
+            known.schema(3)
+        assert "cret" not in str(caught.value)
+
+
+def test_a_redirect_is_not_followed_with_the_password() -> None:
+    with registry(ANSWERS) as other, registry({"/schemas/ids/1": (302, {"Location": other.url})}) as server:
+        known = distlog.SchemaRegistry(server.url.replace("http://", "http://ann:secret@"))
+        with pytest.raises(OSError, match="the registry sends elsewhere"):
+            known.schema(1)
+        assert other.asked == []
+
+
+@pytest.mark.parametrize(
+    "answer", [b"<html>", b"[]", b'{"schema": 5}', b'{"schema": "x", "schemaType": "XML"}', b"[" * 100_000]
+)
+def test_an_answer_that_is_no_schema_is_an_error_of_the_registry(answer: bytes) -> None:
+    with registry({"/schemas/ids/1": answer}) as server, pytest.raises(OSError, match="answer is no schema"):
+        distlog.SchemaRegistry(server.url).schema(1)
+
+
+def test_an_answer_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "MAX_ANSWER_BYTES", 1000)
+    with registry({"/schemas/ids/1": {"schema": "x" * 2000}}) as server:
+        with pytest.raises(OSError, match="more than 1000 bytes"):
+            distlog.SchemaRegistry(server.url).schema(1)
+        monkeypatch.setattr(registries, "ANSWER_SECONDS", 0.0)
+        monkeypatch.setattr(registries, "MAX_ANSWER_BYTES", 1 << 20)
+        with pytest.raises(OSError, match="cannot be asked"):
+            distlog.SchemaRegistry(server.url).schema(1)
+
+
+def test_schemas_that_refer_to_each_other_end() -> None:
+    circle = {"schema": STRING, "references": [{"name": "a", "subject": "a", "version": 1}]}
+    many = {
+        f"/subjects/s{n}/versions/1": {
+            "schema": STRING,
+            "references": [{"name": f"n{n + 1}", "subject": f"s{n + 1}", "version": 1}],
+        }
+        for n in range(400)
+    }
+    first = {"schema": STRING, "references": [{"name": "n0", "subject": "s0", "version": 1}]}
+    with registry(
+        {"/schemas/ids/1": circle, "/subjects/a/versions/1": circle, "/schemas/ids/2": first, **many}
+    ) as one:
+        known = distlog.SchemaRegistry(one.url)
+        assert known.schema(1).imports == (("a", STRING),)
+        with pytest.raises(OSError, match="refers to more than 250 others"):
+            known.schema(2)
+
+
+def test_a_registry_that_does_not_run_is_an_error_of_storage() -> None:
+    with registry({}) as server:
+        url = server.url
+    topic = topic_of("values", [{"value": framed(1, b"")}])
+    with pytest.raises(OSError, match="the registry of schemas cannot be asked"):
+        topic.scan().avro("string", registry=url, on_error="null")
+
+
+@pytest.mark.parametrize("source", ["ftp://host", "http://", "/data/_schemas", "http://host:x", "http://h/?a=b", 5])
+def test_what_is_no_registry_is_refused(source: Any) -> None:
+    with pytest.raises(distlog.InvalidConfigError, match="regist"):
+        distlog.SchemaRegistry(source)
+
+
+def schemas(*rows: dict[str, Any]) -> distlog.Topic:
+    return topic_of("_schemas", list(rows))
+
+
+def test_the_topic_of_schemas_serves_old_logs_without_a_registry() -> None:
+    pytest.importorskip("fastavro")
+    reference = {"name": "geo.Point", "subject": "points", "version": 1}
+    kept = schemas(
+        {"key": '{"keytype":"NOOP","magic":0}', "value": None},
+        {"key": '{"keytype":"CONFIG","subject":null,"magic":0}', "value": '{"compatibilityLevel":"NONE"}'},
+        registered("points", 1, 1, POINT),
+        registered("lines-value", 1, 2, LINE, references=[reference], schemaType="AVRO"),
+    )
+    lines = topic_of("lines", [{"value": framed(2, b"\x06")}, {"value": framed(3, b"\x06")}])
+    scan = lines.scan(columns="value")
+    assert scan.avro(registry=kept, on_error="null").to_pydict() == {"end": [{"x": 3}, None]}
+    known = distlog.SchemaRegistry(kept)
+    with pytest.raises(distlog.SchemaNotFoundError, match=rf"the topic {kept.url} has no schema 3"):
+        known.schema(3)
+    distlog.open(kept.url).append([registered("lines-value", 2, 3, POINT)])
+    assert known.schema(3).text == json.dumps(POINT)  # it was registered meanwhile
+    assert known.latest("lines-value").text == json.dumps(POINT)
+    assert repr(known) == f"SchemaRegistry({kept.url})"
+
+
+def test_a_deleted_schema_is_found_by_its_id_and_is_no_longer_the_newest() -> None:
+    kept = schemas(
+        registered("s", 1, 1, "one"),
+        registered("s", 2, 2, "two"),
+        registered("s", 2, 2, "two", deleted=True),
+        registered("t", 1, 3, "three"),
+        {**registered("t", 1, 3, "three"), "value": None},
+    )
+    known = distlog.SchemaRegistry(kept)
+    assert [known.schema(one).text for one in (1, 2, 3)] == ["one", "two", "three"]
+    assert known.latest("s").text == "one"
+    with pytest.raises(distlog.SchemaNotFoundError, match="no subject t"):
+        known.latest("t")
+
+
+def test_records_that_are_no_schemas_are_passed_over() -> None:
+    bad = [
+        {"key": None, "value": None},
+        {"key": "[]", "value": "{}"},
+        {"key": "{", "value": "nope"},
+        {"key": '{"keytype":"SCHEMA","subject":"s","version":"1"}', "value": "{}"},
+        {"key": '{"keytype":"SCHEMA","subject":"s","version":1}', "value": '{"id":1,"schema":5}'},
+        registered("s", 2, 2, "two"),
+    ]
+    known = distlog.SchemaRegistry(schemas(*bad))
+    assert known.latest("s").text == "two"
+    with pytest.raises(distlog.SchemaNotFoundError):
+        known.schema(1)
