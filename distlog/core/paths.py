@@ -19,7 +19,8 @@ A topic is a folder; all names below are relative to it:
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
     _groups/<topic id>/<group>/<member id>.beat                 the last heartbeat of one of its members
 
-The gateways of a root are a group too: of no topic, in the root's own `_groups`.
+The gateways of a root are a group too: of no topic, in the root's own `_groups`. Beside it, `topics.json` is their
+cache of what a list of all topics shows.
 
 On a local disk, `.<uuid hex>.tmp` in any of these folders is a file that is being written. `_commits/.probe-<uuid
 hex>` is written to test the storage, and deleted at once.
@@ -35,6 +36,8 @@ from distlog.core.errors import InvalidConfigError, InvalidTopicError
 COMMITS_DIR = "_commits"
 MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 GROUPS_DIR = "_groups"
+#: What gateways keep of the root's topics, so that a list of all of them need not read each one.
+TOPIC_INDEX = f"{GROUPS_DIR}/00000000-0000-0000-0000-000000000000/topics.json"
 BUNDLES_DIR = "_bundles"
 PENDING_DIR = "_pending"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"

@@ -35,6 +35,16 @@ class GroupSettings:
         most=MAX_INT,
     )
     max_size: int = broker_setting("group.max.size", MAX_INT, "members of a group", least=1, most=MAX_INT)
+    consumer_session_timeout_ms: int = broker_setting(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "how long a member with `group.protocol=consumer` may be silent",
+        least=1,
+        most=MAX_INT,
+    )
+    consumer_heartbeat_interval_ms: int = broker_setting(
+        "group.consumer.heartbeat.interval.ms", 5000, "how often it sends a heartbeat", least=1, most=MAX_INT
+    )
 
 
 # ---

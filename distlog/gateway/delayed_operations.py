@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from distlog.core.errors import DistlogError
+from distlog.gateway.fetch_sessions import FetchContext
 from distlog.gateway.server.fairness import Share
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import SHORT_WAIT_S, Partition, VisibleEnd
@@ -132,6 +133,8 @@ class DelayedFetch:
     request: Request
     deadline_s: float
     committed: bool
+    #: The partitions that it is about.
+    context: FetchContext
     missing: int = 0
     seen: dict[Partition, VisibleEnd] = field(default_factory=dict)
     is_waiting: bool = False

@@ -29,6 +29,7 @@ from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.kafka_apis import (
     APIS,
     OF_MEMBERS,
@@ -190,16 +191,17 @@ class GatewayServer:
         self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
-        lease_s = config.broker_session_timeout_ms / 1000
         appends = DelayedAppends(self._offer)
-        self._lease = GatewayLease(metadata.root, config.node_id, lease_s)
+        self._lease = GatewayLease(metadata.root, config.node_id, config.broker_session_timeout_ms / 1000)
         memory = FetchMemory(config.fetch_memory_bytes)
         store = OffsetsTopic(
             metadata.root.url,
             linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
             storage_options=storage_options,
         )
-        self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, metadata.clients_topics)
+        kept_ms = config.offsets_retention_ms
+        self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
         services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
@@ -237,6 +239,7 @@ class GatewayServer:
             scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
+        scheduler.schedule("group-topics", self._groups.consumers.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
@@ -307,20 +310,22 @@ class GatewayServer:
             self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()
             host, port = self.broker.config.advertised or advertised(self._host, self.port)
             self._lease.be_at(host, port, this_machine())
-            self._groups.start()
+            self._groups.join()
         except BaseException:
             self._in_loop(self._acceptor.stop(0)).result()
             self._end_loop(STOP_TIMEOUT_S)
             raise
-        self._transactions.start()
         # until ACLs are known, only super users are served
         for look in self._looks.values() if self.broker.acls is not None else ():
             look()
-        for handlers in self._handlers:
-            handlers.start()
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()
+        # records are taken while groups and transactions are loaded, of which there may be many
+        for handlers in self._handlers:
+            handlers.start()
+        self._groups.start()
+        self._transactions.start()
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:

@@ -11,10 +11,12 @@ from distlog.gateway.apis import (
     acls,
     admin,
     cluster,
+    consumer_groups,
     groups,
     positions,
     quotas,
     records,
+    replicas,
     sasl,
     topics,
     transactions,
@@ -29,12 +31,15 @@ from distlog.gateway.server.request import ClientSession, Request
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     api.key: api
-    for module in (records, topics, cluster, groups, positions, transactions, admin, sasl, quotas, acls, users)
+    for module in (
+        *(records, topics, cluster, groups, consumer_groups, positions, transactions),
+        *(admin, replicas, sasl, quotas, acls, users),
+    )
     for api in module.APIS
 }
 
 #: The APIs that members of groups depend on: they use the storage of groups alone, and must not wait for other work.
-OF_MEMBERS = frozenset(api.key for api in groups.APIS)
+OF_MEMBERS = frozenset(api.key for api in (*groups.APIS, consumer_groups.CONSUMER_GROUP_HEARTBEAT))
 #: APIs that wait for the storage, step by step: readers and writers of records must not wait for them.
 OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, records.INIT_PRODUCER_ID, positions.OFFSET_FETCH))
 #: APIs that end or change topics: they wait for each partition's lock, which a stopped process may hold.

@@ -22,7 +22,7 @@ class RefreshingTopic:
         self.name, self.topic = name, topic
         self.is_local = topic.storage.is_local_disk
         self._lock = threading.Lock()
-        self._refreshed_ms = _monotonic_ms()
+        self._refreshed_ms = monotonic_ms()
         self._files: tuple[Snapshot | None, str, str] = None, "", ""
 
     @property
@@ -37,12 +37,12 @@ class RefreshingTopic:
         """
         if self.is_local:
             return self.topic.current.refresh() if self._has_changed() else self.snapshot
-        called_ms = _monotonic_ms()
+        called_ms = monotonic_ms()
         if called_ms - self._refreshed_ms >= max_age_ms:
             with self._lock:
                 # another thread may have refreshed it meanwhile
                 if self._refreshed_ms <= called_ms:
-                    begun_ms = _monotonic_ms()
+                    begun_ms = monotonic_ms()
                     self.topic.current.refresh()
                     self._refreshed_ms = begun_ms
         return self.snapshot
@@ -59,5 +59,6 @@ class RefreshingTopic:
         return os.path.exists(following) or not os.path.exists(newest)
 
 
-def _monotonic_ms() -> int:
+def monotonic_ms() -> int:
+    """The ms of a clock that never goes back."""
     return time.monotonic_ns() // 1_000_000

@@ -19,6 +19,7 @@ from distlog.gateway import gateway_server
 from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
 
 def data(value: bytes = b"v", *, producer: int = -1, sequence: int = -1) -> bytes:
@@ -64,6 +65,30 @@ def test_requests_of_many_connections_are_one_commit(address: Address) -> None:
     assert [row["operation"] for row in topic.history().to_pylist()] == ["append", "create"]
     assert topic.end_offsets() == {0: 2, 1: 2, 2: 2}
     assert len(set(topic.segments().column("stem").to_pylist())) == 1
+
+
+def test_records_are_taken_while_groups_are_loaded(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, goes_on = threading.Event(), threading.Event()
+
+    def load(*_: object) -> Iterator[Any]:
+        loads.set()
+        assert goes_on.wait(120)
+        return iter(())
+
+    monkeypatch.setattr(OffsetsTopic, "load", load)
+    gateway = started(address)
+    starting = threading.Thread(target=gateway.start)
+    starting.start()
+    try:
+        assert loads.wait(120)
+        with Wire(gateway) as wire:
+            assert producing(wire, data()).error_code is ErrorCode.none
+        assert starting.is_alive()
+        assert gateway.broker.groups.coordination.is_loading
+    finally:
+        goes_on.set()
+        starting.join()
+        gateway.stop()
 
 
 def test_a_full_gathering_does_not_wait(address: Address) -> None:

@@ -35,6 +35,7 @@ from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, F
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
@@ -73,7 +74,9 @@ class Gateway:
         #: The offsets behind what it acknowledged, by partition.
         self.acknowledged = Counter[int]()
         self.store = OffsetsTopic(root, linger_ms=config.linger_ms, storage_options={}, partitions=COORDINATED)
-        groups = GroupServices(self.store, lease, config.groups, retention_ms=config.offsets_retention_ms)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, metadata.clients_topics)
+        retention_ms = config.offsets_retention_ms
+        groups = GroupServices(self.store, lease, config.groups, topics, retention_ms=retention_ms)
         self.broker = Broker(
             config,
             metadata,
@@ -90,6 +93,7 @@ class Gateway:
 
     def start(self) -> None:
         """Join the other gateways."""
+        self.broker.groups.join()
         self.broker.groups.start()
         self.broker.transactions.start()
 

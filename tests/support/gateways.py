@@ -21,6 +21,8 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
+#: The version of Produce and Fetch from which on topics have their ids.
+TOPIC_IDS = 13
 NO_WAIT = datetime.timedelta(0)
 
 
@@ -141,15 +143,16 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def produce_fields(version: int, records: Sequence[tuple[str, int, bytes]], acks: int = -1) -> dict[str, Any]:
-    """The fields of a Produce request with (topic, partition, batch)."""
+def produce_fields(version: int, records: Sequence[tuple[Any, int, bytes]], acks: int = -1) -> dict[str, Any]:
+    """The fields of a Produce request with (topic, partition, batch); from version 13 on a topic is its id."""
     from importlib import import_module
 
     schema = import_module(f"kio.schema.produce.v{version}.request")
-    topics = {name: [] for name, _, _ in records}  # type: dict[str, list[Any]]
+    topics = {name: [] for name, _, _ in records}  # type: dict[Any, list[Any]]
     for name, number, batch in records:
         topics[name].append(schema.PartitionProduceData(index=number, records=batch))
-    data = [schema.TopicProduceData(name=name, partition_data=tuple(each)) for name, each in topics.items()]
+    place = "topic_id" if version >= TOPIC_IDS else "name"
+    data = [schema.TopicProduceData(**{place: topic}, partition_data=tuple(each)) for topic, each in topics.items()]
     return {
         "transactional_id": None,
         "acks": acks,
@@ -160,7 +163,7 @@ def produce_fields(version: int, records: Sequence[tuple[str, int, bytes]], acks
 
 def fetch_fields(
     version: int,
-    offsets: Sequence[tuple[str, int, int]],
+    offsets: Sequence[tuple[Any, int, int]],
     *,
     max_wait_ms: int = 0,
     min_bytes: int = 1,
@@ -169,11 +172,12 @@ def fetch_fields(
     isolation_level: int = 0,
     **others: Any,
 ) -> dict[str, Any]:
-    """The fields of a Fetch request from (topic, partition, offset)."""
+    """The fields of a Fetch request from (topic, partition, offset); from version 13 on a topic is its id."""
     from importlib import import_module
 
     schema = import_module(f"kio.schema.fetch.v{version}.request")
-    topics = {name: [] for name, _, _ in offsets}  # type: dict[str, list[Any]]
+    topics = {name: [] for name, _, _ in offsets}  # type: dict[Any, list[Any]]
+    place = "topic_id" if version >= TOPIC_IDS else "topic"
     for name, number, offset in offsets:
         asked = schema.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
         topics[name].append(asked)
@@ -182,7 +186,9 @@ def fetch_fields(
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "isolation_level": isolation_level,
-        "topics": tuple(schema.FetchTopic(topic=name, partitions=tuple(each)) for name, each in topics.items()),
+        "topics": tuple(
+            schema.FetchTopic(**{place: topic}, partitions=tuple(each)) for topic, each in topics.items()
+        ),
         **others,
     }
     if version >= 7:
@@ -191,7 +197,7 @@ def fetch_fields(
 
 
 def producing(
-    wire: Wire, batch: bytes, partition: int = 0, *, topic: str = "clicks", version: int = 9, acks: int = -1
+    wire: Wire, batch: bytes, partition: int = 0, *, topic: Any = "clicks", version: int = 9, acks: int = -1
 ) -> Any:
     """What a Produce request with one batch is told of its partition."""
     body = wire.ask(PRODUCE, version, **produce_fields(version, [(topic, partition, batch)], acks))
@@ -200,7 +206,7 @@ def producing(
 
 
 def fetching(
-    wire: Wire, offset: int, partition: int = 0, *, topic: str = "clicks", version: int = 12, **fields: Any
+    wire: Wire, offset: int, partition: int = 0, *, topic: Any = "clicks", version: int = 12, **fields: Any
 ) -> Any:
     """What a Fetch request from one partition is told of it."""
     body = wire.ask(FETCH, version, **fetch_fields(version, [(topic, partition, offset)], **fields))

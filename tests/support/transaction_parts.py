@@ -28,6 +28,7 @@ from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, F
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import Partition
@@ -62,7 +63,8 @@ class Parts:
         lease = self.lease = GatewayLease(metadata.root, None, 9.0, clock=lambda: 0.0)
         lease.be_at("127.0.0.1", port, "a")
         self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
-        self.groups = GroupServices(self._store, lease, GroupSettings(), retention_ms=1 << 40)
+        topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, list)
+        self.groups = GroupServices(self._store, lease, GroupSettings(), topics, retention_ms=1 << 40)
         self.services = TransactionServices(metadata, fetches, lease, self.groups, lambda: self.now_ms)
         memory = FetchMemory(1 << 20)
         quotas = ClientQuotas(metadata, Quotas(lambda: 0.0), lambda: self.now_ms)
@@ -79,6 +81,7 @@ class Parts:
             self.services,
             quotas,
         )
+        self.groups.join()
         self.groups.start()
         self.load()
         self._sequences: dict[tuple[ProducerId, str, int], int] = {}

@@ -6,7 +6,7 @@ import threading
 from functools import partial
 
 from distlog.core.transaction_state import TransactionState, TransactionStatus
-from distlog.gateway.apis.cluster import attempted
+from distlog.gateway.apis.cluster import NO_OPERATIONS, attempted
 from distlog.gateway.apis.transactions import code_of
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.coordinator import GroupDescription
@@ -19,27 +19,29 @@ from distlog.gateway.server.request import Request
 
 
 def list_groups(request: Request, broker: Broker) -> Fields:
-    """The groups by name; states are compared without regard to case, as Kafka does."""
+    """The groups by name; states and types are compared without regard to case, as Kafka does."""
     services = broker.groups
     code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
     states = {state.lower() for state in request.get("states_filter", ())}
+    types = {type.lower() for type in request.get("types_filter", ())}
     groups = [
-        {"group_id": each.group, "protocol_type": each.protocol_type, "group_state": each.phase.value}
+        {
+            "group_id": each.group,
+            "protocol_type": each.protocol_type,
+            "group_state": each.phase.value,
+            "group_type": each.type,
+        }
         for each in services.admin.list()
-        if not states or each.phase.value.lower() in states
+        if (not states or each.phase.value.lower() in states) and (not types or each.type in types)
     ]
     return {"throttle_time": 0, "error_code": code, "groups": groups}
 
 
-LIST_GROUPS = Api(16, "ListGroups", 0, 4, list_groups)
+LIST_GROUPS = Api(16, "ListGroups", 0, 5, list_groups)
 
 
 # ---
 # DescribeGroups: members of groups, and their assignments.
-
-
-#: Kafka's value for "not asked for": there are no authorizations here.
-_NO_OPERATIONS = -(2**31)
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
@@ -58,7 +60,7 @@ def _group_fields(group: GroupDescription) -> Fields:
         "group_state": group.phase.value,
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol,
-        "authorized_operations": _NO_OPERATIONS,
+        "authorized_operations": NO_OPERATIONS,
         "members": [
             {
                 "member_id": member.id,

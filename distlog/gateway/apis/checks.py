@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from distlog.core.errors import TopicNotFoundError
 from distlog.gateway.access_lists import Client
-from distlog.gateway.apis.cluster import TopicIds
+from distlog.gateway.apis.cluster import TopicIds, topic_key, topic_place
 from distlog.gateway.apis.topics import TOPIC as TOPIC_SETTINGS
 from distlog.gateway.broker import Broker
+from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import Fields, UnknownTopicIdError
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
@@ -54,6 +55,8 @@ _TEXTS = {
     _OF_ID: "Transactional Id authorization failed.",
 }
 _NAME = attrgetter("name")
+#: The epoch of a fetch without a session.
+_NO_SESSION = -1
 
 
 def _refused(code: ErrorCode, **fields: Any) -> Fields:
@@ -151,7 +154,11 @@ def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
     else:
         may_write = partial(client.may, _O.WRITE, _R.TOPIC)
         refused = _split(
-            request, "topic_data", "responses", lambda each: may_write(each.name), partial(_not_produced, _OF_TOPIC)
+            request,
+            "topic_data",
+            "responses",
+            lambda each: (name := _name_of(broker, each, "name")) is not None and may_write(name),
+            lambda each: _not_produced(_topic_code(broker, each, "name"), each),
         )
     if body.acks == 0 and (refused is not None or request.amend is not None):
         # there is no response that could tell of it
@@ -161,14 +168,48 @@ def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
 
 
 def _not_produced(code: ErrorCode, topic: Any) -> Fields:
-    parts = [{"index": each.index, "base_offset": -1, **_refused(code)} for each in topic.partition_data]
-    return {"name": topic.name, "partition_responses": parts}
+    nothing = {"base_offset": -1, "error_code": code, "error_message": _TEXTS.get(code)}
+    parts = [{"index": each.index, **nothing} for each in topic.partition_data]
+    return {**topic_place(topic_key(topic, "name"), "name"), "partition_responses": parts}
 
 
-def _not_fetched(topic: Any) -> Fields:
+def _name_of(broker: Broker, topic: Any, field: str) -> str | None:
+    """The name of a topic that a request has by its name or its id; None for an id that no topic has now."""
+    key = topic_key(topic, field)
+    try:
+        return key if isinstance(key, str) else broker.metadata.topic_of_id(key).name
+    except Exception:
+        # whatever it is: a topic that is not known is not for the client
+        return None
+
+
+def _topic_code(broker: Broker, topic: Any, field: str) -> ErrorCode:
+    return ErrorCode.unknown_topic_id if _name_of(broker, topic, field) is None else _OF_TOPIC
+
+
+def _fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
+    # rights may change while a session lasts: each fetch names its partitions, and is checked
+    if request.get("session_epoch", _NO_SESSION) > 0:
+        return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
+    if request.get("session_epoch", None) is not None:
+        request.body = request.body._replace(session_id=0, session_epoch=_NO_SESSION)
+    may_read = partial(client.may, _O.READ, _R.TOPIC)
+    return _split(
+        request,
+        "topics",
+        "responses",
+        lambda each: (name := _name_of(broker, each, "topic")) is not None and may_read(name),
+        lambda each: _not_fetched(_topic_code(broker, each, "topic"), each),
+    )
+
+
+def _not_fetched(code: ErrorCode, topic: Any) -> Fields:
     offsets = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}
-    parts = [{"partition_index": each.partition, "error_code": _OF_TOPIC, **offsets} for each in topic.partitions]
-    return {"topic": topic.topic, "partitions": [{**each, "records": b""} for each in parts]}
+    parts = [{"partition_index": each.partition, "error_code": code, **offsets} for each in topic.partitions]
+    return {
+        **topic_place(topic_key(topic, "topic"), "topic"),
+        "partitions": [{**each, "records": b""} for each in parts],
+    }
 
 
 def _not_listed(topic: Any) -> Fields:
@@ -492,6 +533,60 @@ def _shown_positions(client: Client, fields: Fields, told: Sequence[Fields]) -> 
     return {**fields, "topics": [*(each for each in fields["topics"] if _describes(client, each["name"])), *told]}
 
 
+_NO_MEMBER: Fields = {"throttle_time": 0, "member_id": None, "member_epoch": 0, "heartbeat_interval": 0}
+
+
+def _consumer_heartbeat(request: Request, broker: Broker, client: Client) -> Fields | None:
+    body, pattern = request.body, request.get("subscribed_topic_regex")
+    if not client.may(_O.READ, _R.GROUP, body.group_id):
+        return _refused(_OF_GROUP, **_NO_MEMBER)
+    names = set(body.subscribed_topic_names or ())
+    if pattern:
+        try:
+            names |= matches(pattern, broker.metadata.clients_topics())
+        except ValueError:
+            return None  # the handler tells of it
+    if not all(client.may(_O.DESCRIBE, _R.TOPIC, each) for each in names):
+        return _refused(_OF_TOPIC, **_NO_MEMBER)
+    return None
+
+
+def _consumer_describe(request: Request, broker: Broker, client: Client) -> Fields | None:
+    refused: Fields = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": ()}
+
+    def shown(group: Fields) -> Fields:
+        places = (each[key] for each in group["members"] for key in ("assignment", "target_assignment"))
+        names = {topic["topic_name"] for each in places for topic in each["topic_partitions"]}
+        names.update(name for each in group["members"] for name in each["subscribed_topic_names"])
+        if all(_describes(client, name) for name in names):
+            return group
+        return _refused(_OF_TOPIC, group_id=group["group_id"], **refused)
+
+    _amend(request, lambda fields: {**fields, "groups": [shown(each) for each in fields["groups"]]})
+    return _split(
+        request,
+        "group_ids",
+        "groups",
+        lambda each: client.may(_O.DESCRIBE, _R.GROUP, each),
+        lambda each: _refused(_OF_GROUP, group_id=each, **refused),
+    )
+
+
+def _topic_partitions(request: Request, broker: Broker, client: Client) -> Fields | None:
+    if not request.body.topics:
+        may_see = partial(_describes, client)
+        _amend(request, lambda told: {**told, "topics": [each for each in told["topics"] if may_see(each["name"])]})
+        return None
+    refused = _split(
+        request,
+        "topics",
+        "topics",
+        lambda each: client.may(_O.DESCRIBE, _R.TOPIC, each.name),
+        lambda each: {"error_code": _OF_TOPIC, "name": each.name, "topic_id": None, "partitions": ()},
+    )
+    return None if refused is None else {**refused, "next_cursor": None}
+
+
 # ---
 # Transactions.
 
@@ -616,6 +711,12 @@ def _alter_users(request: Request, broker: Broker, client: Client) -> Fields | N
     return {"throttle_time": 0, "results": [_refused(_OF_CLUSTER, user=each) for each in names]}
 
 
+def _plain_cluster(operation: Operation, **fields: Any) -> Work:
+    """A check by an operation with the cluster, for a response without the text of an error."""
+    refused = {**fields, "error_code": _OF_CLUSTER}
+    return lambda request, broker, client: None if client.may_with_cluster(operation) else refused
+
+
 # ---
 # The table: an API that is not in it is refused.
 
@@ -625,7 +726,7 @@ _NO_RIGHT = Check("", _none)
 #: The rights that APIs need, by their keys.
 CHECKS: dict[int, Check] = {
     0: Check("WRITE of the topic, and of the transactional id", _produce),
-    1: Check("READ of the topic", _each("topics", "responses", _O.READ, _R.TOPIC, _not_fetched, attrgetter("topic"))),
+    1: Check("READ of the topic", _fetch),
     2: Check("DESCRIBE of the topic", _each("topics", "topics", _O.DESCRIBE, _R.TOPIC, _not_listed)),
     3: Check("DESCRIBE of the topic; to create it, CREATE of it or of the cluster", _metadata),
     8: Check("READ of the group and of the topic", _offset_commit),
@@ -677,14 +778,23 @@ CHECKS: dict[int, Check] = {
             str,
         ),
     ),
+    43: Check("ALTER of the cluster", _with_cluster(_O.ALTER, replica_election_results=())),
     44: Check("ALTER_CONFIGS of the topic, or of the cluster", _settings(_O.ALTER_CONFIGS, "responses")),
+    46: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, topics=())),
     47: Check("DELETE of the group, READ of the topic", _offset_delete),
     48: Check("DESCRIBE_CONFIGS of the cluster", _with_cluster(_O.DESCRIBE_CONFIGS, entries=None)),
     49: Check("ALTER_CONFIGS of the cluster", _alter_quotas),
     50: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, results=())),
     51: Check("ALTER of the cluster", _alter_users),
+    55: Check("DESCRIBE of the cluster", _plain_cluster(_O.DESCRIBE, error_message=None, topics=(), nodes=())),
     60: Check("", _describe_cluster),
     61: Check("READ of the topic", _each("topics", "topics", _O.READ, _R.TOPIC, _no_producers)),
     65: Check("DESCRIBE of the transactional id; topics with DESCRIBE are told", _describe_transactions),
     66: Check("DESCRIBE of the transactional ids that are told", _list_transactions),
+    68: Check("READ of the group, DESCRIBE of the topics", _consumer_heartbeat),
+    69: Check("DESCRIBE of the group and of its topics", _consumer_describe),
+    74: Check(
+        "DESCRIBE_CONFIGS of the cluster", _plain_cluster(_O.DESCRIBE_CONFIGS, throttle_time=0, config_resources=())
+    ),
+    75: Check("DESCRIBE of the topic", _topic_partitions),
 }

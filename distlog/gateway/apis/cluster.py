@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
@@ -21,9 +21,25 @@ from distlog.gateway.protocol.frames import (
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.topic_index import TopicFacts
 
 # ---
 # An admin request has many topics: the work for each succeeds or fails by itself.
+
+
+#: A topic's name, or its id where a request has that.
+Topic = TypeVar("Topic", bound=str | uuid.UUID)
+
+
+def topic_key(topic: Any, field: str) -> str | uuid.UUID:
+    """The name of a requested topic; from version 13 of Produce and Fetch on its id (KIP-516)."""
+    name: str | None = getattr(topic, field, None)
+    return name if name is not None else topic.topic_id or uuid.UUID(int=0)
+
+
+def topic_place(topic: str | uuid.UUID, field: str) -> Fields:
+    """The name or the id of a topic in a response."""
+    return {field: topic} if isinstance(topic, str) else {"topic_id": topic}
 
 
 def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
@@ -35,9 +51,9 @@ def attempted(work: Callable[[], Fields | None], **fields: Any) -> Fields:
     return {**fields, "error_code": ErrorCode.none, "error_message": None, **(result or {})}
 
 
-def once(named: Iterable[tuple[str, int, Any]]) -> dict[str, dict[int, Any]]:
+def once(named: Iterable[tuple[Topic, int, Any]]) -> dict[Topic, dict[int, Any]]:
     """The places of a request, by topic and number. One that is named twice is one: as in Kafka, the last."""
-    topics: dict[str, dict[int, Any]] = {}
+    topics: dict[Topic, dict[int, Any]] = {}
     for topic, number, each in named:
         topics.setdefault(topic, {})[number] = each
     return topics
@@ -58,11 +74,18 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[A
     return groups
 
 
+#: Kafka's value for authorized operations that were not asked for: there are no authorizations here.
+NO_OPERATIONS = -(2**31)
+
+
 # ---
 # ApiVersions: the APIs of the gateway (KIP-35, KIP-511).
 
 
 KEY = 18
+#: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.
+_FEATURES = {"group.version": 1}
+_NO_ZERO = 3
 
 
 def api_versions(request: Request, broker: Broker) -> Fields:
@@ -71,7 +94,19 @@ def api_versions(request: Request, broker: Broker) -> Fields:
     keys = [
         {"api_key": api.key, "min_version": api.oldest, "max_version": api.newest} for api in broker.apis.values()
     ]
-    return {"error_code": error, "api_keys": keys, "throttle_time": 0}
+    supported = [{"name": name, "min_version": 0, "max_version": level} for name, level in _FEATURES.items()]
+    finalized = [
+        {"name": name, "max_version_level": level, "min_version_level": level} for name, level in _FEATURES.items()
+    ]
+    return {
+        "error_code": error,
+        "api_keys": keys,
+        "throttle_time": 0,
+        # before version 4 a client does not expect the least version 0
+        "supported_features": supported if request.api_version > _NO_ZERO else [],
+        "finalized_features_epoch": 0,
+        "finalized_features": finalized,
+    }
 
 
 API_VERSIONS = Api(KEY, "ApiVersions", 0, 4, api_versions)
@@ -103,11 +138,11 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     wanted = request.body.topics
     # in version 0, an empty list means all
     if wanted is None or (request.api_version == 0 and not wanted):
-        for name, topic_or_error in broker.metadata.topics_or_errors().items():
-            if isinstance(topic_or_error, HostedTopic):
-                yield _topic_fields(topic_or_error, broker)
+        for name, facts_or_error in broker.metadata.facts_or_errors().items():
+            if isinstance(facts_or_error, TopicFacts):
+                yield _topic_fields(facts_or_error, broker)
             else:
-                yield _error_fields(name, error_code(topic_or_error))
+                yield _error_fields(name, error_code(facts_or_error))
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
@@ -130,13 +165,13 @@ def _requested_topic(
 ) -> Fields:
     name = ids.name_of(name, topic_id)
     try:
-        return _topic_fields(broker.metadata.fresh_topic(name), broker)
+        return _topic_fields(broker.metadata.fresh_topic(name).facts, broker)
     except TopicNotFoundError:
         if not may_create:
             raise
     with suppress(TopicExistsError):
         broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
-    return _topic_fields(broker.metadata.fresh_topic(name), broker)
+    return _topic_fields(broker.metadata.fresh_topic(name).facts, broker)
 
 
 class TopicIds:
@@ -151,7 +186,8 @@ class TopicIds:
         if name is not None:
             return name
         if self._names is None and topic_id is not None:
-            self._names = {topic_uuid(each): each.name for each in self._broker.metadata.all_topics().values()}
+            facts = self._broker.metadata.facts_or_errors().values()
+            self._names = {uuid.UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicFacts)}
         if topic_id is None or self._names is None or topic_id not in self._names:
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         return self._names[topic_id]
@@ -161,20 +197,18 @@ def _error_fields(name: str, code: ErrorCode) -> Fields:
     return {"error_code": code, "name": name, "is_internal": name.startswith("__"), "partitions": ()}
 
 
-def _topic_fields(hosted: HostedTopic, broker: Broker) -> Fields:
+def _topic_fields(facts: TopicFacts, broker: Broker) -> Fields:
     return {
         "error_code": ErrorCode.none,
-        "name": hosted.name,
-        "topic_id": topic_uuid(hosted),
-        "is_internal": hosted.name.startswith("__"),
-        "partitions": [
-            _partition_fields(hosted, number, broker) for number in range(len(hosted.snapshot.partitions))
-        ],
+        "name": facts.name,
+        "topic_id": uuid.UUID(facts.topic_id),
+        "is_internal": facts.name.startswith("__"),
+        "partitions": [_partition_fields(facts.topic_id, number, broker) for number in range(facts.partitions)],
     }
 
 
-def _partition_fields(hosted: HostedTopic, number: int, broker: Broker) -> Fields:
-    leader = broker.cluster.leader(hosted.snapshot.topic_id, number).id
+def _partition_fields(topic_id: str, number: int, broker: Broker) -> Fields:
+    leader = broker.cluster.leader(topic_id, number).id
     return {
         "error_code": ErrorCode.none,
         "partition_index": number,
@@ -192,6 +226,53 @@ def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
 
 
 METADATA = Api(3, "Metadata", 0, 12, metadata)
+
+
+# ---
+# DescribeTopicPartitions: topics in the order of their names, so many partitions at a time (KIP-966).
+
+
+#: Kafka's `max.request.partition.size.limit`.
+_MOST_PARTITIONS = 2000
+
+
+def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
+    """The requested topics, or all, from a cursor on; the response has the cursor of the rest."""
+    body, left = request.body, _MOST_PARTITIONS
+    cursor = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(0, body.cursor.partition_index))
+    if 0 < body.response_partition_limit < left:
+        left = body.response_partition_limit
+    topics, rest = list[Fields](), None
+    names = sorted({topic.name for topic in body.topics} or broker.metadata.facts_or_errors())
+    for name in (each for each in names if each >= cursor[0]):
+        if not left:
+            rest = {"topic_name": name, "partition_index": 0}
+            break
+        first = cursor[1] if name == cursor[0] else 0
+        work = partial(_partitions_from, broker, name, first, left)
+        each = dict(
+            attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
+        )
+        is_whole = each.pop("is_whole", True)
+        topics.append(each)
+        left -= len(each["partitions"])
+        if not is_whole:
+            rest = {"topic_name": name, "partition_index": first + len(each["partitions"])}
+            break
+    return {"throttle_time": 0, "topics": topics, "next_cursor": rest}
+
+
+def _partitions_from(broker: Broker, name: str, first: int, most: int) -> Fields:
+    """A topic with at most so many partitions, and whether there are no more."""
+    facts = broker.metadata.fresh_topic(name).facts
+    end = min(facts.partitions, first + most)
+    no_elr = {"eligible_leader_replicas": None, "last_known_elr": None}
+    partitions = [{**_partition_fields(facts.topic_id, number, broker), **no_elr} for number in range(first, end)]
+    fields = _topic_fields(facts._replace(partitions=0), broker)
+    return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}
+
+
+DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions)
 
 
 # ---
@@ -266,4 +347,4 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs)
 
 #: The APIs of this module.
-APIS = (API_VERSIONS, METADATA, DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS)
+APIS = (API_VERSIONS, METADATA, DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS)

@@ -109,17 +109,21 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
         return {"throttle_time": 0, **_group(broker, request.body.group_id, [request.body.topics], stable)}
     # each once: a group may have many positions
     answers = [
-        {"group_id": name, **_group(broker, name, [each.topics for each in several], stable)}
+        {"group_id": name, **_group(broker, name, [each.topics for each in several], stable, several[-1])}
         for name, several in grouped(groups, attrgetter("group_id")).items()
     ]
     return {"throttle_time": 0, "groups": answers}
 
 
-def _group(broker: Broker, group: str, asked: Sequence[Any], stable: bool) -> Fields:
+def _group(broker: Broker, group: str, asked: Sequence[Any], stable: bool, asker: Any = None) -> Fields:
     # without a list of topics, all positions of the group are wanted
     wanted = None if None in asked else dict.fromkeys(place for topics in asked for place in _places(topics))
+    # from version 9 on
+    member_id, epoch = getattr(asker, "member_id", None), getattr(asker, "member_epoch", -1)
     try:
-        positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(group, wanted, stable=stable)
+        positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(
+            group, wanted, stable=stable, member_id=member_id, epoch=epoch
+        )
     except GroupRefusedError as refused:
         # version 1 has a place for the code only at the partitions; without it, a client would begin anew
         return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or (), refused.code))}

@@ -6,6 +6,7 @@ import logging
 import struct
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -27,10 +28,11 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.appendable import early_text, is_early, is_first_warning
 from distlog.core.transaction_state import ProducerId
-from distlog.gateway.apis.cluster import attempted, grouped, once
+from distlog.gateway.apis.cluster import attempted, grouped, once, topic_key, topic_place
 from distlog.gateway.apis.transactions import code_of, fenced_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
+from distlog.gateway.fetch_sessions import FetchContext, FetchSession, FetchSessionError
 from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.protocol.frames import Fields, ResponsePiece, client_text, error_code
@@ -61,12 +63,12 @@ _SHORTEST_WAIT_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class _ProducedBatch:
-    """One partition's batch of a produce request, and its progress.
+    """One partition's batch of a produce request, and its progress; its `topic` is a name or an id.
 
     `result` is that of its append; it `is_flushed` when it is as safe as the topic's flush policy demands.
     """
 
-    topic: str
+    topic: str | uuid.UUID
     number: int
     records: bytes | None
     partition: Partition | None = None
@@ -117,7 +119,7 @@ def _new_delayed(request: Request) -> DelayedAppend:
 
 def _produced(body: Any) -> Iterator[_ProducedBatch]:
     """The batch of each partition; one with several gets none of them, since a response could tell of one only."""
-    batches = [(topic.name, data) for topic in body.topic_data for data in topic.partition_data]
+    batches = [(topic_key(topic, "name"), data) for topic in body.topic_data for data in topic.partition_data]
     for (topic, number), several in grouped(batches, lambda each: (each[0], each[1].index)).items():
         part = _ProducedBatch(topic, number, several[0][1].records)
         if len(several) > 1:
@@ -206,7 +208,7 @@ def _warn_of_early_times(part: _ProducedBatch, partition: Partition) -> None:
         return
     early_ms = next(filter(is_early, _TIMES.unpack_from(part.records, _TIMES_AT)), None)
     if early_ms is not None and is_first_warning(partition.fresh.snapshot.topic_id):
-        _log.warning("%s: %s", part.topic, early_text(early_ms, "a client of Kafka must give milliseconds"))
+        _log.warning("%s: %s", partition.fresh.name, early_text(early_ms, "a client of Kafka must give milliseconds"))
 
 
 def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
@@ -214,6 +216,7 @@ def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
     if part.code is ErrorCode.none and part.records:
         failed.appended(part.topic, part.number, part.records)
     elif part.code.retriable and part.records:
+        # the topic may not have been found: a name and an id are two places, of which the log looks at both
         failed.failed(part.topic, part.number, part.records)
 
 
@@ -251,13 +254,13 @@ def _flush(broker: Broker, part: _ProducedBatch) -> None:
 
 
 def _by_topic(parts: Sequence[_ProducedBatch]) -> list[Fields]:
-    topics: dict[str, list[Fields]] = {}
+    topics: dict[str | uuid.UUID, list[Fields]] = {}
     errors_left = _MOST_RECORD_ERRORS
     for part in parts:
         fields = _produced_fields(part, errors_left)
         errors_left -= len(fields.get("record_errors", ()))
         topics.setdefault(part.topic, []).append(fields)
-    return [{"name": name, "partition_responses": partitions} for name, partitions in topics.items()]
+    return [{**topic_place(topic, "name"), "partition_responses": each} for topic, each in topics.items()]
 
 
 def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
@@ -290,24 +293,25 @@ def _end_without_response(request: Request, parts: Sequence[_ProducedBatch]) -> 
         request.respond_nothing()
 
 
-PRODUCE = Api(0, "Produce", 3, 12, produce)
+PRODUCE = Api(0, "Produce", 3, 13, produce)
 
 
 # ---
-# Fetch: record batches from an offset on, as they are stored. Fetch sessions are refused, as KIP-227 allows.
+# Fetch: record batches from an offset on, as they are stored.
 
 
-_NO_SESSION = 0
-_NEW_SESSION_EPOCHS = (-1, 0)
+#: From here on topics have their ids (KIP-516).
+_TOPIC_IDS = 13
+_NO_SESSION, _WITHOUT_SESSION = 0, -1
 _READ_COMMITTED = 1
 _LONGEST_WAIT_S = 60.0
 _NO_OFFSETS = LogOffsets(-1, -1, -1)
 
 
 class _FetchedPartition(NamedTuple):
-    """The fetched records of one partition, or its error."""
+    """The fetched records of one partition, or its error; its `topic` is a name or an id."""
 
-    topic: str
+    topic: str | uuid.UUID
     number: int
     partition: Partition | None
     data: FetchedData | None
@@ -321,17 +325,18 @@ class _FetchedPartition(NamedTuple):
 
 def fetch(request: Request, broker: Broker) -> Fields | None:
     """Respond when `min_bytes` are there, or after `max_wait`; at once if a partition has an error."""
-    body = request.body
-    if request.get("session_id", 0) != _NO_SESSION or request.get("session_epoch", -1) not in _NEW_SESSION_EPOCHS:
-        return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": _NO_SESSION, "responses": []}
-    delayed = request.delayed
+    body, delayed = request.body, request.delayed
     if delayed is None:
         wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
-        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed)
+        try:
+            context = _begun(request, broker)
+        except FetchSessionError as error:
+            return {"error_code": error.code, "session_id": _NO_SESSION, "responses": []}
+        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed, context)
     while True:
         broker.fetches.forget(delayed)
-        reads = _read_all(request, broker, delayed.committed)
+        reads = _read_all(request, broker, delayed)
         missing = body.min_bytes - sum(each.size for each in reads)
         if missing <= 0 or request.is_gone or any(each.code is not ErrorCode.none for each in reads):
             break
@@ -342,17 +347,30 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         broker.fetch_memory.give_back(sum(each.size for each in reads))
         if broker.fetches.wait(delayed):
             return None
-    return _response(request, broker, reads)
+    return _response(request, broker, reads, delayed.context)
 
 
-def _read_all(request: Request, broker: Broker, committed: bool) -> list[_FetchedPartition]:
+def _begun(request: Request, broker: Broker) -> FetchContext:
+    """The partitions that a fetch is about, by itself or with its session. Raises FetchSessionError."""
+    named = ((topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
+    left = ((topic_key(topic, "topic"), topic.partitions) for topic in request.get("forgotten_topics_data", ()))
+    return broker.fetch_sessions.begin(
+        (request.session.principal, request.session.address[0]),
+        request.get("session_id", _NO_SESSION),
+        request.get("session_epoch", _WITHOUT_SESSION),
+        (((topic, one.partition), one) for topic, each in named for one in each),
+        ((topic, number) for topic, numbers in left for number in numbers),
+        has_ids=request.api_version >= _TOPIC_IDS,
+    )
+
+
+def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
     """Read the partitions in order; the memory of their records is taken."""
-    topics = once((topic.topic, one.partition, one) for topic in request.body.topics for one in topic.partitions)
-    partitions = [(topic, one) for topic, numbers in topics.items() for one in numbers.values()]
+    partitions, committed = delayed.context.partitions, delayed.committed
     wanted = sum(max(one.partition_max_bytes, 0) for _, one in partitions)
     memory = broker.fetch_memory.take(min(wanted, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
     room, reads = memory, list[_FetchedPartition]()
-    for topic, one in partitions:
+    for (topic, _), one in partitions:
         reads.append(_read(broker, topic, one, room, committed, is_first=room == memory))
         room -= reads[-1].size
     broker.fetch_memory.give_back(room)
@@ -360,7 +378,7 @@ def _read_all(request: Request, broker: Broker, committed: bool) -> list[_Fetche
 
 
 def _read(
-    broker: Broker, topic: str, wanted: Any, room: int, committed: bool, *, is_first: bool
+    broker: Broker, topic: str | uuid.UUID, wanted: Any, room: int, committed: bool, *, is_first: bool
 ) -> _FetchedPartition:
     partition = None
     try:
@@ -373,28 +391,44 @@ def _read(
         return _FetchedPartition(topic, wanted.partition, partition, data, ErrorCode.none)
     except OffsetOutOfRangeError:
         return _FetchedPartition(topic, wanted.partition, partition, None, ErrorCode.offset_out_of_range)
-    except TopicNotFoundError:
-        return _FetchedPartition(topic, wanted.partition, None, None, ErrorCode.unknown_topic_or_partition)
+    except TopicNotFoundError as error:
+        return _FetchedPartition(topic, wanted.partition, None, None, error_code(error))
     except Exception as error:
         return _FetchedPartition(topic, wanted.partition, partition, None, error_code(error))
 
 
-def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition]) -> Fields:
+def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition], context: FetchContext) -> Fields:
     size = sum(each.size for each in reads)
     request.counts(CONSUMER_BYTE_RATE, size)
     if size:
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
-    topics: dict[str, list[Fields]] = {}
-    for each in reads:
+    topics: dict[str | uuid.UUID, list[Fields]] = {}
+    for each in _told(reads, context):
         topics.setdefault(each.topic, []).append(
             _fetched_fields(each, request.body.isolation_level == _READ_COMMITTED)
         )
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
-        "session_id": _NO_SESSION,
-        "responses": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
+        "session_id": context.session_id,
+        "responses": [{**topic_place(topic, "topic"), "partitions": each} for topic, each in topics.items()],
     }
+
+
+def _told(reads: Sequence[_FetchedPartition], context: FetchContext) -> Sequence[_FetchedPartition]:
+    """The partitions in the answer: in a session only those with news."""
+    session = context.session
+    if session is None:
+        return reads
+    with session.lock:
+        news = [each for each in reads if _is_news(each, session)]
+    return reads if context.is_whole else news
+
+
+def _is_news(each: _FetchedPartition, session: FetchSession) -> bool:
+    offsets = each.data.offsets if each.data else _NO_OFFSETS
+    bounds = offsets.high_watermark, offsets.log_start_offset
+    return session.tells((each.topic, each.number), bounds, each.size, is_error=each.code is not ErrorCode.none)
 
 
 def _fetched_fields(each: _FetchedPartition, committed: bool) -> Fields:
@@ -423,7 +457,7 @@ def _records(each: _FetchedPartition) -> ResponsePiece:
     return bytes(batches) if batches.moved else batches.data
 
 
-FETCH = Api(1, "Fetch", 4, 12, fetch)
+FETCH = Api(1, "Fetch", 4, 17, fetch)
 
 
 # ---

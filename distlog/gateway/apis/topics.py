@@ -14,6 +14,7 @@ from distlog.gateway.apis.cluster import TopicIds, attempted, grouped, only_once
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.config import ShownSetting, gateway_settings, topic_default_settings
 from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
+from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 
 # ---
@@ -260,6 +261,30 @@ DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, describe_configs)
 
 
 # ---
+# ListConfigResources: the topics and brokers that have settings (KIP-1142).
+
+
+#: In version 0 a client asks for resources of metrics, of which there are none.
+_METRICS_ALONE = 0
+
+
+def list_config_resources(request: Request, broker: Broker) -> Fields:
+    """The topics and the live gateways, or one of both kinds."""
+    types = set(request.get("resource_types", ())) or {TOPIC, BROKER}
+    found: list[tuple[int, str]] = []
+    if request.api_version > _METRICS_ALONE:
+        if TOPIC in types:
+            found += [(TOPIC, name) for name in broker.metadata.facts_or_errors()]
+        if BROKER in types:
+            found += [(BROKER, str(node.id)) for node in broker.cluster.nodes]
+    resources = [{"resource_name": name, "resource_type": kind} for kind, name in found]
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
+
+
+LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, list_config_resources)
+
+
+# ---
 # IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics (KIP-339).
 
 
@@ -309,4 +334,4 @@ INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, incremental
 
 #: The APIs that change topics, and all APIs of this module.
 CHANGING_APIS = (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS)
-APIS = (*CHANGING_APIS, DESCRIBE_CONFIGS)
+APIS = (*CHANGING_APIS, DESCRIBE_CONFIGS, LIST_CONFIG_RESOURCES)

@@ -363,6 +363,9 @@ class GroupPhase(Enum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+    #: Those of groups of the newer protocol.
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
 
 
 #: How long a new member may wait for its first generation, in ms; Kafka's NewMemberJoinTimeoutMs.
@@ -740,6 +743,12 @@ def leave(group: ClassicGroup, member_id: str, instance_id: str | None) -> Error
         return refused.code
     group.remove(member)
     return ErrorCode.none
+
+
+def send_away(group: ClassicGroup) -> None:
+    """Tell waiting members that another gateway coordinates the group."""
+    for member in group.members:
+        member.refuse(ErrorCode.not_coordinator)
 
 
 def check_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:

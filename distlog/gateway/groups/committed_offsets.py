@@ -15,7 +15,14 @@ from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
 from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError, Stored, check_commit
+from distlog.gateway.groups.classic_group import (
+    ClassicGroup,
+    GroupPhase,
+    GroupRefusedError,
+    Stored,
+    check_commit,
+)
+from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_format import EndedTransaction, TopicPartition, read_topics
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import Group, GroupRegistry
@@ -104,7 +111,7 @@ class CommittedOffsets:
             _check_metadata(positions)
             missing = ErrorCode.illegal_generation
             with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
-                check_commit(opened.membership, member_id, instance_id, generation)
+                _check_member(opened, member_id, instance_id, generation)
                 self._store(opened, positions, done)
         except GroupRefusedError as refused:
             done(refused.code)
@@ -130,7 +137,7 @@ class CommittedOffsets:
         missing = ErrorCode.illegal_generation
         with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
             if generation >= 0 or member_id or instance_id is not None:
-                opened.membership.renew(opened.membership.member_of(member_id, instance_id, generation))
+                _check_transactional(opened, member_id, instance_id, generation)
             if opened.positions.is_storing(positions):
                 # the order of both in the log decides, and is not known yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
@@ -145,16 +152,25 @@ class CommittedOffsets:
                 opened.positions.end_joining(positions)
 
     def fetch(
-        self, group: str, wanted: Iterable[TopicPartition] | None, *, stable: bool = False
+        self,
+        group: str,
+        wanted: Iterable[TopicPartition] | None,
+        *,
+        stable: bool = False,
+        member_id: str | None = None,
+        epoch: int = -1,
     ) -> dict[TopicPartition, Position | ErrorCode | None]:
         """The positions in the `wanted` partitions, or all; a group may be unknown.
 
-        With `stable`, a position that an open transaction may replace is a code: the client asks again (KIP-447).
+        With `stable`, a position that an open transaction may replace is a code: the client asks again (KIP-447). A
+        member of the newer protocol tells its epoch. Raises GroupRefusedError.
         """
         try:
             if self._groups.has_pending(group):
                 self._ended.learn(group)
-            with self._groups.opened(group) as opened:
+            with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
+                if isinstance(opened.membership, ConsumerGroup) and (member_id or epoch >= 0):
+                    opened.membership.check(member_id or "", epoch)
                 positions = opened.positions
                 pending = positions.pending if stable else frozenset()
                 places = {*positions, *pending} if wanted is None else wanted
@@ -163,7 +179,7 @@ class CommittedOffsets:
                     for place in places
                 }
         except GroupRefusedError as refused:
-            if refused.code is not ErrorCode.unknown_member_id:
+            if refused.code is not ErrorCode.group_id_not_found:
                 raise
         return dict.fromkeys(wanted or ())
 
@@ -218,7 +234,8 @@ class CommittedOffsets:
         expired = [place for place in places if place not in group.positions.pending]
         if expired:
             self._store(group, dict.fromkeys(expired), lambda code: None)
-        is_unused = not group.positions and not membership.promised
+        is_promised = isinstance(membership, ClassicGroup) and membership.promised
+        is_unused = not group.positions and not is_promised
         if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
             self._groups.forget(group, lambda code: None)
 
@@ -238,6 +255,22 @@ class CommittedOffsets:
             self._groups.store.store(group.membership.id, group.positions.keys(changes), stored)
         else:
             done(ErrorCode.none)
+
+
+def _check_member(group: Group, member_id: str, instance_id: str | None, generation: int) -> None:
+    """Raise GroupRefusedError unless these may commit positions."""
+    if isinstance(group.membership, ConsumerGroup):
+        group.membership.check(member_id, generation)
+    else:
+        check_commit(group.membership, member_id, instance_id, generation)
+
+
+def _check_transactional(group: Group, member_id: str, instance_id: str | None, generation: int) -> None:
+    """Raise GroupRefusedError unless these may commit positions in a transaction."""
+    if isinstance(group.membership, ConsumerGroup):
+        group.membership.check(member_id, generation, ErrorCode.illegal_generation)
+    else:
+        group.membership.renew(group.membership.member_of(member_id, instance_id, generation))
 
 
 def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:

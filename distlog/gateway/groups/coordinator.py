@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageRefusedError, TopicNotFoundError
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.assignors import Place
 from distlog.gateway.groups.classic_group import (
     AnswerJoin,
     AnswerSync,
@@ -31,9 +33,20 @@ from distlog.gateway.groups.classic_group import (
     sync,
 )
 from distlog.gateway.groups.committed_offsets import CommittedOffsets, EndedPositions
+from distlog.gateway.groups.consumer_group import (
+    JOINS,
+    AnswerHeartbeat,
+    ConsumerGroup,
+    ConsumerHeartbeat,
+    HeartbeatReply,
+    Subscriptions,
+    check_heartbeat,
+)
+from distlog.gateway.groups.consumer_records import CurrentAssignment, MemberFacts
 from distlog.gateway.groups.coordination import Coordination
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics, matches
 from distlog.gateway.protocol.messages import ErrorCode
 
 # ---
@@ -56,7 +69,7 @@ class GroupCoordinator:
             _check_texts(request)
             # a member with an id has it from an existing group
             with self._groups.opened(group, make=not request.member_id) as opened:
-                join(opened.membership, request, answer)
+                join(self._groups.classic(opened, joins=True), request, answer)
         except GroupRefusedError as refused:
             answer(JoinReply(error=refused.code, member_id=request.member_id))
 
@@ -64,7 +77,7 @@ class GroupCoordinator:
         """Answer with the member's assignment when there is one, or at once with an error."""
         try:
             with self._groups.opened(group) as opened:
-                sync(opened.membership, request, answer)
+                sync(self._groups.classic(opened), request, answer)
         except GroupRefusedError as refused:
             answer(SyncReply(error=refused.code))
 
@@ -72,7 +85,7 @@ class GroupCoordinator:
         """Renew a member's session; the answer tells whether it should join again."""
         try:
             with self._groups.opened(group) as opened:
-                return heartbeat(opened.membership, member_id, instance_id, generation)
+                return heartbeat(self._groups.classic(opened), member_id, instance_id, generation)
         except GroupRefusedError as refused:
             return refused.code
 
@@ -80,7 +93,7 @@ class GroupCoordinator:
         """Remove a member."""
         try:
             with self._groups.opened(group) as opened:
-                return leave(opened.membership, member_id, instance_id)
+                return leave(self._groups.classic(opened), member_id, instance_id)
         except GroupRefusedError as refused:
             return refused.code
 
@@ -97,6 +110,81 @@ def _longest(texts: Iterable[str]) -> int:
     return max(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
 
+class ConsumerCoordinator:
+    """Members of the newer protocol, of the groups in a registry. Each call returns at once, and raises nothing."""
+
+    def __init__(self, groups: GroupRegistry, topics: SubscribedTopics) -> None:
+        self._groups, self._topics = groups, topics
+
+    def heartbeat(self, group: str, request: ConsumerHeartbeat, version: int, answer: AnswerHeartbeat) -> None:
+        """Answer a heartbeat when what it changes is durable; the first one of a group makes it."""
+        try:
+            check_heartbeat(request, version)
+            _check_lengths(request)
+            if request.pattern:
+                matches(request.pattern, ())
+            subscribed = self._subscribed(group)
+        except GroupRefusedError as refused:
+            answer(HeartbeatReply(error=refused.code))
+            return
+        except ValueError as error:
+            answer(HeartbeatReply(error=ErrorCode.invalid_regular_expression, message=str(error)))
+            return
+        names = subscribed.names.union(request.topics or ())
+        patterns = subscribed.patterns.union({request.pattern} if request.pattern else ())
+        self._topics.when_known(names, patterns, lambda: self._heartbeat(group, request, answer))
+
+    def _subscribed(self, group: str) -> Subscriptions:
+        """The subscriptions of a group, as far as it has any."""
+        with suppress(GroupRefusedError), self._groups.opened(group) as opened:
+            if isinstance(opened.membership, ConsumerGroup):
+                return opened.membership.subscriptions
+        return Subscriptions()
+
+    def _heartbeat(self, group: str, request: ConsumerHeartbeat, answer: AnswerHeartbeat) -> None:
+        joins = request.epoch == JOINS
+        try:
+            with self._groups.opened(group, make=joins) as opened:
+                self._groups.consumers(opened, joins=joins).heartbeat(request, self._topics, answer)
+        except GroupRefusedError as refused:
+            answer(HeartbeatReply(error=refused.code))
+
+    def describe(self, group: str) -> ConsumerDescription:
+        """A group. Raises GroupRefusedError if there is none of the newer protocol, or it is not loaded."""
+        with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
+            found = opened.membership
+            if not isinstance(found, ConsumerGroup):
+                raise GroupRefusedError(ErrorCode.group_id_not_found)
+            members = tuple(
+                (each.id, each.facts, each.current, found.target.get(each.id, frozenset()))
+                for each in found.members.values()
+            )
+            return ConsumerDescription(found.phase, found.epoch, found.target_epoch, found.assignor, members)
+
+    def look(self) -> None:
+        """Have the topics of all groups looked at; changes count with the next heartbeats."""
+        found = [self._subscribed(name) for name in self._groups.names()]
+        names = frozenset[str]().union(*(each.names for each in found))
+        self._topics.look(names, frozenset[str]().union(*(each.patterns for each in found)))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerDescription:
+    """A group of the newer protocol as it is now: each member's id, facts, current assignment and target."""
+
+    phase: GroupPhase
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[tuple[str, MemberFacts, CurrentAssignment, frozenset[Place]], ...]
+
+
+def _check_lengths(request: ConsumerHeartbeat) -> None:
+    texts = request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host
+    if _longest(text or "" for text in (*texts, request.pattern, *(request.topics or ()))) > MAX_TEXT_BYTES:
+        raise GroupRefusedError(ErrorCode.invalid_request)
+
+
 # ---
 # The administration of groups: Kafka's ListGroups, DescribeGroups and DeleteGroups.
 
@@ -111,6 +199,8 @@ class GroupDescription:
     protocol: str
     members: tuple[MemberRecord, ...]
     error: ErrorCode = ErrorCode.none
+    #: Kafka's name of the protocol of its members.
+    type: str = "classic"
 
 
 class GroupAdmin:
@@ -122,14 +212,19 @@ class GroupAdmin:
     def list(self) -> Iterator[GroupDescription]:
         """All groups, by name."""
         for name in self._groups.names():
-            description = self.describe(name)
-            if description.phase is not GroupPhase.DEAD:
-                yield description
+            with suppress(GroupRefusedError), self._groups.opened(name) as opened:
+                if opened.membership.phase is not GroupPhase.DEAD:
+                    yield _description(opened)
 
     def describe(self, group: str) -> GroupDescription:
-        """A group; a missing one is dead. It has an `error` if it is another gateway's, or not loaded yet."""
+        """A classic group; a missing one is dead, and one of the newer protocol, as in Kafka.
+
+        It has an `error` if it is another gateway's, or not loaded yet.
+        """
         try:
             with self._groups.opened(group, missing=ErrorCode.none) as opened:
+                if isinstance(opened.membership, ConsumerGroup):
+                    raise GroupRefusedError(ErrorCode.none)
                 return _description(opened)
         except GroupRefusedError as refused:
             code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
@@ -151,6 +246,8 @@ class GroupAdmin:
 
 def _description(group: Group) -> GroupDescription:
     membership = group.membership
+    if isinstance(membership, ConsumerGroup):
+        return GroupDescription(membership.id, membership.phase, "consumer", "", (), type="consumer")
     protocol = membership.protocol if membership.phase is GroupPhase.STABLE else None
     return GroupDescription(
         membership.id,
@@ -221,7 +318,13 @@ class GroupServices:
     """
 
     def __init__(
-        self, store: OffsetsTopic, lease: GatewayLease, settings: GroupSettings, *, retention_ms: int
+        self,
+        store: OffsetsTopic,
+        lease: GatewayLease,
+        settings: GroupSettings,
+        topics: SubscribedTopics,
+        *,
+        retention_ms: int,
     ) -> None:
         self._store, self._lease, self._is_over = store, lease, threading.Event()
         self._wake, self._changed, self._unloaded = threading.Event(), threading.Event(), threading.Event()
@@ -231,7 +334,9 @@ class GroupServices:
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
-        self.members = GroupCoordinator(self._registry)
+        self.members, self._topics = GroupCoordinator(self._registry), topics
+        #: The members of the newer protocol.
+        self.consumers = ConsumerCoordinator(self._registry, topics)
         ended = EndedPositions(self._registry, store)
         self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
         self.admin = GroupAdmin(self._registry)
@@ -239,8 +344,8 @@ class GroupServices:
         self._threads = [
             threading.Thread(target=self._run_timers, name="group-timer", daemon=True),
             threading.Thread(target=self._keep_lease, name="gateway-lease", daemon=True),
-            threading.Thread(target=self._load, name="group-loader", daemon=True),
         ]
+        self._loader = threading.Thread(target=self._load, name="group-loader", daemon=True)
 
     def fence(self, partition: int) -> Callable[[Snapshot], None]:
         """A fence that refuses appends to a partition of `__consumer_offsets` when this gateway leads it no more."""
@@ -263,15 +368,20 @@ class GroupServices:
         """The number of partitions of `__consumer_offsets`."""
         return self._store.partitions
 
-    def start(self) -> None:
-        """Join the root's gateways, and load stored groups; failures are logged, and tried again.
+    def join(self) -> None:
+        """Join the root's gateways, and stay one of them; a failure is logged, and tried again.
 
         Raises StorageRefusedError if the storage's answer is no, and would be no again.
         """
-        if self._has_done("is no gateway of the root yet", self._sync, but=StorageRefusedError):
-            self._has_done("does not coordinate groups yet", self._step)
+        self._has_done("is no gateway of the root yet", self._sync, but=StorageRefusedError)
         for thread in self._threads:
             thread.start()
+
+    def start(self) -> None:
+        """Load stored groups, behind `join`, however long that takes; failures are logged, and tried again."""
+        if self._lease.held_partitions:
+            self._has_done("does not coordinate groups yet", self._step)
+        self._loader.start()
 
     def partition_of(self, key: str) -> int:
         """The partition of `__consumer_offsets` that has a group."""
@@ -286,9 +396,10 @@ class GroupServices:
         self._is_over.set()
         for event in (self._wake, self._changed, self._unloaded):
             event.set()
-        for thread in self._threads:
+        for thread in (*self._threads, self._loader):
             if thread.is_alive():
                 thread.join()
+        self._topics.stop()
         self._store.close()
         self._has_done("did not release its lease; other gateways wait until it ends", self._lease.leave)
 

@@ -22,6 +22,13 @@ from distlog.core.consumer_offsets import (
 from distlog.core.transaction_state import TopicPartition as TopicPartition
 from distlog.core.transactions.open_transactions import control_type
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupRecord, MemberRecord
+from distlog.gateway.groups.consumer_group import ConsumerGroup
+from distlog.gateway.groups.consumer_records import (
+    ConsumerKey,
+    ConsumerValue,
+    decode_consumer_key,
+    encode_consumer_key,
+)
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import PartitionTail
 
@@ -68,8 +75,8 @@ def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
 # The records of `__consumer_offsets`, byte for byte Kafka's: a broker that gets this topic goes on with its groups.
 #
 # Source: Kafka's GroupMetadataKey and GroupMetadataValue messages; `distlog.core.consumer_offsets` has the positions.
-# Values are written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Records of other kinds (newer
-# groups) stay.
+# Values are written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Groups of the newer protocol
+# have other records (distlog.gateway.groups.consumer_records). Records of other kinds stay.
 
 
 _GROUP_KEY = 2
@@ -87,17 +94,21 @@ def _blob(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
-def encode_key(key: OffsetKey | GroupKey) -> bytes:
+def encode_key(key: OffsetKey | GroupKey | ConsumerKey) -> bytes:
     """The bytes of a record's key."""
+    if isinstance(key, ConsumerKey):
+        return encode_consumer_key(key)
     if isinstance(key, OffsetKey):
         return encode_offset_key(key)
     return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
 
 
-def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
+def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """The subject of a record; None for an unknown kind. Raises CorruptRecordError."""
     reader = FieldReader(data, "a key", OFFSETS_TOPIC)
-    return GroupKey(reader.text()) if reader.number(">h") == _GROUP_KEY else decode_offset_key(data)
+    if reader.number(">h") == _GROUP_KEY:
+        return GroupKey(reader.text())
+    return decode_consumer_key(data) or decode_offset_key(data)
 
 
 def encode_group(record: GroupRecord) -> bytes:
@@ -154,7 +165,9 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
 
 
 #: A key and its new value; None deletes it.
-GroupChange = tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None]
+GroupChange = (
+    tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None] | tuple[ConsumerKey, ConsumerValue | None]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +281,7 @@ class Positions:
         """The changes as they are stored."""
         return [(OffsetKey(self._group, *place), position) for place, position in changes.items()]
 
-    def expired(self, group: ClassicGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+    def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
         """The partitions whose positions expire after `retention_ms`, since the group is empty, or since the commit.
 
         A group with members keeps its positions in the topics that they read (KIP-211), or all if these are unknown.
@@ -277,7 +290,8 @@ class Positions:
             since_ms, topics = group.since_ms, frozenset[str]()
         else:
             topics_read = read_topics(group)
-            if topics_read is None or group.phase is not GroupPhase.STABLE:
+            is_settled = group.phase is GroupPhase.STABLE or isinstance(group, ConsumerGroup)
+            if topics_read is None or not is_settled:
                 return []
             since_ms, topics = 0, topics_read
         return [
@@ -287,10 +301,12 @@ class Positions:
         ]
 
 
-def read_topics(group: ClassicGroup) -> frozenset[str] | None:
+def read_topics(group: ClassicGroup | ConsumerGroup) -> frozenset[str] | None:
     """The topics that the group's members subscribe to; None if their subscriptions are of an unknown kind."""
     if group.phase is GroupPhase.EMPTY:
         return frozenset()
+    if isinstance(group, ConsumerGroup):
+        return group.read_topics
     if group.members.protocol_type != "consumer":
         return None
     topics = [subscribed_topics(member.subscription(group.protocol)) for member in group.members]

@@ -37,6 +37,12 @@ from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 from distlog.gateway.groups.classic_group import GroupRecord, Stored
+from distlog.gateway.groups.consumer_records import (
+    ConsumerKey,
+    ConsumerValue,
+    decode_consumer_value,
+    encode_consumer_value,
+)
 from distlog.gateway.groups.offsets_format import (
     EndedTransaction,
     GroupChange,
@@ -372,7 +378,7 @@ def _fetched(topic: Topic, number: int, offset: int) -> FetchedBatches:
 
 def _too_large_code(changes: Sequence[GroupChange]) -> ErrorCode:
     """Kafka's code for changes that are larger than a batch may be: of positions, or of a group."""
-    is_group = any(isinstance(key, GroupKey) for key, _ in changes)
+    is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
     return ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
 
 
@@ -386,10 +392,12 @@ def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None
     return open(url, storage_options=options)
 
 
-def _encoded(value: Position | GroupRecord | None) -> bytes | None:
+def _encoded(value: Position | GroupRecord | ConsumerValue | None) -> bytes | None:
     if isinstance(value, GroupRecord):
         return encode_group(value)
-    return None if value is None else encode_position(value)
+    if isinstance(value, Position):
+        return encode_position(value)
+    return None if value is None else encode_consumer_value(value)
 
 
 def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
@@ -401,4 +409,7 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
     if isinstance(subject, GroupKey):
         group = None if value is None else decode_group(subject.group, value)
         return None if group is None and value is not None else (subject, group)
+    if isinstance(subject, ConsumerKey):
+        found = None if value is None else decode_consumer_value(subject.kind, value)
+        return None if found is None and value is not None else (subject, found)
     return None

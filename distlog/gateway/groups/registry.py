@@ -6,10 +6,11 @@ import heapq
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from distlog.core.consumer_offsets import OffsetKey, Position
 from distlog.gateway.config import GroupSettings
@@ -20,7 +21,10 @@ from distlog.gateway.groups.classic_group import (
     GroupRecord,
     GroupRefusedError,
     Stored,
+    send_away,
 )
+from distlog.gateway.groups.consumer_group import ConsumerChanges, ConsumerGroup
+from distlog.gateway.groups.consumer_records import ConsumerKey, ConsumerValue, RecordKind
 from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, GroupStore, PendingPosition, Positions
 from distlog.gateway.protocol.messages import ErrorCode
 
@@ -32,7 +36,7 @@ from distlog.gateway.protocol.messages import ErrorCode
 class Group:
     """A group with its positions. `is_gone`: it was forgotten, and a thread that waited for its lock looks anew."""
 
-    membership: ClassicGroup
+    membership: ClassicGroup | ConsumerGroup
     positions: Positions
     lock: threading.RLock = field(default_factory=threading.RLock)
     is_gone: bool = False
@@ -75,23 +79,32 @@ class GroupRegistry:
     def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
         """Load the stored groups, before the first call. Members go on: their sessions begin now."""
         values: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
+        consumers: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
         pending = list[PendingPosition]()
         for change in changes:
             if isinstance(change, PendingPosition):
                 pending.append(change)
                 continue
             key, value = change
+            place: dict[Any, Any] = consumers.setdefault(key.group, {}) if isinstance(key, ConsumerKey) else values
             if value is None:
-                values.pop(key, None)
+                place.pop(key, None)
             else:
-                values[key] = value
+                place[key] = value
         for key, value in values.items():
             # Kafka has a group without a name, which no client can ask for here
             with suppress(GroupRefusedError), self._opened(key.group, make=True) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.positions.apply({(key.topic, key.partition): value})
-                elif isinstance(value, GroupRecord):
+                elif isinstance(value, GroupRecord) and isinstance(group.membership, ClassicGroup):
                     _restore(group.membership, value)
+        for name, records in consumers.items():
+            has_members = any(key.kind is RecordKind.MEMBER for key in records)
+            with suppress(GroupRefusedError), self._opened(name, make=bool(records)) as group:
+                # a group that became a classic one, while the deletion of the other records failed, has members
+                if records and (has_members or group.membership.phase is GroupPhase.EMPTY):
+                    group.membership = self._new_consumers(name)
+                    group.membership.restore(records)
         for each in pending:
             with suppress(GroupRefusedError), self._opened(each.key.group, make=True) as group:
                 group.positions.wait_for(each.producer_id, {(each.key.topic, each.key.partition): each.position})
@@ -105,7 +118,7 @@ class GroupRegistry:
                 group.is_gone = True
                 with self._lock:
                     self._groups.pop(group.membership.id, None)
-                _send_away(group.membership)
+                _send_away(group)
 
     @contextmanager
     def opened(
@@ -156,36 +169,90 @@ class GroupRegistry:
                 return self._groups[name]
             if not make:
                 raise GroupRefusedError(missing)
-            membership = ClassicGroup(
-                name,
-                self._settings,
-                clock=self.clock,
-                wall_clock=self.wall_clock,
-                new_id=self._new_id,
-                save=self._save,
-            )
-            return self._groups.setdefault(name, Group(membership, Positions(name)))
+            return self._groups.setdefault(name, Group(self._new_classic(name), Positions(name)))
+
+    def _new_classic(self, name: str) -> ClassicGroup:
+        return ClassicGroup(
+            name,
+            self._settings,
+            clock=self.clock,
+            wall_clock=self.wall_clock,
+            new_id=self._new_id,
+            save=self._save,
+        )
+
+    def _new_consumers(self, name: str) -> ConsumerGroup:
+        return ConsumerGroup(
+            name,
+            self._settings,
+            clock=self.clock,
+            wall_clock=self.wall_clock,
+            new_id=self._new_id,
+            save=self._save_consumers,
+        )
+
+    def classic(self, group: Group, *, joins: bool = False) -> ClassicGroup:
+        """The group by the classic protocol; one without members becomes one if a member `joins`.
+
+        Raises GroupRefusedError for a group with members of the newer protocol.
+        """
+        membership = group.membership
+        if isinstance(membership, ClassicGroup):
+            return membership
+        if not joins:
+            raise GroupRefusedError(ErrorCode.unknown_member_id)
+        if membership.members:
+            raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+        self.store.store(membership.id, membership.records_to_delete(), lambda code: None)
+        made = group.membership = self._new_classic(membership.id)
+        return made
+
+    def consumers(self, group: Group, *, joins: bool = False) -> ConsumerGroup:
+        """The group by the newer protocol; one without members becomes one if a member `joins`.
+
+        Raises GroupRefusedError for a group with classic members, which do not move over while they are there.
+        """
+        membership = group.membership
+        if isinstance(membership, ConsumerGroup):
+            return membership
+        if membership.phase is not GroupPhase.EMPTY:
+            raise GroupRefusedError(ErrorCode.group_id_not_found)
+        if not joins:
+            raise GroupRefusedError(ErrorCode.unknown_member_id)
+        self.store.store(membership.id, [(GroupKey(membership.id), None)], lambda code: None)
+        made = group.membership = self._new_consumers(membership.id)
+        return made
 
     def forget(self, group: Group, done: Stored) -> None:
         """Delete a group that has no members, and its positions; the caller holds its lock."""
         membership = group.membership
         places = {*group.positions, *group.positions.pending}
         positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(places))]
-        membership.phase, group.is_gone = GroupPhase.DEAD, True
+        of_group: Sequence[GroupChange]
+        if isinstance(membership, ConsumerGroup):
+            membership.is_dead, of_group = True, membership.records_to_delete()
+        else:
+            membership.phase, of_group = GroupPhase.DEAD, [(GroupKey(membership.id), None)]
+        group.is_gone = True
         with self._lock:
             del self._groups[membership.id]
-        changes: list[GroupChange] = [*positions, (GroupKey(membership.id), None)]
-        self.store.store(membership.id, changes, done)
+        self.store.store(membership.id, [*positions, *of_group], done)
 
     def _save(self, record: GroupRecord, done: Stored) -> None:
-        group = self._find(record.group, make=False)
+        self._store(record.group, [(GroupKey(record.group), record)], done)
+
+    def _save_consumers(self, name: str, changes: ConsumerChanges, done: Stored) -> None:
+        self._store(name, changes, done)
+
+    def _store(self, name: str, changes: Sequence[GroupChange], done: Stored) -> None:
+        group = self._find(name, make=False)
 
         def locked(code: ErrorCode) -> None:
             with group.lock:
                 done(code)
-                self._queue_up(record.group, group)
+                self._queue_up(name, group)
 
-        self.store.store(record.group, [(GroupKey(record.group), record)], locked)
+        self.store.store(name, changes, locked)
 
     # --- time
 
@@ -207,7 +274,7 @@ class GroupRegistry:
             groups = list(self._groups.values())
         for group in groups:
             with group.lock:
-                _send_away(group.membership)
+                _send_away(group)
 
     def expire(self) -> None:
         """Call `expire` of each group that has reached its deadline."""
@@ -236,9 +303,10 @@ class GroupRegistry:
             self._on_earlier()
 
 
-def _send_away(group: ClassicGroup) -> None:
-    for member in group.members:
-        member.refuse(ErrorCode.not_coordinator)
+def _send_away(group: Group) -> None:
+    # members of the newer protocol wait for nothing but the storage
+    if isinstance(group.membership, ClassicGroup):
+        send_away(group.membership)
 
 
 def _restore(group: ClassicGroup, record: GroupRecord) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -33,9 +34,10 @@ from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gathered_appends import Fence, GatheredAppends
-from distlog.gateway.protocol.frames import AccessDeniedError, error_code
-from distlog.gateway.refreshing_topic import RefreshingTopic
+from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
+from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
+from distlog.gateway.topics.topic_index import LOOK_MS, TopicFacts, TopicIndex
 
 # ---
 # A topic that several threads want at the same time is loaded once, for all of them.
@@ -111,10 +113,18 @@ class HostedTopic(RefreshingTopic):
         failed: FailedBatches,
     ) -> None:
         super().__init__(name, topic)
+        #: Its id, which a topic that is created again does not have.
+        self.id = uuid.UUID(topic.snapshot.topic_id)
         self._failed = failed
         self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
+
+    @property
+    def facts(self) -> TopicFacts:
+        """The facts that clients are told."""
+        snapshot = self.snapshot
+        return TopicFacts(self.name, snapshot.topic_id, len(snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
         """The partition with this number. Raises TopicNotFoundError."""
@@ -128,7 +138,12 @@ class HostedTopic(RefreshingTopic):
         return partition
 
     def _first(self, number: int) -> FirstBatch:
-        return partial(self._failed.check, self.name, number)
+        return partial(self._check_first, number)
+
+    def _check_first(self, number: int, row: Any) -> None:
+        # as clients know it
+        for topic in (self.name, self.id):
+            self._failed.check(topic, number, row)
 
     def append(
         self, number: int, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None
@@ -220,6 +235,8 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 # The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use.
 
 
+#: Ids that clients asked for in vain, of which so many are remembered.
+_MOST_UNKNOWN_IDS = 10_000
 #: The topics with the quotas of clients, with ACLs, and with the credentials of users.
 QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
@@ -230,7 +247,8 @@ _SECRET_TOPICS = frozenset({CREDENTIALS_TOPIC})
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
-    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once.
+    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once. In a list of all topics
+    of an object store, changes of topics that are not in use are seen within LOOK_MS for each topic.
     """
 
     def __init__(
@@ -241,8 +259,11 @@ class MetadataCache:
         self._producer_expiration_ms = config.producer_id_expiration_ms
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
+        self._by_id: dict[uuid.UUID, HostedTopic] = {}
+        #: Ids that no topic had, and when that was seen, by a clock in ms.
+        self._unknown_ids: dict[uuid.UUID, int] = {}
         self._loads = SharedLoads[HostedTopic]()
-        self._logs = OpenPartitionLogs()
+        self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
         #: Failed batches of producers, which their clients will send again.
         self.failed = FailedBatches()
 
@@ -259,40 +280,90 @@ class MetadataCache:
 
     def fresh_topic(self, name: str) -> HostedTopic:
         """The topic, as it was at most `metadata_max_age_ms` ago; the new one if it was dropped and created again."""
+        return self._refreshed(self._max_age_ms, name)
+
+    def _refreshed(self, max_age_ms: int, name: str) -> HostedTopic:
         hosted = self.topic(name)
         try:
-            hosted.refresh(self._max_age_ms)
+            hosted.refresh(max_age_ms)
         except TopicNotFoundError:
             self.forget(hosted)
             return self._open(name)
         return hosted
 
-    def clients_topic(self, name: str) -> HostedTopic:
-        """The topic, as `fresh_topic` has it, if clients may write to it and change it; else InvalidTopicError."""
-        check_not_own(name)
-        return self.fresh_topic(name)
+    def topic_of_id(self, topic_id: uuid.UUID) -> HostedTopic:
+        """The topic with this id, as `fresh_topic` has it. Raises UnknownTopicIdError, StorageError."""
+        hosted = self._by_id.get(topic_id)
+        if hosted is None:
+            return self._opened_by_id(topic_id)
+        try:
+            hosted.refresh(self._max_age_ms)
+        except TopicNotFoundError:
+            self.forget(hosted)
+            raise UnknownTopicIdError("the topic with this id was dropped", topic_id=topic_id) from None
+        return hosted
 
-    def readable_topic(self, name: str) -> HostedTopic:
-        """The topic, as `fresh_topic` has it, if clients may read its records; else AccessDeniedError."""
-        if name in _SECRET_TOPICS:
-            raise AccessDeniedError("only the gateway reads this topic", topic=name)
-        return self.fresh_topic(name)
+    def _opened_by_id(self, topic_id: uuid.UUID) -> HostedTopic:
+        now_ms = monotonic_ms()
+        # a client asks again and again, and each look is a list of all topics
+        if now_ms - self._unknown_ids.get(topic_id, -self._max_age_ms) >= self._max_age_ms:
+            wanted, facts = str(topic_id), self.facts_or_errors().values()
+            for each in facts:
+                if isinstance(each, TopicFacts) and each.topic_id == wanted:
+                    with suppress(TopicNotFoundError):
+                        hosted = self.fresh_topic(each.name)
+                        if hosted.id == topic_id:
+                            return hosted
+            if len(self._unknown_ids) >= _MOST_UNKNOWN_IDS:
+                self._unknown_ids.clear()
+            self._unknown_ids[topic_id] = now_ms
+        raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
+
+    def found(self, topic: str | uuid.UUID) -> HostedTopic:
+        """The topic that a request has by its name or by its id; raises as `fresh_topic` and `topic_of_id`."""
+        return self.fresh_topic(topic) if isinstance(topic, str) else self.topic_of_id(topic)
+
+    def clients_topic(self, topic: str | uuid.UUID) -> HostedTopic:
+        """The topic, as `found` has it, if clients may write to it and change it; else InvalidTopicError."""
+        if isinstance(topic, str):
+            check_not_own(topic)
+        hosted = self.found(topic)
+        check_not_own(hosted.name)
+        return hosted
+
+    def readable_topic(self, topic: str | uuid.UUID) -> HostedTopic:
+        """The topic, as `found` has it, if clients may read its records; else AccessDeniedError."""
+        # a name is secret whether there is such a topic or not
+        hosted = None if topic in _SECRET_TOPICS else self.found(topic)
+        if hosted is None or hosted.name in _SECRET_TOPICS:
+            raise AccessDeniedError("only the gateway reads this topic", topic=str(topic))
+        return hosted
 
     def all_topics(self) -> dict[str, HostedTopic]:
         """All topics that can be opened now, by name. Raises StorageError."""
-        return {name: each for name, each in self.topics_or_errors().items() if isinstance(each, HostedTopic)}
+        found = _or_errors(self.fresh_topic, self._names())
+        return {name: each for name, each in found.items() if isinstance(each, HostedTopic)}
 
-    def topics_or_errors(self) -> dict[str, HostedTopic | Exception]:
-        """All topics now, by name; or the error of one that cannot be opened, which is logged.
+    def facts_or_errors(self) -> dict[str, TopicFacts | Exception]:
+        """All topics, by name, and the error of one that cannot be opened, which is logged. Raises StorageError.
 
-        Raises StorageError.
+        On an object store the topics in use cost nothing, and others a request now and then (see TopicIndex).
         """
-        names = sorted(name for name in self.root.list_folders() if _may_be_topic(name))
-        topics = dict(zip(names, in_parallel(partial(_or_error, self.fresh_topic), names), strict=True))
-        for name, each in topics.items():
-            if isinstance(each, Exception) and not isinstance(each, TopicNotFoundError):
-                error_code(each, f"topic {name}")
-        return {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
+        names = self._names()
+        if self.root.is_local_disk:
+            return _or_errors(lambda name: self.fresh_topic(name).facts, names)
+        loaded, max_age_ms = self.loaded, max(self._max_age_ms, LOOK_MS * len(names))
+        hosted = _or_errors(lambda name: self._refreshed(max_age_ms, name).facts, [*filter(loaded.get, names)])
+        others = self._index.facts([name for name in names if name not in loaded], max_age_ms)
+        return dict(sorted({**hosted, **_logged(others)}.items()))
+
+    def clients_topics(self) -> list[str]:
+        """The names of all topics but the gateways' own. Raises StorageError."""
+        found = self.facts_or_errors()
+        return [name for name, each in found.items() if isinstance(each, TopicFacts) and name not in _OWN_TOPICS]
+
+    def _names(self) -> list[str]:
+        return sorted(name for name in self.root.list_folders() if _may_be_topic(name))
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
@@ -322,6 +393,8 @@ class MetadataCache:
         snapshot = log.create(partitions, config)
         with self._lock:
             dropped = self._topics.pop(name, None)
+            if dropped is not None:
+                self._by_id.pop(dropped.id, None)
         if dropped is not None:
             # another process has dropped it
             dropped.close(SHORT_WAIT_S)
@@ -346,6 +419,8 @@ class MetadataCache:
         with self._lock:
             if self._topics.get(hosted.name) is hosted:
                 del self._topics[hosted.name]
+            self._by_id.pop(hosted.id, None)
+        self._index.forget(hosted.name)
         hosted.close(SHORT_WAIT_S)
 
     def hurry(self) -> None:
@@ -388,7 +463,10 @@ class MetadataCache:
         with self._lock:
             # another thread may have added it first
             hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
-            return self._topics.setdefault(name, hosted)
+            kept = self._topics.setdefault(name, hosted)
+            self._by_id[kept.id] = kept
+            self._unknown_ids.pop(kept.id, None)
+            return kept
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
@@ -409,9 +487,22 @@ def _may_be_topic(name: str) -> bool:
         return False
 
 
-def _or_error(find: Callable[[str], HostedTopic], name: str) -> HostedTopic | Exception:
-    # a topic that cannot be opened must not hide the others
-    try:
-        return find(name)
-    except Exception as error:
-        return error
+def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:
+    """The result of `find` for each name, or its error: a topic that cannot be opened must not hide the others."""
+
+    def found(name: str) -> T | Exception:
+        try:
+            return find(name)
+        except Exception as error:
+            return error
+
+    return _logged(dict(zip(names, in_parallel(found, names), strict=True)))
+
+
+def _logged(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
+    """The topics and errors, without folders that have no topic; the errors are logged."""
+    found = {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
+    for name, each in found.items():
+        if isinstance(each, Exception):
+            error_code(each, f"topic {name}")
+    return found

@@ -57,13 +57,16 @@ _PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
 
 
 class FailedBatches:
-    """The lowest sequence numbers that failed, by topic, partition and producer; for many threads."""
+    """The lowest sequence numbers that failed, by topic, partition and producer; for many threads.
+
+    A topic is a name or an id, as its client has it.
+    """
 
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit, self._lock = limit, threading.Lock()
-        self._lowest: OrderedDict[tuple[str, int, int], tuple[int, int]] = OrderedDict()
+        self._lowest: OrderedDict[tuple[Hashable, int, int], tuple[int, int]] = OrderedDict()
 
-    def failed(self, topic: str, partition: int, records: bytes) -> None:
+    def failed(self, topic: Hashable, partition: int, records: bytes) -> None:
         """Note a batch that failed, and that its client will send again."""
         if len(records) < _PRODUCER_AT + _PRODUCER.size:
             return
@@ -78,14 +81,14 @@ class FailedBatches:
             if len(self._lowest) > self._limit:
                 self._lowest.popitem(last=False)
 
-    def appended(self, topic: str, partition: int, records: bytes) -> None:
+    def appended(self, topic: Hashable, partition: int, records: bytes) -> None:
         """Note a batch that was appended: the log knows its producer by now."""
         if self._lowest:
             producer, _, _ = _PRODUCER.unpack_from(records, _PRODUCER_AT)
             with self._lock:
                 self._lowest.pop((topic, partition, producer), None)
 
-    def check(self, topic: str, partition: int, row: Any) -> None:
+    def check(self, topic: Hashable, partition: int, row: Any) -> None:
         """Raise OutOfOrderSequenceError for a batch (a BATCH row) behind one that failed.
 
         For batches of unknown producers: the log itself knows the next sequence number of the others.

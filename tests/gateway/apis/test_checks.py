@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,19 +66,28 @@ ADDED = {
     "v3_and_below_topics": [{"name": "clicks", "partitions": [0]}],
 }
 EVE = {"name": "eve", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": bytes(32)}
+MEMBER = {
+    "member_id": "m",
+    "member_epoch": 0,
+    "rebalance_timeout": 60_000,
+    "subscribed_topic_names": ["clicks"],
+    "topic_partitions": [],
+}
 CASES = [
-    Case(0, OF_TOPIC, ("WRITE topic clicks",), {"transactional_id": None, "acks": -1, "topic_data": PRODUCED}),
+    Case(0, OF_TOPIC, ("WRITE topic clicks",), {"transactional_id": None, "acks": -1, "topic_data": PRODUCED}, 12),
     Case(
         0,
         OF_ID,
         ("WRITE transactional_id t", "WRITE topic cli*"),
         {"transactional_id": "t", "acks": 1, "topic_data": PRODUCED},
+        12,
     ),
     Case(
         1,
         OF_TOPIC,
         ("READ topic clicks",),
         {"max_bytes": 1 << 20, "topics": on(partition=0, partition_max_bytes=1 << 20)},
+        12,
     ),
     Case(2, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": on(partition_index=0, timestamp=-1)}),
     Case(3, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": [{"name": "clicks"}]}),
@@ -284,6 +294,14 @@ CASES = [
     Case(51, OF_CLUSTER, ("ALTER cluster",), {"upsertions": [EVE]}),
     Case(61, OF_TOPIC, ("READ topic clicks",), {"topics": [{"name": "clicks", "partition_indexes": [0]}]}),
     Case(65, OF_ID, ("DESCRIBE transactional_id u",), {"transactional_ids": ["u"]}),
+    Case(43, OF_CLUSTER, ("ALTER cluster",), {"election_type": 0, "topic_partitions": None}),
+    Case(46, OF_CLUSTER, ("DESCRIBE cluster",), {"topics": None}),
+    Case(55, OF_CLUSTER, ("DESCRIBE cluster",), {"topics": []}),
+    Case(68, OF_GROUP, ("READ group g", "DESCRIBE topic clicks"), {"group_id": "g", **MEMBER}),
+    Case(68, OF_TOPIC, ("DESCRIBE topic clicks",), {"group_id": "open", **MEMBER}),
+    Case(69, OF_GROUP, ("DESCRIBE group h",), {"group_ids": ["h"]}),
+    Case(74, OF_CLUSTER, ("DESCRIBE_CONFIGS cluster",), {"resource_types": []}),
+    Case(75, OF_TOPIC, ("DESCRIBE topic clicks",), {"topics": [{"name": "clicks"}], "response_partition_limit": 9}),
 ]
 #: The APIs without a code of denial: all clients may ask, and are told what they may know; see the tests below.
 SILENT = {16, 17, 18, 36, 60, 66}
@@ -389,6 +407,29 @@ def test_a_missing_topic_is_refused_as_one_that_is_there(mallory: UserWire, case
         return repr(mallory.plain(*case.place, **fields)).replace(name, "clicks")
 
     assert asked("clicks") == asked("nowhere")
+
+
+def test_records_by_the_id_of_a_topic_need_the_same_rights(
+    gateway: GatewayServer, mallory: UserWire, alice: UserWire
+) -> None:
+    (topic,) = UserWire(gateway, "root").plain(3, 12, topics=[{"name": "clicks"}]).topics
+    for topic_id, code in ((topic.topic_id, OF_TOPIC), (uuid.UUID(int=9), E.unknown_topic_id)):
+        wanted = [{"topic_id": topic_id, "partitions": [{"partition": 0, "partition_max_bytes": 99}]}]
+        produced = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": DATA}]}]
+        assert codes(mallory.plain(1, 17, max_bytes=99, topics=wanted)) - {E.none} == {code}
+        assert codes(mallory.plain(0, 13, transactional_id=None, acks=-1, topic_data=produced)) - {E.none} == {code}
+    wanted = [{"topic_id": topic.topic_id, "partitions": [{"partition": 0, "partition_max_bytes": 99}]}]
+    with given(gateway, "READ topic clicks"):
+        assert codes(alice.plain(1, 17, max_bytes=99, topics=wanted)).isdisjoint(DENIED)
+
+
+def test_no_fetch_goes_on_without_a_check_of_its_partitions(gateway: GatewayServer, alice: UserWire) -> None:
+    fields = {"max_bytes": 99, "topics": on(partition=0, partition_max_bytes=99)}
+    with given(gateway, "READ topic clicks"):
+        begun = alice.plain(1, 12, session_id=0, session_epoch=0, **fields)
+        assert begun.session_id == 0
+        assert codes(begun).isdisjoint(DENIED)
+    assert alice.plain(1, 12, session_id=7, session_epoch=1, topics=[]).error_code is E.fetch_session_id_not_found
 
 
 def test_metadata_of_all_topics_has_those_that_a_client_may_describe(

@@ -155,14 +155,6 @@ def test_the_end_of_the_gateway_answers_those_that_wait(gateway: GatewayServer) 
         assert wire.is_closed
 
 
-def test_sessions_are_refused(gateway: GatewayServer) -> None:
-    with Wire(gateway) as wire:
-        begun = wire.ask(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], session_id=0, session_epoch=0))
-        assert (begun.error_code, begun.session_id) == (ErrorCode.none, 0)
-        later = wire.ask(FETCH, 12, **fetch_fields(12, [], session_id=7, session_epoch=1))
-        assert later.error_code is ErrorCode.fetch_session_id_not_found
-
-
 def test_records_that_slow_clients_do_not_take_are_bounded(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"))
     large = data(b"x" * 1_000_000)

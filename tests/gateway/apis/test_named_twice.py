@@ -132,13 +132,13 @@ def test_the_ids_of_topics_are_looked_up_once_for_a_request(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, looks = schema("metadata.v12"), list[int]()
-    all_topics = MetadataCache.all_topics
+    facts_or_errors = MetadataCache.facts_or_errors
 
     def counted(self: MetadataCache) -> Any:
         looks.append(1)
-        return all_topics(self)
+        return facts_or_errors(self)
 
-    monkeypatch.setattr(MetadataCache, "all_topics", counted)
+    monkeypatch.setattr(MetadataCache, "facts_or_errors", counted)
     with Wire(gateway) as wire:
         topics = tuple(module.MetadataRequestTopic(topic_id=uuid.UUID(int=each), name=None) for each in range(1, 50))
         answer = wire.ask(

@@ -15,15 +15,21 @@ from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.frames import RequestHead
 from distlog.gateway.server.fairness import Shares
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import ClientSession, Request
+from distlog.gateway.topics.topic_index import TopicFacts
+
+
+def no_topics() -> SubscribedTopics:
+    return SubscribedTopics(lambda name: TopicFacts(name, "", 0), list)
 
 
 def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, lease = OffsetsTopic(str(tmp_path), linger_ms=0), GatewayLease(Storage(str(tmp_path)), None, 9.0)
-    services = GroupServices(store, lease, GroupSettings(), retention_ms=1000)
+    services = GroupServices(store, lease, GroupSettings(), no_topics(), retention_ms=1000)
     looks = []
 
     def expire() -> None:
@@ -33,6 +39,7 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
             raise RuntimeError("a mistake of ours")
 
     services._registry.expire = expire  # type: ignore[method-assign]
+    services.join()
     services.start()
     try:
         until(lambda: len(looks) > 1)
@@ -45,7 +52,7 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
 @pytest.mark.parametrize("name", ["_wake", "_unloaded"])
 def test_a_stop_between_two_waits_ends_the_wait(tmp_path: Path, name: str) -> None:
     store, lease = OffsetsTopic(str(tmp_path), linger_ms=0), GatewayLease(Storage(str(tmp_path)), None, 600.0)
-    services = GroupServices(store, lease, GroupSettings(), retention_ms=1000)
+    services = GroupServices(store, lease, GroupSettings(), no_topics(), retention_ms=1000)
     event = getattr(services, name)
     clear = event.clear
 
@@ -56,6 +63,7 @@ def test_a_stop_between_two_waits_ends_the_wait(tmp_path: Path, name: str) -> No
         clear()
 
     event.clear = clear_as_the_gateway_stops
+    services.join()
     services.start()
     try:
         until(lambda: sum(thread.is_alive() for thread in services._threads) == 0)

@@ -67,7 +67,7 @@ def test_older_versions_of_values_are_read() -> None:
 
 
 def test_records_of_newer_kinds_are_left_alone() -> None:
-    assert decode_key(b"\0\3\0\1g") is None
+    assert decode_key(b"\0\x10\0\1g\0\1a") is None
     assert decode_position(b"\0\5") is None
     assert decode_group("g", b"\0\4") is None
 

@@ -150,11 +150,12 @@ class Encoder:
         null = (
             b"\0" if is_flexible else struct.pack(">h" if field.kind == "string" and not field.is_array else ">i", -1)
         )
+        is_marked = field.message is not None and field.is_nullable and not field.is_array
         if field.is_nullable and self._nulls and field.kind != "uuid":
-            return null
+            return b"\xff" if is_marked else null
         item = self.message(field.message) if field.message else self._plain(field.kind, is_flexible)
         if not field.is_array:
-            return item
+            return b"\1" * is_marked + item
         return (uvarint(3) if is_flexible else struct.pack(">i", 2)) + item * 2
 
     def _plain(self, kind: str, is_flexible: bool) -> bytes:

@@ -1,0 +1,139 @@
+"""The APIs of groups of the newer protocol (KIP-848): ConsumerGroupHeartbeat, ConsumerGroupDescribe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from distlog.gateway.apis.cluster import NO_OPERATIONS
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.assignors import Place
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply
+from distlog.gateway.groups.consumer_records import by_topic
+from distlog.gateway.protocol.frames import Fields
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.request import Request
+from distlog.gateway.topics.topic_index import TopicFacts
+
+# ---
+# ConsumerGroupHeartbeat: a member joins, goes on, tells what it has, and leaves.
+
+
+def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
+    """Respond when what the heartbeat changes is durable."""
+    body = request.body
+    names = body.subscribed_topic_names
+    heartbeat = ConsumerHeartbeat(
+        member_id=body.member_id,
+        epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        client_id=request.client_id,
+        client_host=f"/{request.session.address[0]}",
+        rebalance_timeout_ms=body.rebalance_timeout,
+        topics=None if names is None else tuple(names),
+        pattern=request.get("subscribed_topic_regex"),
+        assignor=body.server_assignor,
+        owned=None if body.topic_partitions is None else _owned(body.topic_partitions),
+    )
+    interval_ms = broker.config.groups.consumer_heartbeat_interval_ms
+
+    def respond(reply: HeartbeatReply) -> None:
+        assigned = None if reply.assigned is None else {"topic_partitions": _topics(reply.assigned)}
+        request.respond(
+            {
+                "throttle_time": 0,
+                "error_code": reply.error,
+                "error_message": reply.message,
+                "member_id": reply.member_id,
+                "member_epoch": reply.epoch,
+                "heartbeat_interval": interval_ms,
+                "assignment": assigned,
+            }
+        )
+
+    broker.groups.consumers.heartbeat(body.group_id, heartbeat, request.api_version, respond)
+
+
+def _owned(topics: Iterable[Any]) -> frozenset[Place]:
+    return frozenset((each.topic_id, number) for each in topics for number in each.partitions)
+
+
+def _topics(places: Iterable[Place]) -> list[Fields]:
+    return [{"topic_id": topic, "partitions": numbers} for topic, numbers in by_topic(places).items()]
+
+
+CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 0, 1, consumer_group_heartbeat)
+
+
+# ---
+# ConsumerGroupDescribe: members, their assignments, and their targets.
+
+
+#: A member that speaks the newer protocol.
+_CONSUMER = 1
+
+
+def consumer_group_describe(request: Request, broker: Broker) -> Fields:
+    """The requested groups, each once."""
+    names: dict[UUID, str] = {}
+    groups = [_described(broker, name, names) for name in dict.fromkeys(request.body.group_ids)]
+    return {"throttle_time": 0, "groups": groups}
+
+
+def _described(broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
+    fields: dict[str, Any] = {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "group_id": group,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": [],
+        "authorized_operations": NO_OPERATIONS,
+    }
+    try:
+        found = broker.groups.consumers.describe(group)
+    except GroupRefusedError as refused:
+        return {**fields, "error_code": refused.code, "group_state": "Dead"}
+    if any(current.assigned or target for _, _, current, target in found.members) and not names:
+        facts = broker.metadata.facts_or_errors().values()
+        names.update({UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicFacts)})
+    members = [
+        {
+            "member_id": id,
+            "instance_id": facts.instance_id,
+            "rack_id": facts.rack_id,
+            "member_epoch": current.epoch,
+            "client_id": facts.client_id,
+            "client_host": facts.client_host,
+            "subscribed_topic_names": facts.topics,
+            "subscribed_topic_regex": facts.pattern,
+            "assignment": {"topic_partitions": _named(current.assigned, names)},
+            "target_assignment": {"topic_partitions": _named(target, names)},
+            "member_type": _CONSUMER,
+        }
+        for id, facts, current, target in found.members
+    ]
+    return {
+        **fields,
+        "group_state": found.phase.value,
+        "group_epoch": found.epoch,
+        "assignment_epoch": found.target_epoch,
+        "assignor_name": found.assignor,
+        "members": members,
+    }
+
+
+def _named(places: Iterable[Place], names: Mapping[UUID, str]) -> list[Fields]:
+    # a topic that was dropped a moment ago has no name any more
+    return [{**each, "topic_name": names[each["topic_id"]]} for each in _topics(places) if each["topic_id"] in names]
+
+
+CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe)
+
+#: The APIs of this module.
+APIS = (CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE)

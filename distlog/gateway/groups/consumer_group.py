@@ -1,0 +1,530 @@
+"""One consumer group by Kafka's newer protocol (KIP-848): the coordinator assigns, and each member follows alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.assignors import ASSIGNORS, Place, Subscriber
+from distlog.gateway.groups.classic_group import GroupPhase, GroupRefusedError, Stored
+from distlog.gateway.groups.consumer_records import (
+    OF_MEMBERS,
+    ConsumerKey,
+    ConsumerValue,
+    CurrentAssignment,
+    MemberFacts,
+    MemberState,
+    RecordKind,
+)
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.topics.topic_index import TopicFacts
+
+# ---
+# The heartbeats of members, and the replies.
+
+
+#: The epochs of a member that joins, that leaves, and of a static one that leaves and will be back.
+JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """A heartbeat; None, or a time of -1, is unchanged since the last one. A `pattern` is a regular expression."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: frozenset[Place] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """True if it tells everything, so that it wants the assignment, too."""
+        return self.epoch == JOINS or (None not in (self.topics, self.owned) and self.rebalance_timeout_ms != -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReply:
+    """A member's epoch, and its partitions if they have changed; or an error."""
+
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    assigned: frozenset[Place] | None = None
+
+
+AnswerHeartbeat = Callable[[HeartbeatReply], None]
+
+
+class TopicsView(Protocol):
+    """The topics as the coordinator knows them, without a request to storage."""
+
+    def facts(self, name: str) -> TopicFacts | None:
+        """The topic; None if there is none, or it is not known yet."""
+        ...
+
+    def matching(self, pattern: str) -> Iterable[str]:
+        """The names of the topics that a regular expression matches."""
+        ...
+
+    def know(self, names: Collection[str], patterns: Collection[str]) -> bool:
+        """True if all of these were looked at."""
+        ...
+
+
+# ---
+# The members of a group.
+
+
+@dataclass(slots=True)
+class ConsumerMember:
+    """A member; deadlines are by the coordinator's clock, in ms."""
+
+    id: str
+    facts: MemberFacts
+    current: CurrentAssignment
+    expires_at: float = inf
+    revoke_by: float = inf
+
+    @property
+    def order(self) -> str:
+        """The name that assignors order it by: a static member keeps its place."""
+        return self.facts.instance_id or self.id
+
+    def names(self, topics: TopicsView) -> set[str]:
+        """The topics that it subscribes to."""
+        return {*self.facts.topics, *(topics.matching(self.facts.pattern) if self.facts.pattern else ())}
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """The names and the regular expressions that members of a group subscribe to."""
+
+    names: frozenset[str] = frozenset()
+    patterns: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, members: Iterable[ConsumerMember]) -> Subscriptions:
+        """Those of these members."""
+        facts = [each.facts for each in members]
+        names = frozenset(name for each in facts for name in each.topics)
+        return cls(names, frozenset(each.pattern for each in facts if each.pattern))
+
+    def topics(self, topics: TopicsView) -> set[str]:
+        """The names of all of its topics."""
+        return {*self.names, *(name for each in self.patterns for name in topics.matching(each))}
+
+
+_NOTHING = CurrentAssignment(JOINS, JOINS, MemberState.STABLE, frozenset(), frozenset())
+
+#: Changed records of a group; None deletes.
+ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
+#: Stores records of a group, and calls back, at once or later; raises nothing.
+SaveConsumers = Callable[[str, ConsumerChanges, Stored], None]
+
+
+# ---
+# One consumer group by Kafka's newer protocol.
+#
+# After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when a
+# member comes, goes or changes its subscription, or when a subscribed topic changes. Then an assignor gives each
+# member a target. A member that must give partitions back does that first, in its own time; then it gets the next
+# epoch, and those partitions of its target that no other member has any more. Nothing here waits, reads a clock or
+# does I/O. The state goes on at once, and each answer is given when the records before it are durable. Not for
+# several threads: the coordinator holds the group's lock.
+
+
+class ConsumerGroup:
+    """The group `id`. `clock` gives ms that never go back, `wall_clock` ms since 1970."""
+
+    def __init__(
+        self,
+        id: str,
+        settings: GroupSettings,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], int],
+        new_id: Callable[[], str],
+        save: SaveConsumers,
+    ) -> None:
+        self.id, self.settings, self.clock, self._new_id = id, settings, clock, new_id
+        self._wall_clock, self._save = wall_clock, save
+        self.members: dict[str, ConsumerMember] = {}
+        self.target: dict[str, frozenset[Place]] = {}
+        self.epoch = self.target_epoch = 0
+        self.since_ms = wall_clock()
+        self.is_dead = False
+        #: The topics of the last assignment; None if it was made by another gateway.
+        self._topics: dict[str, TopicFacts] | None = {}
+        self._subscriptions: Subscriptions | None = None
+        self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
+        #: Records were not stored: what is stored may be behind, so all is written anew.
+        self._is_behind = False
+
+    # --- its state
+
+    @property
+    def phase(self) -> GroupPhase:
+        """Its state, by Kafka's names."""
+        if self.is_dead:
+            return GroupPhase.DEAD
+        if not self.members:
+            return GroupPhase.EMPTY
+        if self.epoch > self.target_epoch:
+            return GroupPhase.ASSIGNING
+        done = MemberState.STABLE, self.target_epoch
+        is_done = all((each.current.state, each.current.epoch) == done for each in self.members.values())
+        return GroupPhase.STABLE if is_done else GroupPhase.RECONCILING
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members want."""
+        votes = Counter(each.facts.assignor for each in self.members.values() if each.facts.assignor)
+        return votes.most_common(1)[0][0] if votes else next(iter(ASSIGNORS))
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The subscriptions of all members."""
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions.of(self.members.values())
+        return self._subscriptions
+
+    @property
+    def read_topics(self) -> frozenset[str]:
+        """The existing topics that members subscribe to, as of the last assignment."""
+        return frozenset(self._topics or {each for one in self.members.values() for each in one.facts.topics})
+
+    def static(self, instance_id: str | None) -> ConsumerMember | None:
+        """The static member of this instance."""
+        each = (one for one in self.members.values() if one.facts.instance_id == instance_id)
+        return None if instance_id is None else next(each, None)
+
+    def check(self, member_id: str, epoch: int, stale: ErrorCode = ErrorCode.stale_member_epoch) -> None:
+        """Raise GroupRefusedError unless a member has this epoch; without members, any client may use positions."""
+        if not self.members and epoch < 0:
+            return
+        member = self.members.get(member_id)
+        if member is None:
+            raise GroupRefusedError(ErrorCode.unknown_member_id)
+        if member.current.epoch != epoch:
+            raise GroupRefusedError(stale)
+
+    # --- heartbeats
+
+    def heartbeat(self, request: ConsumerHeartbeat, topics: TopicsView, answer: AnswerHeartbeat) -> None:
+        """Answer when all changes that it makes are durable, or at once if it makes none."""
+        try:
+            if request.epoch < JOINS:
+                self._leave(request)
+                reply = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
+            else:
+                reply = self._member_goes_on(request, topics)
+        except GroupRefusedError as refused:
+            reply = HeartbeatReply(error=refused.code)
+        self._store(lambda code: answer(reply if code is ErrorCode.none else HeartbeatReply(error=code)))
+
+    def _member_goes_on(self, request: ConsumerHeartbeat, topics: TopicsView) -> HeartbeatReply:
+        tells = request.epoch == JOINS or (request.topics, request.pattern) != (None, None)
+        if tells and not topics.know(request.topics or (), (request.pattern,) if request.pattern else ()):
+            # the storage does not answer: the client asks again
+            raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+        member, is_new = self._member(request)
+        before, facts = member.current.assigned, _told(member.facts, request)
+        has_changed = is_new or (facts.topics, facts.pattern) != (member.facts.topics, member.facts.pattern)
+        if is_new or facts != member.facts:
+            member.facts, self._subscriptions = facts, None
+            self._change(RecordKind.MEMBER, facts, member.id)
+        if has_changed:
+            self._begin_epoch()
+        if topics.know(self.subscriptions.names, self.subscriptions.patterns):
+            self._follow(topics)
+        self._reconcile(member, request.owned)
+        member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
+        shows = request.is_full or member.current.assigned != before
+        assigned = member.current.assigned if shows else None
+        return HeartbeatReply(member_id=member.id, epoch=member.current.epoch, assigned=assigned)
+
+    def _member(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, bool]:
+        """The member that a heartbeat is of, and whether it is new; raises GroupRefusedError."""
+        joins = request.epoch == JOINS
+        known = self.members.get(request.member_id)
+        static = self.static(request.instance_id)
+        if joins and static is not None and static.id != request.member_id:
+            if static.current.epoch != LEAVES_FOR_A_WHILE:
+                raise GroupRefusedError(ErrorCode.unreleased_instance_id)
+            return self._replaced(static, request.member_id or self._new_id()), False
+        if joins and known is None:
+            if len(self.members) >= self.settings.max_size:
+                raise GroupRefusedError(ErrorCode.group_max_size_reached)
+            member = ConsumerMember(request.member_id or self._new_id(), _FIRST, _NOTHING)
+            self.members[member.id] = member
+            return member, True
+        if not joins and request.instance_id is not None:
+            known = self._checked(static, request.member_id)
+        if known is None:
+            raise GroupRefusedError(ErrorCode.unknown_member_id)
+        if not joins:
+            _check_epoch(known.current, request)
+        return known, False
+
+    def _checked(self, static: ConsumerMember | None, member_id: str) -> ConsumerMember:
+        if static is None:
+            raise GroupRefusedError(ErrorCode.unknown_member_id)
+        if static.id != member_id:
+            raise GroupRefusedError(ErrorCode.fenced_instance_id)
+        return static
+
+    def _replaced(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
+        """The instance of a static member is back under another id: it has the same target."""
+        target = self.target.pop(old.id, frozenset())
+        self._forget(old)
+        member = dataclasses.replace(old, id=new_id)
+        self.members[new_id], self.target[new_id] = member, target
+        self._change(RecordKind.MEMBER, member.facts, new_id)
+        self._change(RecordKind.TARGET, target, new_id)
+        self._change(RecordKind.CURRENT, member.current, new_id)
+        return member
+
+    def _leave(self, request: ConsumerHeartbeat) -> None:
+        if request.instance_id is None:
+            member = self.members.get(request.member_id)
+        else:
+            member = self._checked(self.static(request.instance_id), request.member_id)
+        if member is None:
+            raise GroupRefusedError(ErrorCode.unknown_member_id)
+        if request.epoch == LEAVES_FOR_A_WHILE:
+            previous = member.current.epoch
+            stays = CurrentAssignment(
+                request.epoch, previous, MemberState.STABLE, member.current.assigned, frozenset()
+            )
+            self._move(member, stays)
+        else:
+            self._remove(member)
+
+    def _remove(self, member: ConsumerMember) -> None:
+        self.target.pop(member.id, None)
+        self._forget(member)
+        self._begin_epoch()
+        if not self.members:
+            self.since_ms = self._wall_clock()
+
+    def _forget(self, member: ConsumerMember) -> None:
+        del self.members[member.id]
+        self._subscriptions = None
+        for kind in OF_MEMBERS:
+            self._change(kind, None, member.id)
+
+    # --- assignments
+
+    def _begin_epoch(self) -> None:
+        self.epoch += 1
+        self._change(RecordKind.EPOCH, self.epoch)
+
+    def _follow(self, topics: TopicsView) -> None:
+        """Assign anew if members, their subscriptions or their topics have changed."""
+        names = self.subscriptions.topics(topics)
+        found = {name: one for name in names if (one := topics.facts(name)) is not None}
+        if self.epoch == self.target_epoch and not self._is_assigned(found):
+            self._begin_epoch()
+        self._topics = found
+        if self.epoch > self.target_epoch:
+            self._assign(topics)
+
+    def _is_assigned(self, found: Mapping[str, TopicFacts]) -> bool:
+        """True if the target is of these topics, with all of their partitions."""
+        if self._topics is not None:
+            return found == self._topics
+        given = set[Place]().union(*self.target.values())
+        return given == {(topic_uuid(each), number) for each in found.values() for number in range(each.partitions)}
+
+    def _assign(self, topics: TopicsView) -> None:
+        """Give each member its target."""
+        known = self._topics or {}
+        members = {
+            each.id: Subscriber(
+                each.order,
+                frozenset(topic_uuid(known[name]) for name in each.names(topics) if name in known),
+                self.target.get(each.id, frozenset()),
+            )
+            for each in self.members.values()
+        }
+        target = ASSIGNORS[self.assignor](members, {topic_uuid(each): each.partitions for each in known.values()})
+        for id, places in target.items():
+            if places != self.target.get(id):
+                self._change(RecordKind.TARGET, places, id)
+        self.target, self.target_epoch = target, self.epoch
+        self._change(RecordKind.TARGET_EPOCH, self.epoch)
+
+    def _reconcile(self, member: ConsumerMember, owned: frozenset[Place] | None) -> None:
+        """Bring a member nearer to its target; `owned` are the partitions that it says it has."""
+        current = member.current
+        if current.state is MemberState.STABLE and current.epoch == self.target_epoch:
+            return
+        if current.state is MemberState.UNREVOKED_PARTITIONS and (owned is None or owned & current.revoking):
+            return
+        target = self.target.get(member.id, frozenset())
+        kept, returned = current.assigned & target, current.assigned - target
+        if returned and (owned is None or owned & returned):
+            unrevoked = MemberState.UNREVOKED_PARTITIONS
+            after = CurrentAssignment(current.epoch, current.previous_epoch, unrevoked, kept, returned)
+        else:
+            free = self._free(member, target - kept)
+            state = MemberState.STABLE if free == target - kept else MemberState.UNRELEASED_PARTITIONS
+            previous = current.epoch if current.epoch != self.target_epoch else current.previous_epoch
+            after = CurrentAssignment(self.target_epoch, previous, state, kept | free, frozenset())
+        self._move(member, after)
+
+    def _free(self, member: ConsumerMember, wanted: frozenset[Place]) -> frozenset[Place]:
+        """The wanted partitions that no other member has."""
+        if not wanted:
+            return wanted
+        others = (each.current for each in self.members.values() if each is not member)
+        return wanted.difference(*(one for each in others for one in (each.assigned, each.revoking)))
+
+    def _move(self, member: ConsumerMember, after: CurrentAssignment) -> None:
+        if after == member.current:
+            return
+        waits = after.state is MemberState.UNREVOKED_PARTITIONS
+        member.revoke_by = self.clock() + member.facts.rebalance_timeout_ms if waits else inf
+        member.current = after
+        self._change(RecordKind.CURRENT, after, member.id)
+
+    # --- records
+
+    def _change(self, kind: RecordKind, value: ConsumerValue | None, member: str = "") -> None:
+        self._changes[ConsumerKey(self.id, kind, member)] = value
+
+    def _store(self, done: Stored = lambda code: None) -> None:
+        """Store the changes since the last call; or everything, if an earlier store has failed."""
+        changes, self._changes = self._changes, {}
+        if self._is_behind:
+            changes.update(self._records())
+        if not changes:
+            done(ErrorCode.none)
+            return
+        self._is_behind = False
+
+        def stored(code: ErrorCode) -> None:
+            self._is_behind |= code is not ErrorCode.none
+            done(code)
+
+        self._save(self.id, list(changes.items()), stored)
+
+    def _records(self) -> Iterator[tuple[ConsumerKey, ConsumerValue]]:
+        """All of its records."""
+        yield ConsumerKey(self.id, RecordKind.EPOCH), self.epoch
+        yield ConsumerKey(self.id, RecordKind.TARGET_EPOCH), self.target_epoch
+        for each in self.members.values():
+            yield ConsumerKey(self.id, RecordKind.MEMBER, each.id), each.facts
+            yield ConsumerKey(self.id, RecordKind.TARGET, each.id), self.target.get(each.id, frozenset())
+            yield ConsumerKey(self.id, RecordKind.CURRENT, each.id), each.current
+
+    def restore(self, records: Mapping[ConsumerKey, ConsumerValue]) -> None:
+        """Take stored records; sessions begin now. A member of which records are missing begins anew."""
+        self.since_ms, self._topics = -1, None
+        for key, value in records.items():
+            if key.kind is RecordKind.EPOCH and isinstance(value, int):
+                self.epoch = value
+            elif key.kind is RecordKind.TARGET_EPOCH and isinstance(value, int):
+                self.target_epoch = value
+            elif key.kind is RecordKind.TARGET and isinstance(value, frozenset):
+                self.target[key.member] = value
+            elif isinstance(value, MemberFacts):
+                current = records.get(ConsumerKey(self.id, RecordKind.CURRENT, key.member))
+                stands = current if isinstance(current, CurrentAssignment) else _NOTHING
+                member = self.members[key.member] = ConsumerMember(key.member, value, stands)
+                member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
+                if stands.state is MemberState.UNREVOKED_PARTITIONS:
+                    member.revoke_by = self.clock() + value.rebalance_timeout_ms
+
+    def records_to_delete(self) -> ConsumerChanges:
+        """The changes that delete a group without members."""
+        return [(ConsumerKey(self.id, kind), None) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH)]
+
+    # --- time
+
+    @property
+    def next_deadline(self) -> float:
+        """The time of the next `expire`, by the clock; `inf` if there is none."""
+        return min((min(each.expires_at, each.revoke_by) for each in self.members.values()), default=inf)
+
+    def expire(self) -> None:
+        """Remove members without a heartbeat, and those that keep partitions for longer than they may."""
+        now = self.clock()
+        for member in list(self.members.values()):
+            if min(member.expires_at, member.revoke_by) <= now:
+                self._remove(member)
+        self._store()
+
+
+_FIRST = MemberFacts(
+    instance_id=None,
+    rack_id=None,
+    client_id="",
+    client_host="",
+    topics=(),
+    pattern=None,
+    rebalance_timeout_ms=-1,
+    assignor=None,
+)
+
+
+def topic_uuid(facts: TopicFacts) -> uuid.UUID:
+    """The topic's id as assignments have it."""
+    return uuid.UUID(facts.topic_id)
+
+
+def _told(before: MemberFacts, request: ConsumerHeartbeat) -> MemberFacts:
+    """The facts of a member after its heartbeat: what that leaves out is as before."""
+    return MemberFacts(
+        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        topics=before.topics if request.topics is None else tuple(sorted(set(request.topics))),
+        pattern=before.pattern if request.pattern is None else request.pattern or None,
+        rebalance_timeout_ms=(
+            before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+        ),
+        assignor=before.assignor if request.assignor is None else request.assignor,
+    )
+
+
+def _check_epoch(current: CurrentAssignment, request: ConsumerHeartbeat) -> None:
+    """Raise GroupRefusedError for another epoch, unless the answer with the newest one may have been lost."""
+    if request.epoch == current.epoch:
+        return
+    is_repeated = request.epoch == current.previous_epoch and request.owned is not None
+    if request.epoch > current.epoch or not is_repeated or not (request.owned or frozenset()) <= current.assigned:
+        raise GroupRefusedError(ErrorCode.fenced_member_epoch)
+
+
+def check_heartbeat(request: ConsumerHeartbeat, version: int) -> None:
+    """Raise GroupRefusedError for a heartbeat that no client may send, as Kafka does."""
+    names_nothing = request.topics is None and not request.pattern
+    is_wrong = (
+        request.epoch < LEAVES_FOR_A_WHILE
+        or (not request.member_id and (version > 0 or request.epoch != JOINS))
+        or request.instance_id == ""
+        or request.rack_id == ""
+        or (request.epoch == LEAVES_FOR_A_WHILE and request.instance_id is None)
+        or (request.epoch == JOINS and (request.rebalance_timeout_ms < 0 or request.owned != frozenset()))
+        or (request.epoch == JOINS and names_nothing)
+    )
+    if is_wrong:
+        raise GroupRefusedError(ErrorCode.invalid_request)
+    if request.assignor is not None and request.assignor not in ASSIGNORS:
+        raise GroupRefusedError(ErrorCode.unsupported_assignor)

@@ -1,0 +1,181 @@
+"""The records of groups of the newer protocol (KIP-848) in `__consumer_offsets`, byte for byte Kafka's.
+
+Source: Kafka's messages ConsumerGroupMetadata, ConsumerGroupMemberMetadata, ConsumerGroupTargetAssignmentMetadata,
+ConsumerGroupTargetAssignmentMember and ConsumerGroupCurrentMemberAssignment, all in version 0. Those of partitions
+and of regular expressions, which a broker derives from others, are neither written nor read.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from distlog.core.consumer_offsets import OFFSETS_TOPIC, FieldReader, text_field
+from distlog.core.errors import CorruptRecordError
+from distlog.gateway.groups.assignors import Place
+
+
+class RecordKind(IntEnum):
+    """The records of a group, by the versions of their keys."""
+
+    EPOCH = 3
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+
+
+#: The kinds that a group has of each member.
+OF_MEMBERS = (RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerKey:
+    """The key of a record of a group, or of one of its members."""
+
+    group: str
+    kind: RecordKind
+    member: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFacts:
+    """A member as its client has told it."""
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    rebalance_timeout_ms: int
+    assignor: str | None
+
+
+class MemberState(IntEnum):
+    """The step of a member on its way to its target, by Kafka's numbers."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignment:
+    """The partitions that a member has, and those that it must give back first."""
+
+    epoch: int
+    previous_epoch: int
+    state: MemberState
+    assigned: frozenset[Place]
+    revoking: frozenset[Place]
+
+
+#: An epoch, facts of a member, its target, or its current assignment.
+ConsumerValue = int | MemberFacts | frozenset[Place] | CurrentAssignment
+
+
+def encode_consumer_key(key: ConsumerKey) -> bytes:
+    """The bytes of a key."""
+    data = struct.pack(">h", key.kind) + text_field(key.group)
+    return data + text_field(key.member) if key.kind in OF_MEMBERS else data
+
+
+def decode_consumer_key(data: bytes) -> ConsumerKey | None:
+    """The key in these bytes; None for another kind. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a key", OFFSETS_TOPIC)
+    number = reader.number(">h")
+    if number not in set(RecordKind):
+        return None
+    kind = RecordKind(number)
+    return ConsumerKey(reader.text(), kind, reader.text() if kind in OF_MEMBERS else "")
+
+
+_VERSION, _NO_TAGS = struct.pack(">h", 0), b"\0"
+
+
+def encode_consumer_value(value: ConsumerValue) -> bytes:
+    """The bytes of a value."""
+    if isinstance(value, int):
+        return _VERSION + struct.pack(">i", value) + _NO_TAGS
+    if isinstance(value, frozenset):
+        return _VERSION + _places(value) + _NO_TAGS
+    if isinstance(value, CurrentAssignment):
+        head = struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
+        return _VERSION + head + _places(value.assigned) + _places(value.revoking) + _NO_TAGS
+    names = value.instance_id, value.rack_id, value.client_id, value.client_host
+    topics = _size(len(value.topics)) + b"".join(map(_text, value.topics))
+    end = struct.pack(">i", value.rebalance_timeout_ms) + _text(value.assignor) + _NO_TAGS
+    return _VERSION + b"".join(map(_text, names)) + topics + _text(value.pattern) + end
+
+
+def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None:
+    """The value of a record of this kind; None in an unknown version. Raises CorruptRecordError."""
+    reader = FieldReader(data, "a group", OFFSETS_TOPIC)
+    if reader.number(">h") != 0:
+        return None
+    reader.is_flexible = True
+    if kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH):
+        return reader.number(">i")
+    if kind is RecordKind.TARGET:
+        return _read_places(reader)
+    if kind is RecordKind.CURRENT:
+        epoch, previous, state = reader.number(">i"), reader.number(">i"), reader.number(">b")
+        if state not in set(MemberState):
+            return None
+        return CurrentAssignment(epoch, previous, MemberState(state), _read_places(reader), _read_places(reader))
+    return MemberFacts(
+        instance_id=reader.nullable_text(),
+        rack_id=reader.nullable_text(),
+        client_id=reader.text(),
+        client_host=reader.text(),
+        topics=tuple(reader.text() for _ in range(reader.count())),
+        pattern=reader.nullable_text(),
+        rebalance_timeout_ms=reader.number(">i"),
+        assignor=reader.nullable_text(),
+    )
+
+
+def _size(count: int) -> bytes:
+    """A length as newer versions of messages have it: one more, as a varint (KIP-482)."""
+    data, count = bytearray(), count + 1
+    while count >= 0x80:
+        data.append(count & 0x7F | 0x80)
+        count >>= 7
+    return bytes([*data, count])
+
+
+def _text(value: str | None) -> bytes:
+    data = b"" if value is None else value.encode("utf-8")
+    return _size(-1) if value is None else _size(len(data)) + data
+
+
+def by_topic(places: Iterable[Place]) -> dict[uuid.UUID, list[int]]:
+    """The numbers of partitions of each topic, ascending."""
+    topics: dict[uuid.UUID, list[int]] = {}
+    for topic, number in sorted(places):
+        topics.setdefault(topic, []).append(number)
+    return topics
+
+
+def _places(places: frozenset[Place]) -> bytes:
+    topics = by_topic(places)
+    parts = [_size(len(topics))]
+    for topic, numbers in topics.items():
+        parts += topic.bytes, _size(len(numbers)), struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS
+    return b"".join(parts)
+
+
+def _read_places(reader: FieldReader) -> frozenset[Place]:
+    places = set[Place]()
+    for _ in range(reader.count()):
+        topic = uuid.UUID(bytes=reader.taken(16))
+        count = reader.count()
+        if count < 0:
+            raise CorruptRecordError(f"not a group of {OFFSETS_TOPIC}: partitions are missing")
+        places.update((topic, number) for number in struct.unpack(f">{count}i", reader.taken(4 * count)))
+        reader.skip_tags()
+    return frozenset(places)

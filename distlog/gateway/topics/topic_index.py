@@ -1,0 +1,175 @@
+"""The topics of a root on an object store, as a list of all of them shows them: most are looked at by nobody else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from distlog.core import paths
+from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.commits.snapshot import CLOCKS_DIFFER_MS, Snapshot
+from distlog.core.commits.snapshot_loader import SnapshotLoader
+from distlog.core.errors import StorageError
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
+from distlog.gateway.refreshing_topic import monotonic_ms
+
+#: The age of what is known of a topic, for each topic of the list: 33 looks a second, however many there are.
+LOOK_MS = 30
+#: So many looks are worth the index on storage: what other gateways saw is read first, and the new is kept.
+MANY_LOOKS = 100
+#: No topic has so many versions, nor any time so many ms.
+_MOST = 1 << 53
+
+_log = logging.getLogger("distlog.gateway")
+
+
+class TopicFacts(NamedTuple):
+    """The facts of a topic that clients are told."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A topic at a version, behind which there was none at `seen_ms` of the store's clock; or that there is no topic.
+
+    For `kept_ms` after that, the next version shows whether anything has changed: no vacuum deletes it before.
+    """
+
+    topic_id: str
+    partitions: int
+    version: int
+    seen_ms: int
+    kept_ms: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot | None) -> _Known:
+        """The knowledge of a snapshot; None for a folder that is no topic, which cannot be told by one request."""
+        if snapshot is None:
+            return cls("", 0, -1, 0, 0)
+        partitions = 0 if snapshot.dropped else len(snapshot.partitions)
+        kept_ms = snapshot.config.look_retention_ms // 2
+        return cls(snapshot.topic_id, partitions, snapshot.version, snapshot.seen_ms, kept_ms)
+
+    @classmethod
+    def parse(cls, fields: Any) -> _Known:
+        """A topic in the index. Raises ValueError, TypeError."""
+        topic_id, *numbers = fields
+        partitions, version, seen_ms, kept_ms = numbers
+        if not all(type(each) is int and 0 <= each < _MOST for each in numbers) or partitions > MAX_PARTITIONS:
+            raise ValueError("a number is out of its range")
+        return cls(str(uuid.UUID(topic_id)), partitions, version, seen_ms, kept_ms)
+
+    def fields(self) -> list[object]:
+        """Its place in the index."""
+        return [self.topic_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
+
+    def is_told_at(self, time_ms: int) -> bool:
+        """True if the next version tells at this time of the store's clock whether anything has changed."""
+        return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
+
+
+class TopicIndex:
+    """The known facts of topics in the folders of `root` that this gateway does not host; for many threads.
+
+    A topic that is known takes one small request now and then, a new one several. Gateways share what they saw in an
+    object of the root, which is only a cache: without it, topics are read again. `clock` gives ms that never go back.
+    """
+
+    def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
+        self._root, self._clock, self._lock = root, clock, threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._looked_ms: dict[str, int] = {}
+        self._looks = 0
+
+    def facts(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicFacts | Exception]:
+        """The topics in these folders as they were at most `max_age_ms` ago, or the error of each one.
+
+        A folder without a topic is left out. Raises nothing.
+        """
+        with self._lock:
+            self._forget(self._known.keys() - set(names))
+            due = self._due(names, max_age_ms)
+            if len(due) >= MANY_LOOKS:
+                self._read()
+                due = self._due(names, max_age_ms)
+            errors = dict(zip(due, in_parallel(self._look, due), strict=True))
+            self._looks += len(due)
+            if self._looks >= MANY_LOOKS:
+                self._write()
+            found = dict[str, TopicFacts | Exception]()
+            for name in names:
+                if (error := errors.get(name)) is not None:
+                    found[name] = error
+                elif (known := self._known[name]).partitions:
+                    found[name] = TopicFacts(name, known.topic_id, known.partitions)
+            return found
+
+    def forget(self, name: str) -> None:
+        """Look at a topic anew: it was dropped, or is another one by now. It does not wait for looks under way."""
+        self._forget([name])
+
+    def _forget(self, names: Collection[str]) -> None:
+        for name in names:
+            self._known.pop(name, None)
+            self._looked_ms.pop(name, None)
+
+    def _due(self, names: Collection[str], max_age_ms: int) -> list[str]:
+        oldest_ms = self._clock() - max_age_ms
+        return [name for name in names if self._looked_ms.get(name, -1) <= oldest_ms or name not in self._known]
+
+    def _look(self, name: str) -> Exception | None:
+        """Look whether a topic has changed, and read it if it has, or may have."""
+        storage, looked_ms = self._root.child(name), self._clock()
+        try:
+            known, asked_ms = self._known.get(name), storage.replied_ms()
+            if known is not None and known.is_told_at(asked_ms) and _is_missing(storage, known.version + 1):
+                known = _Known(known.topic_id, known.partitions, known.version, asked_ms, known.kept_ms)
+            else:
+                known = _Known.of(SnapshotLoader(storage).load())
+        except Exception as error:
+            self._forget([name])
+            return error
+        self._known[name], self._looked_ms[name] = known, looked_ms
+        return None
+
+    def _read(self) -> None:
+        """Take what other gateways, or this one before, saw later than this one."""
+        try:
+            fields = json.loads(self._root.read(paths.TOPIC_INDEX))["topics"]
+            found = {str(name): _Known.parse(each) for name, each in fields.items()}
+        except FileNotFoundError:
+            return
+        except (StorageError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            _log.warning("the index of topics is ignored, and will be written anew: %s", error)
+            return
+        now_ms, looked_ms = self._root.replied_ms(), self._clock()
+        for name, each in found.items():
+            known = self._known.get(name)
+            if each.is_told_at(now_ms) and (known is None or known.seen_ms < each.seen_ms):
+                self._known[name], self._looked_ms[name] = each, looked_ms - max(0, now_ms - each.seen_ms)
+
+    def _write(self) -> None:
+        topics = {name: each.fields() for name, each in self._known.items() if each.seen_ms and each.topic_id}
+        try:
+            self._root.put(paths.TOPIC_INDEX, json.dumps({"topics": topics}, separators=(",", ":")).encode())
+        except StorageError as error:
+            _log.warning("the index of topics was not written: %s", error)
+            return
+        self._looks = 0
+
+
+def _is_missing(storage: Storage, version: int) -> bool:
+    try:
+        storage.size(paths.commit_file(version))
+    except FileNotFoundError:
+        return True
+    return False

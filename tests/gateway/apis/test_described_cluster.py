@@ -1,0 +1,96 @@
+"""The APIs that newer clients ask for topics, resources, and what a cluster of brokers has besides."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from gateways import Wire
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+
+ELECT, REASSIGNMENTS, QUORUM, RESOURCES, PARTITIONS = 43, 46, 55, 74, 75
+TOPIC, BROKER, METRICS = 2, 4, 16
+
+
+@pytest.fixture
+def wire(gateway: GatewayServer) -> Iterator[Wire]:
+    distlog.create(f"{gateway.root}/views", partitions=5)
+    with Wire(gateway) as connection:
+        yield connection
+
+
+def partitions(wire: Wire, names: tuple[str, ...], limit: int = 2000, cursor: tuple[str, int] | None = None) -> Any:
+    schema = import_module("kio.schema.describe_topic_partitions.v0.request")
+    topics = tuple(schema.TopicRequest(name=name) for name in names)
+    start = cursor and schema.Cursor(topic_name=cursor[0], partition_index=cursor[1])
+    return wire.ask(PARTITIONS, 0, topics=topics, response_partition_limit=limit, cursor=start)
+
+
+def found(told: Any) -> list[tuple[str, list[int]]]:
+    return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in told.topics]
+
+
+def test_topics_are_described_by_name_and_all_of_them_without_names(wire: Wire, gateway: GatewayServer) -> None:
+    told = partitions(wire, ("views", "none", "views"))
+    missing, views = told.topics
+    assert (missing.name, missing.error_code) == ("none", ErrorCode.unknown_topic_or_partition)
+    assert (views.error_code, views.is_internal) == (ErrorCode.none, False)
+    assert str(views.topic_id) == distlog.open(f"{gateway.root}/views").snapshot.topic_id
+    assert {each.leader_id for each in views.partitions} == {gateway.broker.cluster.node.id}
+    assert told.next_cursor is None
+    names = [name for name, _ in found(partitions(wire, ()))]
+    assert names == ["__consumer_offsets", "__transaction_state", "clicks", "views"]
+
+
+def test_a_description_goes_on_from_its_cursor(wire: Wire) -> None:
+    seen, cursor = list[tuple[str, list[int]]](), None
+    while True:
+        told = partitions(wire, ("clicks", "views"), 3, cursor)
+        seen += found(told)
+        if told.next_cursor is None:
+            break
+        cursor = (told.next_cursor.topic_name, told.next_cursor.partition_index)
+    assert seen == [("clicks", [0, 1]), ("views", [0]), ("views", [1, 2, 3]), ("views", [4])]
+    # a limit that ends with a topic
+    told = partitions(wire, ("clicks", "views"), 2)
+    assert found(told) == [("clicks", [0, 1])]
+    assert (told.next_cursor.topic_name, told.next_cursor.partition_index) == ("views", 0)
+
+
+def test_resources_are_topics_and_brokers(wire: Wire) -> None:
+    def listed(version: int, **asked: Any) -> list[tuple[int, str]]:
+        told = wire.ask(RESOURCES, version, **asked)
+        return [(each.resource_type, each.resource_name) for each in told.config_resources]
+
+    topics = [(TOPIC, name) for name in ("__consumer_offsets", "__transaction_state", "clicks", "views")]
+    assert listed(1, resource_types=()) == [*topics, (BROKER, "0")]
+    assert listed(1, resource_types=(BROKER,)) == [(BROKER, "0")]
+    assert listed(1, resource_types=(METRICS,)) == []
+    assert wire.ask(RESOURCES, 0).config_resources == ()
+
+
+def test_no_leader_needs_an_election_and_nothing_is_reassigned(wire: Wire) -> None:
+    schema, no_time = import_module("kio.schema.elect_leaders.v2.request"), datetime.timedelta(0)
+    asked = schema.TopicPartitions(topic="clicks", partitions=(0, 7))
+    told = wire.ask(ELECT, 2, election_type=0, topic_partitions=(asked,), timeout=no_time)
+    ((result),) = told.replica_election_results
+    codes = [each.error_code for each in result.partition_result]
+    assert codes == [ErrorCode.election_not_needed, ErrorCode.unknown_topic_or_partition]
+    assert wire.ask(ELECT, 2, election_type=0, topic_partitions=None, timeout=no_time).replica_election_results == ()
+    moved = wire.ask(REASSIGNMENTS, 0, timeout=no_time, topics=None)
+    assert (moved.error_code, moved.topics) == (ErrorCode.none, ())
+
+
+def test_there_is_no_quorum(wire: Wire) -> None:
+    schema = import_module("kio.schema.describe_quorum.v2.request")
+    asked = schema.TopicData(topic_name="__cluster_metadata", partitions=(schema.PartitionData(partition_index=0),))
+    told = wire.ask(QUORUM, 2, topics=(asked,))
+    assert told.error_code is ErrorCode.none
+    assert told.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_or_partition

@@ -1,0 +1,91 @@
+"""Produce and Fetch by the ids of topics (KIP-516): a topic that is created again is another one."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from gateways import FETCH, PRODUCE, Wire, fetch_fields, fetching, produce_fields, producing, serving
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.topics.metadata_cache import MetadataCache
+
+FETCHES = range(13, 18)
+
+
+def data(value: bytes = b"v", *, producer: int = -1, sequence: int = -1) -> bytes:
+    return batch([record(0, 0, b"k", value)], producer=(producer, 0 if producer >= 0 else -1, sequence))
+
+
+def id_of(gateway: GatewayServer, name: str = "clicks") -> uuid.UUID:
+    return uuid.UUID(distlog.open(f"{gateway.root}/{name}").snapshot.topic_id)
+
+
+@pytest.mark.parametrize("version", FETCHES)
+def test_records_are_written_and_read_by_the_id_of_their_topic(gateway: GatewayServer, version: int) -> None:
+    topic = id_of(gateway)
+    with Wire(gateway) as wire:
+        told = wire.ask(PRODUCE, 13, **produce_fields(13, [(topic, 1, data())]))
+        assert [each.topic_id for each in told.responses] == [topic]
+        assert told.responses[0].partition_responses[0].error_code is ErrorCode.none
+        read = wire.ask(FETCH, version, **fetch_fields(version, [(topic, 1, 0)]))
+        assert [each.topic_id for each in read.responses] == [topic]
+        assert read.responses[0].partitions[0].high_watermark == 1
+        assert b"v" in bytes(read.responses[0].partitions[0].records)
+        # a topic in each of its ways is the same one
+        assert fetching(wire, 0, 1).records == read.responses[0].partitions[0].records
+
+
+def test_a_topic_that_was_created_again_has_none_of_the_records_for_the_old_id(gateway: GatewayServer) -> None:
+    old = id_of(gateway)
+    with Wire(gateway) as wire:
+        assert producing(wire, data(), topic=old, version=13).error_code is ErrorCode.none
+        distlog.open(f"{gateway.root}/clicks").drop()
+        distlog.create(f"{gateway.root}/clicks", partitions=2)
+        assert producing(wire, data(), topic=old, version=13).error_code is ErrorCode.unknown_topic_id
+        assert fetching(wire, 0, topic=old, version=17).error_code is ErrorCode.unknown_topic_id
+        new = id_of(gateway)
+        assert producing(wire, data(), topic=new, version=13).base_offset == 0
+        assert fetching(wire, 0, topic=new, version=17).high_watermark == 1
+
+
+def test_ids_that_no_topic_has_are_looked_for_once_in_a_while(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, facts_or_errors = list[int](), MetadataCache.facts_or_errors
+
+    def counted(self: MetadataCache) -> object:
+        looks.append(1)
+        return facts_or_errors(self)
+
+    monkeypatch.setattr(MetadataCache, "facts_or_errors", counted)
+    monkeypatch.setattr(gateway.broker.metadata, "_max_age_ms", 3_600_000)
+    with Wire(gateway) as wire:
+        for unknown in (uuid.UUID(int=7), None):
+            for _ in range(3):
+                assert fetching(wire, 0, topic=unknown, version=13).error_code is ErrorCode.unknown_topic_id
+    assert len(looks) == 2
+
+
+def test_clients_do_not_write_to_the_gateways_own_topics_by_their_ids(gateway: GatewayServer) -> None:
+    own = id_of(gateway, "__consumer_offsets")
+    with Wire(gateway) as wire:
+        assert producing(wire, data(), topic=own, version=13).error_code is ErrorCode.invalid_topic_exception
+        assert fetching(wire, 0, topic=own, version=13).error_code is ErrorCode.none
+
+
+def test_what_was_sent_behind_a_failed_first_batch_waits_for_it_by_ids_too(tmp_path: Path) -> None:
+    distlog.create(f"{tmp_path}/clicks")
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        topic = id_of(gateway)
+        gateway.broker.metadata.failed.failed(topic, 0, data(producer=7, sequence=0))
+        told = producing(wire, data(producer=7, sequence=1), topic=topic, version=13)
+        assert told.error_code is ErrorCode.out_of_order_sequence_number
+        for sequence in (0, 1):
+            told = producing(wire, data(producer=7, sequence=sequence), topic=topic, version=13)
+            assert (told.error_code, told.base_offset) == (ErrorCode.none, sequence)

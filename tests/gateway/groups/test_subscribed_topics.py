@@ -1,0 +1,86 @@
+"""The topics of groups as the coordinator knows them: looked at by a thread, and kept while the storage fails."""
+
+from __future__ import annotations
+
+import threading
+
+from waiting import until
+
+from distlog.core.errors import StorageError, TopicNotFoundError
+from distlog.gateway.groups.subscribed_topics import SubscribedTopics
+from distlog.gateway.topics.topic_index import TopicFacts
+
+
+class Root:
+    """Topics in a storage that may fail."""
+
+    def __init__(self) -> None:
+        self.partitions, self.fails, self.looks = {"clicks": 1, "clocks": 2}, False, list[str]()
+
+    def find(self, name: str) -> TopicFacts:
+        self.looks.append(name)
+        if self.fails:
+            raise StorageError("the storage does not answer")
+        if name not in self.partitions:
+            raise TopicNotFoundError("there is no such topic")
+        return TopicFacts(name, "id", self.partitions[name])
+
+    def names(self) -> list[str]:
+        if self.fails:
+            raise StorageError("the storage does not answer")
+        return [*self.partitions]
+
+
+def known(topics: SubscribedTopics, names: list[str], patterns: list[str]) -> str:
+    """The thread in which the work was done, behind a look."""
+    done, threads = threading.Event(), list[str]()
+    topics.when_known(names, patterns, lambda: (threads.append(threading.current_thread().name), done.set())[0])
+    assert done.wait(120)
+    return threads[0]
+
+
+def test_only_a_topic_that_is_new_waits_for_the_storage() -> None:
+    root = Root()
+    topics = SubscribedTopics(root.find, root.names)
+    here = threading.current_thread().name
+    assert known(topics, [], []) == here
+    assert known(topics, ["clicks", "none"], []) == "group-topics"
+    assert known(topics, ["clicks", "none"], []) == here
+    assert topics.facts("clicks") == TopicFacts("clicks", "id", 1)
+    assert topics.facts("none") is None
+    assert known(topics, [], ["cl.*"]) == "group-topics"
+    assert sorted(topics.matching("cl.*")) == ["clicks", "clocks"]
+    assert sorted(root.looks) == ["clicks", "clocks", "none"]
+    topics.stop()
+
+
+def test_a_look_shows_changes_and_forgets_what_no_group_wants() -> None:
+    root = Root()
+    topics = SubscribedTopics(root.find, root.names)
+    known(topics, ["clicks"], ["clo.*"])
+    root.partitions = {"clicks": 5, "clouds": 1}
+    topics.look(["clicks"], ["clo.*"])
+    until(lambda: topics.facts("clouds") is not None)
+    assert topics.facts("clicks") == TopicFacts("clicks", "id", 5)
+    assert sorted(topics.matching("clo.*")) == ["clouds"]
+    topics.look([], [])
+    until(lambda: not topics.know(["clicks"], []))
+    assert not topics.know([], ["clo.*"])
+    topics.stop()
+
+
+def test_what_is_known_stays_while_the_storage_fails() -> None:
+    root = Root()
+    topics = SubscribedTopics(root.find, root.names)
+    known(topics, ["clicks"], [])
+    root.fails = True
+    topics.look(["clicks"], ["c.*"])
+    known(topics, ["clocks"], ["c.*"])
+    assert topics.know(["clicks"], [])
+    assert topics.facts("clicks") == TopicFacts("clicks", "id", 1)
+    assert not topics.know(["clocks"], [])
+    assert not topics.know([], ["c.*"])
+    root.fails = False
+    known(topics, ["clocks"], ["c.*"])
+    assert topics.know(["clocks"], ["c.*"])
+    topics.stop()

@@ -1,0 +1,159 @@
+"""A list of all topics on an object store: how many requests it takes, and when it shows what others changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from conftest import Address
+
+import distlog
+from distlog.core import paths
+from distlog.core.storage.storage import Storage
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.topics import topic_index
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.topic_index import LOOK_MS, MANY_LOOKS, TopicFacts, TopicIndex
+
+TOPICS = MANY_LOOKS + 20
+NAMES = [f"topic-{number:03}" for number in range(TOPICS)]
+AGE_MS = 1000
+
+
+class Listing:
+    """A gateway's list of the topics in a root, and what it asks of the storage."""
+
+    def __init__(self, address: Address, now_ms: int = 1_000_000) -> None:
+        self.root, self.now_ms = Storage(*address), now_ms
+        self.index = TopicIndex(self.root, lambda: self.now_ms)
+
+    def facts(self, names: list[str] = NAMES) -> dict[str, TopicFacts | Exception]:
+        """The topics as they were at most a second ago."""
+        return self.index.facts(names, AGE_MS)
+
+    @contextmanager
+    def asks(self, gets: int, puts: int = 0) -> Iterator[None]:
+        """The block makes so many requests."""
+        counted = self.root.counters
+        before = counted.gets, counted.puts, counted.lists
+        yield
+        assert (counted.gets - before[0], counted.puts - before[1], counted.lists - before[2]) == (gets, puts, 0)
+
+
+@pytest.fixture
+def address(memory_url: Address) -> Address:
+    for number, name in enumerate(NAMES):
+        distlog.create(f"{memory_url.url}/{name}", number % 5 + 1, storage_options=memory_url.options)
+    return memory_url
+
+
+def test_topics_that_nobody_uses_are_looked_at_once_in_a_while_by_a_request_each(address: Address) -> None:
+    listing = Listing(address)
+    first = listing.facts()
+    assert [each.partitions for each in first.values() if isinstance(each, TopicFacts)] == [
+        number % 5 + 1 for number in range(TOPICS)
+    ]
+    with listing.asks(gets=0):
+        assert listing.facts() == first
+    listing.now_ms += AGE_MS
+    # what other gateways saw, and the next version of each topic; then all of it is kept for others
+    with listing.asks(gets=1 + TOPICS, puts=1):
+        assert listing.facts() == first
+
+
+def test_a_gateway_that_begins_takes_what_others_saw_by_one_request(address: Address) -> None:
+    seen = Listing(address).facts()
+    later = Listing(address)
+    with later.asks(gets=1):
+        assert later.index.facts(NAMES, 600_000) == seen
+
+
+def test_changes_by_other_programs_are_seen_when_what_is_known_has_its_age(address: Address) -> None:
+    listing = Listing(address)
+    before = listing.facts()
+    dropped, changed = (distlog.open(f"{address.url}/{name}") for name in NAMES[:2])
+    dropped.drop()
+    changed.create_partitions(7)
+    distlog.create(f"{address.url}/new", 2)
+    names = [*NAMES, "new"]
+    at_once = listing.facts(names)
+    assert at_once == {**before, "new": at_once["new"]}
+    listing.now_ms += AGE_MS
+    after = listing.facts(names)
+    assert after.keys() == set(names) - {NAMES[0]}
+    assert isinstance(after["new"], TopicFacts)
+    assert after[NAMES[1]] == TopicFacts(NAMES[1], changed.snapshot.topic_id, 7)
+    distlog.create(f"{address.url}/{NAMES[0]}", 4)
+    listing.now_ms += AGE_MS
+    again = listing.facts(names)[NAMES[0]]
+    assert isinstance(again, TopicFacts)
+    assert again.partitions == 4
+    assert again != before[NAMES[0]]
+
+
+def test_what_was_seen_longer_ago_than_commits_are_kept_is_read_anew(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = Listing(address)
+    listing.facts()
+    distlog.open(f"{address.url}/{NAMES[0]}").create_partitions(9)
+    # a week after, when vacuum may have deleted the next version
+    monkeypatch.setattr(topic_index, "_is_missing", lambda *_: True)
+    listing.now_ms += AGE_MS
+    days_ms, replied_ms = 7 * 86_400_000, Storage.replied_ms
+    monkeypatch.setattr(Storage, "replied_ms", lambda storage: replied_ms(storage) + days_ms)
+    found = listing.facts()[NAMES[0]]
+    assert isinstance(found, TopicFacts)
+    assert found.partitions == 9
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"topics": {"topic-000": ["x", 1, 2, 3, 4]}}', b'{"topics": 5}'])
+def test_a_damaged_index_is_ignored_and_written_anew(
+    address: Address, damaged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Listing(address).facts()
+    Storage(*address).put(paths.TOPIC_INDEX, damaged)
+    with caplog.at_level(logging.WARNING):
+        assert Listing(address).facts() == seen
+    assert "index of topics is ignored" in caplog.text
+    later = Listing(address)
+    with later.asks(gets=1):
+        assert later.index.facts(NAMES, 600_000) == seen
+
+
+def test_a_number_of_partitions_that_no_topic_has_is_not_believed(address: Address) -> None:
+    seen = Listing(address).facts()
+    root = Storage(*address)
+    data = root.read(paths.TOPIC_INDEX)
+    root.put(paths.TOPIC_INDEX, data.replace(b'",1,', b'",999999999,'))
+    assert data != root.read(paths.TOPIC_INDEX)
+    assert Listing(address).index.facts(NAMES, 600_000) == seen
+
+
+def test_folders_without_a_topic_are_left_out_and_damaged_topics_have_their_error(address: Address) -> None:
+    listing = Listing(address)
+    listing.root.put("other/file", b"x")
+    listing.root.put(f"{NAMES[0]}/{paths.commit_file(0)}", b"damaged")
+    found = listing.facts([*NAMES[:2], "other"])
+    assert found.keys() == set(NAMES[:2])
+    assert isinstance(found[NAMES[0]], Exception)
+    assert isinstance(found[NAMES[1]], TopicFacts)
+
+
+def test_topics_in_use_and_dropped_ones_are_right_in_the_list_at_once(address: Address) -> None:
+    metadata = MetadataCache(Storage(*address), {}, lambda: 1_700_000_000_000, GatewayConfig())
+    assert LOOK_MS * TOPICS > 1000
+    before = metadata.facts_or_errors()
+    assert [*before] == NAMES
+    metadata.drop(NAMES[3])
+    used = metadata.topic(NAMES[5])
+    used.topic.create_partitions(11)
+    counted = metadata.root.counters
+    gets = counted.gets
+    after = metadata.facts_or_errors()
+    assert after.keys() == before.keys() - {NAMES[3]}
+    assert after[NAMES[5]] == used.facts == TopicFacts(NAMES[5], used.snapshot.topic_id, 11)
+    # the dropped one alone was read
+    assert counted.gets - gets <= 6

@@ -1,0 +1,120 @@
+"""Members of groups of the newer protocol (KIP-848), that tell what their heartbeats were answered."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from consumer_groups import GROUP, Gateway, MemoryStore
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.groups.assignors import Place
+from distlog.gateway.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat, HeartbeatReply
+from distlog.gateway.groups.coordinator import ConsumerCoordinator
+from distlog.gateway.groups.subscribed_topics import matches
+from distlog.gateway.topics.topic_index import TopicFacts
+
+CLICKS = uuid.UUID(int=1)
+SESSION_MS = 45_000
+Places = frozenset[Place]
+
+
+def places(*numbers: int, topic: uuid.UUID = CLICKS) -> Places:
+    """Partitions of a topic."""
+    return frozenset((topic, number) for number in numbers)
+
+
+class Topics:
+    """Topics that are known at once; `clicks` has four partitions."""
+
+    def __init__(self) -> None:
+        self.are_known = True
+        self.by_name = {"clicks": TopicFacts("clicks", str(CLICKS), 4)}
+
+    def facts(self, name: str) -> TopicFacts | None:
+        return self.by_name.get(name)
+
+    def matching(self, pattern: str) -> Iterable[str]:
+        return matches(pattern, self.by_name)
+
+    def know(self, names: Collection[str], patterns: Collection[str]) -> bool:
+        return self.are_known
+
+    def when_known(self, names: Collection[str], patterns: Collection[str], work: Callable[[], None]) -> None:
+        work()
+
+    def look(self, names: Collection[str], patterns: Collection[str]) -> None:
+        pass
+
+
+class ConsumerGateway(Gateway):
+    """The groups of a gateway with members of the newer protocol; `restart` begins another one."""
+
+    def __init__(self, settings: Any = None, store: MemoryStore | None = None, topics: Topics | None = None) -> None:
+        super().__init__(settings, store)
+        self.topics = topics or Topics()
+        self.consumers = ConsumerCoordinator(self.groups, self.topics)  # type: ignore[arg-type]
+
+    def restart(self) -> ConsumerGateway:
+        return ConsumerGateway(self.settings, self.store, self.topics)
+
+    def consumer(self, name: str, **asked: Any) -> Consumer:
+        return Consumer(self, name, **asked)
+
+    @property
+    def group(self) -> ConsumerGroup:
+        """The group as the gateway has it."""
+        with self.groups.opened(GROUP) as opened:
+            assert isinstance(opened.membership, ConsumerGroup)
+            return opened.membership
+
+
+class Consumer:
+    """A member that does what it is told: `has` are its partitions, and it gives back the others at once."""
+
+    def __init__(self, gateway: ConsumerGateway, name: str, **asked: Any) -> None:
+        self.gateway, self.id, self.epoch, self.has = gateway, name, 0, places()
+        self.reply: HeartbeatReply | None = None
+        self.asked = {"topics": ("clicks",), "rebalance_timeout_ms": 60_000, **asked}
+
+    def beat(self, **asked: Any) -> HeartbeatReply | None:
+        """Send a heartbeat as it is, with everything in the first one; the answer, if it was given."""
+        first = {**self.asked, "owned": places()} if self.epoch == 0 else {"owned": self.has}
+        if "instance_id" in self.asked:
+            first["instance_id"] = self.asked["instance_id"]
+        fields = {"member_id": self.id, "epoch": self.epoch, **first, **asked}
+        self.reply = None
+        self.gateway.consumers.heartbeat(GROUP, ConsumerHeartbeat(**fields), 1, self._take)
+        return self.reply
+
+    def _take(self, reply: HeartbeatReply) -> None:
+        assert self.reply is None
+        self.reply = reply
+
+    def goes_on(self, **asked: Any) -> Places:
+        """Send a heartbeat, do as it is told, and return the partitions that it has then."""
+        reply = self.beat(**asked)
+        assert reply is not None
+        assert reply.error is ErrorCode.none
+        self.epoch = reply.epoch
+        if reply.assigned is not None:
+            self.has = reply.assigned
+        return self.has
+
+    def code(self, **asked: Any) -> ErrorCode:
+        """The error code of a heartbeat."""
+        reply = self.beat(**asked)
+        assert reply is not None
+        return reply.error
+
+    def again_as(self, gateway: ConsumerGateway) -> Consumer:
+        """The same member at another gateway."""
+        other = Consumer(gateway, self.id, **self.asked)
+        other.epoch, other.has = self.epoch, self.has
+        return other
+
+
+def with_partitions(topics: Topics, count: int) -> None:
+    """Give `clicks` more partitions."""
+    topics.by_name["clicks"] = topics.by_name["clicks"]._replace(partitions=count)
