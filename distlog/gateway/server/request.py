@@ -82,9 +82,11 @@ class Request:
     #: Whether its client was found to be allowed to send it, and the changes of the response that follow from that.
     is_checked: bool = False
     amend: Callable[[Fields], Fields] | None = None
-    #: Of the connection: the pieces of its response that were not sent yet, and the memory that it has.
+    #: Of the connection: the pieces of its response that were not sent yet, the memory that it has, and whether the
+    #: next request was let follow it.
     unsent: list[ResponsePiece] | None = None
     memory: int = 0
+    has_passed: bool = False
 
     @property
     def api_version(self) -> int:

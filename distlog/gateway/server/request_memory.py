@@ -24,7 +24,7 @@ class RequestMemory:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._most, self.used = limit, limit * 3 // 4, 0
-        # by owner, but for the part that is always taken; and the holders that do not wait, which will give back
+        # by owner, but for the part that is always taken; and the holders that will give back without any more
         self._used_by, self._going_on = Counter[str](), Counter[str]()
         self._waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
@@ -34,35 +34,32 @@ class RequestMemory:
             self.give(share, size)
             return True
         self._waiting[share] = size, go_on
-        self._count(share, -1)
+        self._count(share)
         return False
 
     def give_back(self, share: MemoryShare, size: int) -> None:
         """Give back so many bytes of a share, and let other requests go on."""
         if not size:
             return
-        if size == share.size and share not in self._waiting:
-            self._count(share, -1)
         self._resize(share, share.size - size)
         while (first := self._next()) is not None:
-            size, go_on = self._waiting.pop(first)
-            self._count(first, 1)
-            self.give(first, size)
+            wanted, go_on = self._waiting.pop(first)
+            self.give(first, wanted)
             go_on()
 
     def give_up(self, share: MemoryShare) -> None:
         """Wait for no more memory."""
-        if self._waiting.pop(share, None) is not None:
-            self._count(share, 1)
+        self._waiting.pop(share, None)
+        self._count(share)
 
     def give(self, share: MemoryShare, size: int) -> None:
         """Count bytes that are there, whether they fit or not."""
-        if not size:
-            return
-        is_new = not share.size
         self._resize(share, share.size + size)
-        if is_new:
-            self._count(share, 1)
+
+    def let_pass(self, share: MemoryShare, size: int) -> None:
+        """Count so many bytes of the share as of requests that go on by themselves; negative: as of none any more."""
+        share.passed += size
+        self._count(share)
 
     def _next(self) -> MemoryShare | None:
         """The waiting request that may go on; of several, the one whose owner has the least."""
@@ -73,7 +70,8 @@ class RequestMemory:
         return share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
 
     def _has(self, share: MemoryShare, size: int) -> bool:
-        itself = share.size > 0 and share not in self._waiting
+        # what it has itself comes back only after this
+        itself = share.goes_on and not share.passed
         if self._used_by[share.owner] + size > self._most and self._going_on[share.owner] > itself:
             return False
         return self.used + size <= self._limit or self._going_on.total() <= itself
@@ -84,20 +82,29 @@ class RequestMemory:
         if not self._used_by[share.owner]:
             del self._used_by[share.owner]
         share.size = size
+        self._count(share)
 
-    def _count(self, share: MemoryShare, change: int) -> None:
-        """Note that a holder begins, or ceases, to go on."""
-        if share.size:
-            self._going_on[share.owner] += change
-            if not self._going_on[share.owner]:
-                del self._going_on[share.owner]
+    def _count(self, share: MemoryShare) -> None:
+        """Note whether a holder goes on."""
+        goes_on = share.size > 0 and (share not in self._waiting or share.passed > 0)
+        if goes_on == share.goes_on:
+            return
+        share.goes_on = goes_on
+        self._going_on[share.owner] += 1 if goes_on else -1
+        if not self._going_on[share.owner]:
+            del self._going_on[share.owner]
 
 
 class MemoryShare:
-    """The memory of a connection's requests and responses; `owner` is the user or address that has it."""
+    """The memory of a connection's requests and responses; `owner` is the user or address that has it.
+
+    `passed` is the part of it that comes back without any more memory, while another request of the connection waits.
+    """
 
     def __init__(self, memory: RequestMemory, owner: str) -> None:
-        self._memory, self.owner, self.size = memory, owner, 0
+        self._memory, self.owner, self.size, self.passed = memory, owner, 0, 0
+        #: Of RequestMemory: whether it will give back without any more.
+        self.goes_on = False
 
     def take(self, size: int, go_on: Callable[[], None]) -> bool:
         """See `RequestMemory.take`."""
@@ -106,6 +113,10 @@ class MemoryShare:
     def give(self, size: int) -> None:
         """See `RequestMemory.give`."""
         self._memory.give(self, size)
+
+    def let_pass(self, size: int) -> None:
+        """See `RequestMemory.let_pass`."""
+        self._memory.let_pass(self, size)
 
     def give_back(self, size: int) -> None:
         """See `RequestMemory.give_back`."""
