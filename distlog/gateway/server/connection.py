@@ -328,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, processor: Processor, session: ClientSession) -> None:
         self._processor, self.session = processor, session
+        self._owned: tuple[str | None, str] | None = None
         # requests without a response yet; the newest may not be handled yet, or lets a next one follow it
         self._under_way = deque[Request]()
         self._is_held = self._lets_next = False
@@ -488,8 +489,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _owner(self) -> str:
-        session = self.session
-        return owner_of(None if session.principal == ANONYMOUS else session.principal, session.address[0])
+        # an address takes some time to read, and each request has an owner
+        principal = self.session.principal
+        if self._owned is None or self._owned[0] != principal:
+            name = None if principal == ANONYMOUS else principal
+            self._owned = principal, owner_of(name, self.session.address[0])
+        return self._owned[1]
 
     # ---
     # Requests are answered: see `Client`.

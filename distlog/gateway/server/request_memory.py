@@ -42,7 +42,7 @@ class RequestMemory:
         if not size:
             return
         self._resize(share, share.size - size)
-        while (first := self._next()) is not None:
+        while self._waiting and (first := self._next()) is not None:
             wanted, go_on = self._waiting.pop(first)
             self.give(first, wanted)
             go_on()
