@@ -82,6 +82,8 @@ class Request:
     #: Whether its client was found to be allowed to send it, and the changes of the response that follow from that.
     is_checked: bool = False
     amend: Callable[[Fields], Fields] | None = None
+    #: Why the connection ends instead of a response; None if there is one.
+    ends_by: str | None = None
     #: Of the connection: the pieces of its response that were not sent yet, the memory that it has, and whether the
     #: next request was let follow it.
     unsent: list[ResponsePiece] | None = None
@@ -123,13 +125,19 @@ class Request:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         pieces = self._pieces_of(fields)
         if pieces is not None:
-            self.client.send(self, pieces)
+            self._send(pieces)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
         """Send the response with these fields after some seconds, then end the connection."""
         pieces = self._pieces_of(fields)
         if pieces is not None:
             self.client.send_last(self, pieces, after_s)
+
+    def _send(self, pieces: Sequence[ResponsePiece]) -> None:
+        if self.ends_by is None:
+            self.client.send(self, pieces)
+        else:
+            self.hang_up(self.ends_by)
 
     def hang_up(self, why: str) -> None:
         """End the connection at once, without a response."""
@@ -156,7 +164,7 @@ class Request:
     def respond_nothing(self) -> None:
         """End the request without a response, as for acks=0."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
-        self.client.send(self, ())
+        self._send(())
 
 
 #: The fields of a request as objects: so many times the bytes, up to this for the most items that a request may have.
