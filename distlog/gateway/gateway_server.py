@@ -46,7 +46,8 @@ from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.root_users import RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
-from distlog.gateway.server.connection import Acceptor, Processor, ShutdownDeadline
+from distlog.gateway.server.acceptor import Acceptor
+from distlog.gateway.server.connection import Processor, ShutdownDeadline
 from distlog.gateway.server.fairness import Shares, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import KafkaRequestHandlerPool, Request

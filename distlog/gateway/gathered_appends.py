@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.commits.producer_table import KEPT_BATCHES, NONE
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
@@ -122,16 +124,53 @@ MOST_BATCHES = 10_000
 _AT_ONCE = float("-inf")
 
 
+class _Gathering:
+    """Batches that wait for their commit."""
+
+    def __init__(self, batches: Sequence[GatheredBatch] = ()) -> None:
+        self.batches, self.size = list[GatheredBatch](), 0
+        # the batches of each numbered producer in each partition, the producers, and the ones that send no more now
+        self._numbers, self._producers, self._full = Counter[tuple[int, int]](), set[int](), set[int]()
+        self.add(batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def add(self, batches: Sequence[GatheredBatch]) -> None:
+        """Have batches wait."""
+        self.batches += batches
+        for batch in batches:
+            self.size += batch.valid.data.nbytes
+            row = batch.valid.rows[0]
+            producer = int(row["producer_id"]) if row["base_sequence"] >= 0 else NONE
+            self._producers.add(producer)
+            if producer != NONE:
+                self._numbers[producer, batch.partition] += 1
+                if self._numbers[producer, batch.partition] >= KEPT_BATCHES:
+                    self._full.add(producer)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if no producer sends more before it has an answer, so that nothing is gained by a linger.
+
+        An idempotent producer has at most five requests under way, as many as a partition remembers.
+        """
+        return len(self._full) == len(self._producers)
+
+
 class GatheredAppends:
-    """The appends of one topic, for many threads; a thread commits them every `linger_ms`, or when they are large."""
+    """The appends of one topic, for many threads; a thread commits them every `linger_ms`, or when they are large.
+
+    Or when all their producers wait for answers.
+    """
 
     def __init__(
         self, fresh: RefreshingTopic, linger_ms: int, linger_bytes: int, first: Callable[[int], FirstBatch]
     ) -> None:
         self._fresh, self._linger_s, self._linger_bytes = fresh, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
-        self._waiting: list[GatheredBatch] = []
-        self._first_s, self._size, self._is_closing = 0.0, 0, False
+        self._waiting = _Gathering()
+        self._first_s, self._is_closing = 0.0, False
         self._first = first
         self._thread: threading.Thread | None = None
 
@@ -166,8 +205,7 @@ class GatheredAppends:
                 self._thread.start()
             if at_once or not self._waiting:
                 self._first_s = _AT_ONCE if at_once else time.monotonic()
-            self._waiting += batches
-            self._size += sum(batch.valid.data.nbytes for batch in batches)
+            self._waiting.add(batches)
             self._changed.notify()
 
     def hurry(self) -> None:
@@ -201,12 +239,16 @@ class GatheredAppends:
         with self._changed:
             while not self._is_closing:
                 left_s = self._first_s + self._linger_s - time.monotonic() if self._waiting else None
-                if self._waiting and (self._size >= self._linger_bytes or (left_s is not None and left_s <= 0)):
+                if left_s is not None and (left_s <= 0 or self._is_due):
                     break
                 self._changed.wait(left_s)
-            batches, self._waiting = self._waiting[:MOST_BATCHES], self._waiting[MOST_BATCHES:]
-            self._size = sum(batch.valid.data.nbytes for batch in self._waiting)
-            return batches
+            batches = self._waiting.batches
+            self._waiting = _Gathering(batches[MOST_BATCHES:])
+            return batches[:MOST_BATCHES]
+
+    @property
+    def _is_due(self) -> bool:
+        return self._waiting.size >= self._linger_bytes or self._waiting.is_complete
 
     def _commit(self, batches: Sequence[GatheredBatch]) -> None:
         left = list(batches)

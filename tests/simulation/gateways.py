@@ -153,6 +153,9 @@ class _Produce:
     def counts(self, quota: str, size: int) -> None:
         """Take what counts for a quota: there is none."""
 
+    def let_next(self) -> None:
+        """Take the turn of the next request: there is none."""
+
     def hang_up(self, reason: str) -> None:
         """Take the end of the connection for an error."""
         self.answer.put((ErrorCode.unknown_server_error, -1))

@@ -162,8 +162,7 @@ def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
         )
     if body.acks == 0 and (refused is not None or request.amend is not None):
         # there is no response that could tell of it
-        send = request.hang_up
-        request.send = lambda pieces: send("a produce request with acks=0 is not allowed")
+        request.ends_by = "a produce request with acks=0 is not allowed"
     return refused
 
 

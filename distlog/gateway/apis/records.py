@@ -77,6 +77,7 @@ class _ProducedBatch:
     error: BaseException | None = None
     code: ErrorCode = ErrorCode.none
     is_flushed: bool = False
+    is_noted: bool = False
 
     @property
     def is_locked(self) -> bool:
@@ -101,8 +102,11 @@ def produce(request: Request, broker: Broker) -> None:
     waiting = [part.result for part in parts if part.result is not None]
     if all(result.done() for result in waiting):
         _finish(request, broker, delayed)
-    else:
-        _when_all(request, waiting, partial(_finish, request, broker, delayed))
+        return
+    for part in parts:
+        _note_early(part, broker.metadata.failed)
+    request.let_next()
+    _when_all(request, waiting, partial(_finish, request, broker, delayed))
 
 
 def _new_delayed(request: Request) -> DelayedAppend:
@@ -183,19 +187,15 @@ def _fence(broker: Broker, hosted: HostedTopic, number: int, records: bytes, tra
 def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
     parts: list[_ProducedBatch] = delayed.state
     for part in parts:
-        if part.result is not None and part.info is None and part.error is None:
-            part.error = part.result.exception()
-            part.info = None if part.error else part.result.result()
+        _settle(part)
     _flush_all(parts, broker)
     if _has_to_wait(delayed, broker, parts):
         return
     for part in parts:
-        if part.error is not None and part.code is ErrorCode.none:
-            part.code = _code_of(part.error)
+        _note(part, broker.metadata.failed)
         if part.info is not None and part.partition is not None:
             broker.fetches.appended(part.partition)
             _warn_of_early_times(part, part.partition)
-        _note(part, broker.metadata.failed)
     if request.body.acks == 0:
         _end_without_response(request, parts)
     else:
@@ -211,8 +211,37 @@ def _warn_of_early_times(part: _ProducedBatch, partition: Partition) -> None:
         _log.warning("%s: %s", partition.fresh.name, early_text(early_ms, "a client of Kafka must give milliseconds"))
 
 
+def _settle(part: _ProducedBatch) -> None:
+    """Take the result of an append that is over."""
+    if part.result is not None and part.info is None and part.error is None:
+        part.error = part.result.exception()
+        part.info = None if part.error else part.result.result()
+
+
+def _note_early(part: _ProducedBatch, failed: FailedBatches) -> None:
+    """Have a part noted as soon as it is over, also while other parts of the request wait.
+
+    The next batch of its producer may be gathered already. It is checked after this note: what fails before a
+    gathering is noted before the next request is handled, and a commit ends before the next one is checked.
+    """
+
+    def over(_: object) -> None:
+        _settle(part)
+        _note(part, failed)
+
+    if part.result is None:
+        _note(part, failed)
+    else:
+        part.result.add_done_callback(over)
+
+
 def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
-    """Note a batch that its client will send again, before later requests of this connection are handled."""
+    """Note, once, a batch that its client will send again, or that was appended."""
+    if part.is_noted:
+        return
+    part.is_noted = True
+    if part.error is not None and part.code is ErrorCode.none:
+        part.code = _code_of(part.error)
     if part.code is ErrorCode.none and part.records:
         failed.appended(part.topic, part.number, part.records)
     elif part.code.retriable and part.records:

@@ -1,33 +1,38 @@
-"""Connections: limited, cut into frames, and served one request at a time (Kafka's Acceptor, Processor)."""
+"""Connections: limited, cut into frames, and answered in the order of requests (Kafka's Acceptor, Processor)."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from distlog.core.display import text
-from distlog.core.errors import StorageError
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import RequestHead, ResponsePiece, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.security.authentication import Authentication, SaslExchange
-from distlog.gateway.security.tls import PrincipalMapper, TlsContext, subject_name
+from distlog.gateway.security.tls import PrincipalMapper, subject_name
 from distlog.gateway.security.users_file import Users
 from distlog.gateway.server.fairness import Share, Shares, owner_of
 from distlog.gateway.server.quotas import Quotas
-from distlog.gateway.server.request import TOKEN_HEAD, ClientSession, Request, SaslToken, TokenRequest, parsed_size
+from distlog.gateway.server.request import (
+    PRODUCE_KEY,
+    TOKEN_HEAD,
+    ClientSession,
+    Request,
+    SaslToken,
+    TokenRequest,
+    parsed_size,
+)
+from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 # ---
 # One deadline for the stop of a gateway, so that no part of it takes longer.
@@ -167,172 +172,50 @@ class ConnectionTimeouts:
     def __init__(self, clock_s: Callable[[], float], config: GatewayConfig) -> None:
         self._clock_s, self._config = clock_s, config
         self._created_s = self._touched_s = clock_s()
-        self._due_s: float | None = None
+        # when the rest of a request must have come, and when a response must have been taken
+        self._received_s: float | None = None
+        self._taken_s: float | None = None
 
     def touched(self) -> None:
         """The client has sent or taken something."""
         self._touched_s = self._clock_s()
 
-    def begins(self, size: int) -> None:
-        """It is the client's turn: to send the rest of a request of so many bytes, or to take such a response."""
-        if size or self._due_s is None:
-            self._due_s = self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
+    def receives(self, size: int) -> None:
+        """It is the client's turn to send the rest of a request of so many bytes; 0 if that began before."""
+        if size or self._received_s is None:
+            self._received_s = self._end_s(size)
 
-    def ends(self) -> None:
-        """It is not the client's turn any more."""
-        self._due_s = None
+    def has_received(self) -> None:
+        """A request has come, or waits for memory."""
+        self._received_s = None
         self.touched()
+
+    def sends(self, size: int) -> None:
+        """It is the client's turn to take a response of so many bytes; or it was before."""
+        if self._taken_s is None:
+            self._taken_s = self._end_s(size)
+
+    def has_sent(self) -> None:
+        """A response was taken."""
+        self._taken_s = None
+        self.touched()
+
+    def _end_s(self, size: int) -> float:
+        return self._clock_s() + self._config.request_timeout_ms / 1000 + size / BYTES_PER_S
 
     def expiry(self, *, is_idle: bool, is_known: bool) -> str | None:
         """The reason to end the connection now; None if there is none."""
         now_s, config = self._clock_s(), self._config
         silent_ms = 1000 * (now_s - self._touched_s)
-        if self._due_s is not None and (now_s > self._due_s or silent_ms > config.request_timeout_ms):
+        due_s = [each for each in (self._received_s, self._taken_s) if each is not None]
+        if due_s and (now_s > min(due_s) or silent_ms > config.request_timeout_ms):
             return "the client stopped, or is too slow, in the middle of a request or a response"
-        waits = is_idle or self._due_s is not None
+        waits = is_idle or bool(due_s)
         if waits and not is_known and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
             return "the client did not authenticate in time"
         if is_idle and silent_ms > config.connections_max_idle_ms:
             return "the client was idle for connections.max.idle.ms"
         return None
-
-
-# ---
-# Opens the sockets at which a gateway listens.
-
-
-_BACKLOG = 512
-
-
-def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError."""
-    sockets: list[socket.socket] = []
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, *_, address in dict.fromkeys(addresses):
-            number = sockets[0].getsockname()[1] if sockets else port
-            sockets.append(_listening_socket(family, (address[0], number, *address[2:])))
-    except OSError as error:
-        for each in sockets:
-            each.close()
-        raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
-    return sockets
-
-
-def _listening_socket(family: int, address: tuple[object, ...]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setblocking(False)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            with suppress(OSError):
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-# ---
-# The memory of all requests that are received or handled (Kafka's queued.max.request.bytes).
-#
-# Used by the network's thread alone.
-
-
-#: So much of a request is always taken, so that large ones that do not arrive do not block the others.
-_ALWAYS_TAKEN = 64 << 10
-
-
-class RequestMemory:
-    """`limit` bytes for requests and responses, of which one user or address has three quarters at the most.
-
-    A request keeps its memory while it waits for memory for the rest. When all holders of memory wait, one of them
-    goes on beyond the limit, or none ever would. A response is there already: later requests wait for its memory.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._most, self.used = limit, limit * 3 // 4, 0
-        # by owner, but for the part that is always taken; and the holders that do not wait, which will give back
-        self._used_by, self._going_on = Counter[str](), Counter[str]()
-        self._waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
-
-    def take(self, share: MemoryShare, size: int, go_on: Callable[[], None]) -> bool:
-        """Take so many bytes more for a request; False if it must wait: then `go_on` is called when it has them."""
-        if self._is_small(share, size) or self._has(share, size):
-            self.give(share, size)
-            return True
-        self._waiting[share] = size, go_on
-        self._count(share, -1)
-        return False
-
-    def give_back(self, share: MemoryShare) -> None:
-        """Give back all of a share, and let other requests go on."""
-        if self._waiting.pop(share, None) is None:
-            self._count(share, -1)
-        self._resize(share, 0)
-        while (first := self._next()) is not None:
-            size, go_on = self._waiting.pop(first)
-            self._count(first, 1)
-            self.give(first, size)
-            go_on()
-
-    def give(self, share: MemoryShare, size: int) -> None:
-        """Count bytes that are there, whether they fit or not."""
-        if not size:
-            return
-        is_new = not share.size
-        self._resize(share, share.size + size)
-        if is_new:
-            self._count(share, 1)
-
-    def _next(self) -> MemoryShare | None:
-        """The waiting request that may go on; of several, the one whose owner has the least."""
-        able = [share for share, (size, _) in self._waiting.items() if self._has(share, size)]
-        return min(able, key=lambda each: self._used_by[each.owner], default=None)
-
-    def _is_small(self, share: MemoryShare, size: int) -> bool:
-        return share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
-
-    def _has(self, share: MemoryShare, size: int) -> bool:
-        itself = share.size > 0 and share not in self._waiting
-        if self._used_by[share.owner] + size > self._most and self._going_on[share.owner] > itself:
-            return False
-        return self.used + size <= self._limit or self._going_on.total() <= itself
-
-    def _resize(self, share: MemoryShare, size: int) -> None:
-        self.used += size - share.size
-        self._used_by[share.owner] += max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0)
-        if not self._used_by[share.owner]:
-            del self._used_by[share.owner]
-        share.size = size
-
-    def _count(self, share: MemoryShare, change: int) -> None:
-        """Note that a holder begins, or ceases, to go on."""
-        if share.size:
-            self._going_on[share.owner] += change
-            if not self._going_on[share.owner]:
-                del self._going_on[share.owner]
-
-
-class MemoryShare:
-    """The memory of one connection's request, or of its response; `owner` is the user or address that has it."""
-
-    def __init__(self, memory: RequestMemory, owner: str) -> None:
-        self._memory, self.owner, self.size = memory, owner, 0
-
-    def take(self, size: int, go_on: Callable[[], None]) -> bool:
-        """See `RequestMemory.take`."""
-        return self._memory.take(self, size, go_on)
-
-    def give(self, size: int) -> None:
-        """See `RequestMemory.give`."""
-        self._memory.give(self, size)
-
-    def give_back(self) -> None:
-        """Give back all."""
-        self._memory.give_back(self)
 
 
 # ---
@@ -372,8 +255,25 @@ class Processor:
         self.connections = set[Any]()
         self.is_open = False
         self._sessions, self._of = set[ClientSession](), Counter[str]()
+        self._due, self._is_woken = deque[Callable[[], None]](), False
         #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Have the event loop do it, from any thread; nothing if the loop has ended.
+
+        Waking the loop takes longer than most work, so it is woken once for all that comes until it does it.
+        """
+        self._due.append(work)
+        if not self._is_woken and not self.loop.is_closed():
+            self._is_woken = True
+            self.loop.call_soon_threadsafe(self._do_due)
+
+    def _do_due(self) -> None:
+        # first noted, then done: work that comes from now on wakes the loop again
+        self._is_woken = False
+        for _ in range(len(self._due)):
+            _attempt(self._due.popleft())
 
     def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
         """Take a new connection, unless there are too many, in all or from its host: then None."""
@@ -397,31 +297,47 @@ class Processor:
                 del self._of[session.address[0]]
 
 
+def _attempt(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception:
+        # other connections have work, too
+        _log.exception("the work of a connection failed")
+
+
 # ---
-# One client's connection. It has one request under way at a time, as in Kafka, so responses keep their order.
+# One client's connection. A request is handled when the one before it was answered, as in Kafka. But Produce requests
+# may follow each other while they wait for a commit, which all of them share. Responses keep the order of requests.
 
 
 _log = logging.getLogger("distlog.gateway")
 #: The most unsent bytes before the rest of a response waits.
 _WRITE_BUFFER_BYTES = 64 << 10
 _WRITTEN_BYTES = 256 << 10
-#: The most bytes that a client may send while its last request is under way.
+#: The most bytes that a client may send while no further request of it is taken.
 _UNFRAMED_BYTES = 64 << 10
 #: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
 _GOODBYE_S = 3.0
+#: The most requests of a connection that wait for commits, and what each takes besides its bytes.
+_MOST_UNDER_WAY = 256
+_WAITING_BYTES = 4 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The network's side of a client. All methods are of the event loop's thread, but for those of a Request."""
+    """The network's side of a client. All methods are of the event loop's thread, but for those of `Client`."""
 
     def __init__(self, processor: Processor, session: ClientSession) -> None:
         self._processor, self.session = processor, session
-        self._request: Request | None = None
-        self._memory = MemoryShare(processor.memory, self._owner)
+        self._owned: tuple[str | None, str] | None = None
+        # requests without a response yet; the newest may not be handled yet, or lets a next one follow it
+        self._under_way = deque[Request]()
+        self._is_held = self._lets_next = False
+        # the memory of the next frame
+        self._memory, self._frame_bytes = MemoryShare(processor.memory, self._owner), 0
+        self._waits_for_memory = False
         self._transport: Any = None
-        self._pieces: list[ResponsePiece] = []
         self._is_paused = self._is_stopping = False
-        self._is_lost, self._reads, self._is_throttled = False, True, False
+        self._is_lost, self._reads, self._throttles = False, True, 0
         self._frames = FrameReader(processor.shared_buffer, self._largest())
         self._timeouts = ConnectionTimeouts(processor.loop.time, processor.config)
 
@@ -458,9 +374,22 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None
 
     @property
+    def is_sending(self) -> bool:
+        """True if its client has not taken all of a response."""
+        return bool(self._under_way) and self._under_way[0].unsent is not None
+
+    @property
+    def is_throttled(self) -> bool:
+        """True while its client is read no further, since it has used a quota."""
+        return self._throttles > 0
+
+    @property
     def _is_idle(self) -> bool:
         """True if nothing is under way: a client that is silent now owes nothing, and is owed nothing."""
-        return self._request is None and not self._frames.is_begun
+        return not self._under_way and not self._frames.is_begun
+
+    # ---
+    # Requests come.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The buffer for received bytes; asyncio calls it."""
@@ -469,46 +398,72 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes; asyncio calls it."""
         self._timeouts.touched()
-        self._guarded(partial(self._received, nbytes))
-
-    def _received(self, count: int) -> None:
-        self._frames.received(count)
-        if self._request is None and not self._is_throttled:
-            self._next()
+        self._frames.received(nbytes)
+        if self._takes_next:
+            self._guarded(self._next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
             # until then it is read on, to learn of a client that goes away while it waits
             self._read_on(False)
 
+    @property
+    def _takes_next(self) -> bool:
+        """True if the next request may be taken now."""
+        if self._is_stopping or self.is_throttled or self._waits_for_memory or self._is_held:
+            return False
+        return not self._under_way or (self._lets_next and len(self._under_way) < _MOST_UNDER_WAY)
+
     def _next(self) -> None:
-        """Handle the next frame if it is complete; a later one waits until it is answered."""
+        """Take the next frame if it is complete."""
         size = self._frames.begin()
         if self._frames.is_begun:
-            self._timeouts.begins(size)
+            self._timeouts.receives(size)
         if wanted := self._frames.wanted:
             if not self._memory.take(wanted, partial(self._has_memory, wanted)):
-                self._timeouts.ends()
+                self._timeouts.has_received()
+                self._waits_for_memory = True
                 self._read_on(False)
                 return
-            self._frames.grant(wanted)
+            self._grant(wanted)
         frame = self._frames.next()
         if frame is not None:
-            self._timeouts.ends()
-            self._request = self._new_request(frame)
-            # objects are larger than bytes
-            if self._memory.take(parsed_size(self._request), self._offer):
-                self._offer()
+            self._timeouts.has_received()
+            request = self._new_request(frame)
+            request.memory, self._frame_bytes = self._frame_bytes, 0
+            self._under_way.append(request)
+            self._is_held, self._lets_next = True, False
+            self._begin()
 
-    def _offer(self) -> None:
-        """Have the request handled, now that there is memory for it."""
-        if self._request is not None:
-            self._processor.offer(self._request)
+    def _grant(self, size: int) -> None:
+        self._frames.grant(size)
+        self._frame_bytes += size
 
     def _has_memory(self, size: int) -> None:
         """Go on with a frame that has waited for memory."""
-        self._frames.grant(size)
-        self._timeouts.begins(self._frames.missing)
+        self._waits_for_memory = False
+        self._grant(size)
+        self._timeouts.receives(self._frames.missing)
         self._read_on(True)
         self._guarded(self._next)
+
+    def _begin(self) -> None:
+        """Have the newest request handled, if it is its turn, and there is memory for it.
+
+        Objects are larger than bytes; and small frames take no memory of their own, but many of them may wait.
+        """
+        request, size = self._under_way[-1], 0
+        if len(self._under_way) > 1:
+            if request.head.api_key != PRODUCE_KEY:
+                return
+            size = _WAITING_BYTES + (len(request.frame or b"") if not request.memory else 0)
+        size += parsed_size(request)
+        self._waits_for_memory = not self._memory.take(size, partial(self._offer, request, size))
+        if not self._waits_for_memory:
+            self._offer(request, size)
+
+    def _offer(self, request: Request, size: int) -> None:
+        self._waits_for_memory = self._is_held = False
+        request.memory += size
+        self._processor.offer(request)
 
     def _read_on(self, whether: bool) -> None:
         if whether != self._reads:
@@ -516,83 +471,139 @@ class Connection(asyncio.BufferedProtocol):
             (self._transport.resume_reading if whether else self._transport.pause_reading)()
 
     def _new_request(self, frame: memoryview) -> Request:
-        loop, session = self._processor.loop, self.session
-        answers: Any = {
-            "session": session,
-            "quotas": self._processor.quotas,
-            "received_ms": self._processor.clock(),
-            "send": lambda pieces: _call(loop, partial(self._send, pieces)),
-            "send_last": lambda pieces, after_s: _call(loop, partial(self._send_last, pieces, after_s)),
-            "hang_up": lambda why: _call(loop, partial(self._failed, why)),
-        }
+        session, received_ms = self.session, self._processor.clock()
         if session.sasl is not None and session.sasl.takes_tokens:
+            token = SaslToken(bytes(frame))
             share = self._share("")
-            return TokenRequest(TOKEN_HEAD, None, share=share, body=SaslToken(bytes(frame)), **answers)
+            return TokenRequest(
+                TOKEN_HEAD, None, session, share, self._processor.quotas, received_ms, self, body=token
+            )
         head = read_head(frame)
         body = frame if self._processor.supports(head, session) else None
         client_id = "" if body is None else read_client_id(body)
-        return Request(head, body, share=self._share(client_id), client_id=client_id, **answers)
+        share = self._share(client_id)
+        return Request(head, body, session, share, self._processor.quotas, received_ms, self, client_id)
 
     def _share(self, client_id: str) -> Share:
         return self._processor.shares.share(self._owner, client_id)
 
     @property
     def _owner(self) -> str:
-        session = self.session
-        return owner_of(None if session.principal == ANONYMOUS else session.principal, session.address[0])
+        # an address takes some time to read, and each request has an owner
+        principal = self.session.principal
+        if self._owned is None or self._owned[0] != principal:
+            name = None if principal == ANONYMOUS else principal
+            self._owned = principal, owner_of(name, self.session.address[0])
+        return self._owned[1]
 
-    def _send(self, pieces: Sequence[ResponsePiece]) -> None:
-        """Send a response; then it is the next request's turn."""
-        self._frames.largest = self._largest()
-        self._memory.give_back()
-        if self._is_lost:
-            self._end_request()
-            return
-        self._pieces, size = list(pieces), sum(map(len, pieces))
-        if self._request is not None and not self._request.on_sent:
-            # the records of a fetch have their own memory
-            self._memory.give(size)
-        self._timeouts.begins(size)
-        if self._is_stopping:
-            self._hurry()
-        self._write()
+    # ---
+    # Requests are answered: see `Client`.
 
-    def _send_last(self, pieces: Sequence[ResponsePiece], after_s: float) -> None:
+    def send(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
+        """Send a response behind the earlier ones."""
+        self._processor.later(partial(self._answered, request, pieces))
+
+    def send_last(self, request: Request, pieces: Sequence[ResponsePiece], after_s: float) -> None:
         """Send a response after some time, and close the connection then."""
-        self._is_stopping = True
-        self._processor.loop.call_later(0 if not self._processor.is_open else after_s, self._send, pieces)
+        self._processor.later(partial(self._answered_last, request, pieces, after_s))
 
-    def _write(self) -> None:
-        while self._pieces and not self._is_paused:
-            # bytes that the client does not take at once are copied: no more than a part of a large piece
-            first = memoryview(self._pieces.pop(0))
-            if len(first) > _WRITTEN_BYTES:
-                self._pieces.insert(0, first[_WRITTEN_BYTES:])
-            self._transport.write(first[:_WRITTEN_BYTES])
-        if not self._pieces and not self._is_paused and not self._is_lost:
-            throttled_s = self._request.throttled_s if self._request is not None else 0
-            self._end_request()
-            self._timeouts.ends()
-            if throttled_s and not self._is_stopping:
-                # a client that has used its quota is read no further
-                self._read_on(False)
-                self._is_throttled = True
-                self._processor.loop.call_later(throttled_s, self._end_throttle)
-            else:
-                self._go_on()
+    def fail(self, request: Request, why: str) -> None:
+        """End the connection: the request gets no response."""
+        self._processor.later(partial(self._failed, request, why))
 
-    def _end_throttle(self) -> None:
-        self._is_throttled = False
-        if not self._is_lost:
+    def let_next(self, request: Request) -> None:
+        """Have a Produce request that follows this one handled already."""
+        self._processor.later(partial(self._let_next, request))
+
+    def _let_next(self, request: Request) -> None:
+        if self._under_way and self._under_way[-1] is request:
+            self._lets_next = request.has_passed = True
+            self._memory.let_pass(request.memory)
             self._go_on()
 
-    def _go_on(self) -> None:
-        if self._is_stopping:
-            self._close()
+    def _answered(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
+        if request not in self._under_way:
             return
-        self._read_on(True)
-        # a request may have come while the last one was under way
-        self._guarded(self._next)
+        self._frames.largest = self._largest()
+        request.unsent, size = list(pieces), sum(map(len, pieces))
+        self._give_back(request)
+        if self._is_lost:
+            self._end(request)
+            return
+        if not request.on_sent:
+            # the records of a fetch have their own memory
+            self._memory.give(size)
+            request.memory = size
+            if request.has_passed:
+                self._memory.let_pass(size)
+        if self._under_way[0] is request:
+            self._write()
+
+    def _answered_last(self, request: Request, pieces: Sequence[ResponsePiece], after_s: float) -> None:
+        self._is_stopping = True
+        wait_s = after_s if self._processor.is_open else 0
+        self._processor.loop.call_later(wait_s, self._answered, request, pieces)
+
+    def _failed(self, request: Request, why: str) -> None:
+        self.hang_up(why)
+        if request in self._under_way:
+            self._end(request)
+
+    def _write(self) -> None:
+        """Send the responses that are there, in order; as much as the client takes now."""
+        while self._under_way and (unsent := self._under_way[0].unsent) is not None:
+            self._timeouts.sends(sum(map(len, unsent)))
+            while unsent and not self._is_paused:
+                # bytes that the client does not take at once are copied: no more than a part of a large piece
+                first = memoryview(unsent.pop(0))
+                if len(first) > _WRITTEN_BYTES:
+                    unsent.insert(0, first[_WRITTEN_BYTES:])
+                self._transport.write(first[:_WRITTEN_BYTES])
+            if self._is_paused:
+                if self._is_stopping:
+                    self._hurry()
+                return
+            self._timeouts.has_sent()
+            self._end(self._under_way[0])
+        self._go_on()
+
+    def _end(self, request: Request) -> None:
+        """Forget a request that was answered, or will not be."""
+        self._under_way.remove(request)
+        self._give_back(request)
+        if not self._memory.size:
+            # since it has authenticated, a client may be known by its name
+            self._memory.owner = self._owner
+        for each in request.on_sent:
+            each()
+        if request.throttled_s and not self._is_stopping and not self._is_lost:
+            # a client that has used its quota is read no further
+            self._throttles += 1
+            self._read_on(False)
+            self._processor.loop.call_later(request.throttled_s, self._end_throttle)
+
+    def _give_back(self, request: Request) -> None:
+        size, request.memory = request.memory, 0
+        if request.has_passed:
+            self._memory.let_pass(-size)
+        self._memory.give_back(size)
+
+    def _end_throttle(self) -> None:
+        self._throttles -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin what may begin now: a request may have come while others were under way."""
+        if self._is_lost:
+            return
+        if self._is_stopping:
+            if not self._under_way:
+                self._close()
+        elif self._is_held and not self._waits_for_memory:
+            self._begin()
+        elif self._takes_next:
+            self._read_on(True)
+            self._guarded(self._next)
 
     def pause_writing(self) -> None:
         """The client takes no more now; asyncio calls it."""
@@ -602,27 +613,36 @@ class Connection(asyncio.BufferedProtocol):
         """The client has taken all that it was sent; asyncio calls it."""
         self._is_paused = False
         self._timeouts.touched()
-        if self._request is not None:
-            self._write()
+        self._write()
+
+    # ---
+    # The connection ends.
 
     def connection_lost(self, error: BaseException | None) -> None:
         """End; asyncio calls it."""
         self._is_lost = True
         self._processor.connections.discard(self)
         self._processor.left(self.session)
-        if self._request is not None:
-            self._request.is_gone = True
-        if self._pieces or self._is_paused:
-            self._end_request()
-        if self._request is None:
-            self._memory.give_back()
+        self._memory.give_up()
+        self._memory.give_back(self._frame_bytes)
+        self._frame_bytes = 0
+        for request in list(self._under_way):
+            request.is_gone = True
+            # nobody answers a request that no handler has
+            if request.unsent is not None or (self._is_held and request is self._under_way[-1]):
+                self._end(request)
 
     def stop(self) -> None:
-        """Close the connection when the request that is under way has its response."""
+        """Close the connection when the requests that are under way have their responses."""
         self._is_stopping = True
-        if self._request is None:
+        if self._is_held and len(self._under_way) > 1:
+            # it was not begun
+            self._memory.give_up()
+            self._is_held = False
+            self._end(self._under_way[-1])
+        if not self._under_way:
             self._close()
-        elif self._pieces or self._is_paused:
+        elif self.is_sending:
             self._hurry()
 
     def hang_up(self, why: str) -> None:
@@ -641,20 +661,6 @@ class Connection(asyncio.BufferedProtocol):
     def _hurry(self) -> None:
         self._processor.loop.call_later(_GOODBYE_S, self._transport.abort)
 
-    def _failed(self, why: str) -> None:
-        """The request that is under way gets no response."""
-        self.hang_up(why)
-        self._memory.give_back()
-        self._end_request()
-
-    def _end_request(self) -> None:
-        request, self._request, self._pieces = self._request, None, []
-        self._memory.give_back()
-        # since it has authenticated, a client may be known by its name
-        self._memory.owner = self._owner
-        for each in request.on_sent if request else ():
-            each()
-
     def _largest(self) -> int:
         config = self._processor.config
         largest = config.socket_request_max_bytes
@@ -665,124 +671,3 @@ class Connection(asyncio.BufferedProtocol):
             work()
         except InvalidRequestError as error:
             self.hang_up(str(error))
-
-
-def _call(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """Have the event loop do it; nothing if the loop has ended."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(work)
-
-
-# ---
-# Listens, and keeps the connections within their limits: Kafka's Acceptor.
-
-
-_LOOK_S = 1.0
-#: The pause in accepting when the system has no more sockets.
-_NO_SOCKETS_S = 0.5
-_NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-class Acceptor:
-    """One listener, with TLS if there are files for it; its connections are the `processor`'s."""
-
-    def __init__(self, processor: Processor, tls: TlsContext | None) -> None:
-        self._processor, self._loop, self._tls = processor, processor.loop, tls
-        self._sockets: list[socket.socket] = []
-        self._tasks = set[asyncio.Task[None]]()
-        self.port = 0
-
-    async def listen(self, host: str, port: int) -> None:
-        """Begin to accept connections; `port` 0 takes a free one. Raises StorageError if it is taken."""
-        self._sockets = listening_sockets(host, port)
-        self._processor.is_open = True
-        self.port = self._sockets[0].getsockname()[1]
-        for each in self._sockets:
-            self._begin(self._accept(each))
-        self._loop.call_later(_LOOK_S, self._look)
-
-    async def stop(self, timeout_s: float) -> bool:
-        """Accept no more, answer the requests under way, and close all connections; whether all ended."""
-        self._processor.is_open = False
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for each in self._sockets:
-            each.close()
-        connections = self._processor.connections
-        for connection in list(connections):
-            connection.stop()
-        end = self._loop.time() + timeout_s
-        while connections and self._loop.time() < end:
-            await asyncio.sleep(0.01)
-        finished = not connections
-        for connection in list(connections):
-            connection.hang_up("the gateway is stopping")
-        return finished
-
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
-            try:
-                client, address = await self._loop.sock_accept(listening)
-            except OSError as error:
-                _log.warning("cannot accept a connection: %s", error.strerror or error)
-                # a client that is gone already must not delay the others
-                await asyncio.sleep(_NO_SOCKETS_S if error.errno in _NO_SOCKETS else 0)
-                continue
-            self._take(client, address)
-            # a flood of new connections must not keep this thread from the existing ones
-            await asyncio.sleep(0)
-
-    def _take(self, client: socket.socket, address: Any) -> None:
-        try:
-            session = self._processor.joined(_address(address), _address(client.getsockname()))
-        except OSError:
-            session = None
-        if session is None:
-            client.close()
-        else:
-            self._begin(self._connect(client, session))
-
-    async def _connect(self, client: socket.socket, session: ClientSession) -> None:
-        """Do TLS's handshake, if there is a context; then asyncio serves the connection."""
-        timeout = {} if self._tls is None else {"ssl_handshake_timeout": self._handshake_s}
-        connection = Connection(self._processor, session)
-        try:
-            tls = None if self._tls is None else self._tls.current
-            await self._loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
-        except OSError as error:
-            self._processor.tls_failed += 1
-            _log.info("no TLS with %s:%d: %s", *session.address, _reason(error))
-        finally:
-            if not connection.is_made:
-                self._processor.left(session)
-                client.close()
-
-    @property
-    def _handshake_s(self) -> float:
-        return self._processor.config.authentication_timeout_ms / 1000
-
-    def _begin(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _look(self) -> None:
-        """Check all connections, now and then."""
-        if not self._processor.is_open:
-            return
-        self._loop.call_later(_LOOK_S, self._look)
-        if self._tls is not None:
-            self._tls.look()
-        authentication = self._processor.authentication
-        users = authentication.current() if authentication else None
-        for connection in list(self._processor.connections):
-            connection.look(users)
-
-
-def _address(name: Any) -> tuple[str, int]:
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
-
-
-def _reason(error: OSError) -> str:
-    return getattr(error, "reason", None) or str(error) or type(error).__name__

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from distlog.gateway.protocol.frames import Fields, RequestHead, ResponsePiece, read_request, write_response
 from distlog.gateway.protocol.messages import MAX_ITEMS
@@ -37,14 +37,28 @@ class ClientSession:
     sasl: SaslExchange | None
 
 
+class Client(Protocol):
+    """The connection of a request's client; its methods may be called from any thread."""
+
+    def send(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
+        """Send the response, none for no response; it goes out behind the responses to earlier requests."""
+
+    def send_last(self, request: Request, pieces: Sequence[ResponsePiece], after_s: float) -> None:
+        """Send the response after some seconds, and then end the connection."""
+
+    def fail(self, request: Request, why: str) -> None:
+        """End the connection at once, without a response."""
+
+    def let_next(self, request: Request) -> None:
+        """Have the next request handled before this one is answered, if it is one that may follow it."""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request; a handler answers it once, at once or later, from any thread.
 
     `frame` has the received bytes, None for a version that is answered without them. `body` has the fields, after
     `read`: see `messages`.
-    `send` takes the response's pieces, none for no response. `send_last` does that after some seconds, and then ends
-    the connection; `hang_up` ends it at once.
     """
 
     head: RequestHead
@@ -53,9 +67,7 @@ class Request:
     share: Share
     quotas: Quotas
     received_ms: int
-    send: Callable[[Sequence[ResponsePiece]], None]
-    send_last: Callable[[Sequence[ResponsePiece], float], None]
-    hang_up: Callable[[str], None]
+    client: Client
     client_id: str = ""
     body: Any = None
     #: Called when the client has taken the response, or is gone.
@@ -70,6 +82,13 @@ class Request:
     #: Whether its client was found to be allowed to send it, and the changes of the response that follow from that.
     is_checked: bool = False
     amend: Callable[[Fields], Fields] | None = None
+    #: Why the connection ends instead of a response; None if there is one.
+    ends_by: str | None = None
+    #: Of the connection: the pieces of its response that were not sent yet, the memory that it has, and whether the
+    #: next request was let follow it.
+    unsent: list[ResponsePiece] | None = None
+    memory: int = 0
+    has_passed: bool = False
 
     @property
     def api_version(self) -> int:
@@ -106,13 +125,30 @@ class Request:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
         pieces = self._pieces_of(fields)
         if pieces is not None:
-            self.send(pieces)
+            self._send(pieces)
 
     def refuse(self, fields: Fields, after_s: float) -> None:
         """Send the response with these fields after some seconds, then end the connection."""
         pieces = self._pieces_of(fields)
         if pieces is not None:
-            self.send_last(pieces, after_s)
+            self.client.send_last(self, pieces, after_s)
+
+    def _send(self, pieces: Sequence[ResponsePiece]) -> None:
+        if self.ends_by is None:
+            self.client.send(self, pieces)
+        else:
+            self.hang_up(self.ends_by)
+
+    def hang_up(self, why: str) -> None:
+        """End the connection at once, without a response."""
+        self.client.fail(self, why)
+
+    def let_next(self) -> None:
+        """Have its client's next request handled, if that may be before this one is answered.
+
+        A handler calls it when all that depends on the order of requests is done, and this one waits for storage.
+        """
+        self.client.let_next(self)
 
     def _pieces_of(self, fields: Fields) -> Sequence[ResponsePiece] | None:
         # an unknown version is answered in version 0
@@ -128,17 +164,18 @@ class Request:
     def respond_nothing(self) -> None:
         """End the request without a response, as for acks=0."""
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
-        self.send(())
+        self._send(())
 
 
 #: The fields of a request as objects: so many times the bytes, up to this for the most items that a request may have.
 _OBJECTS, _MOST_OBJECT_BYTES = 16, 256 * MAX_ITEMS
-_PRODUCE = 0
+#: The API whose requests may follow each other before they are answered.
+PRODUCE_KEY = 0
 
 
 def parsed_size(request: Request) -> int:
     """The bytes that a received request will have as objects, about; records take the place of their frame."""
-    if request.frame is None or request.head.api_key == _PRODUCE:
+    if request.frame is None or request.head.api_key == PRODUCE_KEY:
         return 0
     return min(_OBJECTS * len(request.frame), _MOST_OBJECT_BYTES)
 
@@ -166,7 +203,7 @@ class TokenRequest(Request):
 # The queue between the network's thread and the threads that handle requests: Kafka's RequestChannel.
 #
 # Clients are served in turn, and not in the order in which their requests come. It needs no bound of its own: a
-# connection has one request under way, and reads no further meanwhile.
+# connection has one request here, and reads no further meanwhile.
 
 
 #: How often clients are looked at that have used their part of the time.

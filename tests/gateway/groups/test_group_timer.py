@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,9 +76,9 @@ def test_a_stop_between_two_waits_ends_the_wait(tmp_path: Path, name: str) -> No
 def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     ended: list[str] = []
     session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
-    answers: Any = {"send": lambda _: None, "send_last": lambda *_: None, "hang_up": ended.append}
+    client: Any = SimpleNamespace(fail=lambda _, why: ended.append(why))
     quotas, share = Quotas(lambda: 0.0), Shares(lambda: 0.0).share("ANONYMOUS", "")
-    request = Request(RequestHead(12, 4, 1), None, session, share, quotas, 0, **answers, body=object())
+    request = Request(RequestHead(12, 4, 1), None, session, share, quotas, 0, client, body=object())
     request.respond({"throttle_time": 0, "error_code": "no code"})
     assert ended == ["the response cannot be written"]
 

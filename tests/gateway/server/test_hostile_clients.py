@@ -38,7 +38,8 @@ from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.security.tls import TlsFiles
-from distlog.gateway.server.connection import ConnectionTimeouts, MemoryShare, RequestMemory
+from distlog.gateway.server.connection import ConnectionTimeouts
+from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 LARGE = batch([record(0, 0, None, b"x" * 700_000)])
 
@@ -118,14 +119,14 @@ def test_time_is_measured_from_the_first_byte_and_a_large_one_has_more_of_it() -
 
     now = [0.0]
     timeouts = ConnectionTimeouts(lambda: now[0], GatewayConfig())
-    timeouts.begins(10 << 20)
+    timeouts.receives(10 << 20)
     for now[0] in range(0, 41, 10):
         timeouts.touched()
-        timeouts.begins(0)
+        timeouts.receives(0)
         assert timeouts.expiry(is_idle=False, is_known=True) is None
     now[0] = 40.5
     assert "too slow" in str(timeouts.expiry(is_idle=False, is_known=True))
-    timeouts.ends()
+    timeouts.has_received()
     assert timeouts.expiry(is_idle=False, is_known=True) is None
     now[0] = 641
     assert "idle" in str(timeouts.expiry(is_idle=True, is_known=True))
@@ -142,11 +143,11 @@ def test_memory_goes_to_one_of_those_that_all_wait() -> None:
     # the last one would wait for the others, which wait for it
     assert shares[2].take(400 << 10, lambda: None)
     assert went_on == []
-    shares[2].give_back()
+    shares[2].give_back(700 << 10)
     assert went_on == [0]
-    shares[0].give_back()
+    shares[0].give_back(700 << 10)
     assert went_on == [0, 1]
-    shares[1].give_back()
+    shares[1].give_back(700 << 10)
     assert memory.used == 0
 
 

@@ -200,7 +200,7 @@ def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root
 
 def throttled(gateway: GatewayServer) -> bool:
     """Whether a connection is not read, since its client has used a quota."""
-    return any(each._is_throttled for each in gateway._processor.connections)
+    return any(each.is_throttled for each in gateway._processor.connections)
 
 
 def test_a_producer_above_its_quota_is_told_to_wait_and_is_read_no_further(root: Path) -> None:

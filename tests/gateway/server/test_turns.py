@@ -21,8 +21,8 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.server.connection import MemoryShare, RequestMemory
 from distlog.gateway.server.fairness import FairQueue, Share, Shares, owner_of
+from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 ALL_TOPICS = {
     "topics": None,
@@ -215,11 +215,11 @@ def test_one_user_has_three_quarters_of_the_memory_at_the_most() -> None:
     assert first.take(5 << 20, lambda: None)
     assert not second.take(2 << 20, lambda: went_on.append("strangers"))
     assert honest.take(2 << 20, lambda: None)
-    honest.give_back()
+    honest.give_back(2 << 20)
     assert went_on == []
-    first.give_back()
+    first.give_back(5 << 20)
     assert went_on == ["strangers"]
-    second.give_back()
+    second.give_back(2 << 20)
     assert memory.used == 0
 
 
@@ -230,7 +230,7 @@ def test_responses_that_are_not_taken_keep_their_clients_next_requests_out_and_n
     slow.give(20 << 20)
     assert not same.take(100, lambda: went_on.append("strangers"))
     assert honest.take(100, lambda: None)
-    slow.give_back()
+    slow.give_back(20 << 20)
     assert went_on == ["strangers"]
 
 
@@ -240,7 +240,7 @@ def test_the_bytes_of_a_response_are_counted_until_they_are_taken(tmp_path: Path
     with serving(tmp_path) as gateway:
         slow = Wire(gateway, receive_bytes=4096)
         slow.socket.sendall(framed(metadata_of(names)))
-        until(lambda: any(each._pieces for each in gateway._processor.connections))
+        until(lambda: any(each.is_sending for each in gateway._processor.connections))
         assert 3_000_000 < gateway._processor.memory.used < 5_000_000
         assert len(slow.answer(METADATA, 1, 1).topics) == len(names)
         until(lambda: gateway._processor.memory.used == 0)

@@ -1,0 +1,169 @@
+"""Listens, and keeps the connections within their limits (Kafka's Acceptor)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from contextlib import suppress
+from typing import Any
+
+from distlog.core.errors import StorageError
+from distlog.gateway.security.tls import TlsContext
+from distlog.gateway.server.connection import Connection, Processor
+from distlog.gateway.server.request import ClientSession
+
+_log = logging.getLogger("distlog.gateway")
+
+# ---
+# Opens the sockets at which a gateway listens.
+
+
+_BACKLOG = 512
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError."""
+    sockets: list[socket.socket] = []
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, *_, address in dict.fromkeys(addresses):
+            number = sockets[0].getsockname()[1] if sockets else port
+            sockets.append(_listening_socket(family, (address[0], number, *address[2:])))
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise StorageError(f"cannot listen: {error.strerror or error}", host=host, port=port) from None
+    return sockets
+
+
+def _listening_socket(family: int, address: tuple[object, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            with suppress(OSError):
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+# ---
+# Listens, and keeps the connections within their limits: Kafka's Acceptor.
+
+
+_LOOK_S = 1.0
+#: The pause in accepting when the system has no more sockets.
+_NO_SOCKETS_S = 0.5
+_NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """One listener, with TLS if there are files for it; its connections are the `processor`'s."""
+
+    def __init__(self, processor: Processor, tls: TlsContext | None) -> None:
+        self._processor, self._loop, self._tls = processor, processor.loop, tls
+        self._sockets: list[socket.socket] = []
+        self._tasks = set[asyncio.Task[None]]()
+        self.port = 0
+
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to accept connections; `port` 0 takes a free one. Raises StorageError if it is taken."""
+        self._sockets = listening_sockets(host, port)
+        self._processor.is_open = True
+        self.port = self._sockets[0].getsockname()[1]
+        for each in self._sockets:
+            self._begin(self._accept(each))
+        self._loop.call_later(_LOOK_S, self._look)
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Accept no more, answer the requests under way, and close all connections; whether all ended."""
+        self._processor.is_open = False
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in self._sockets:
+            each.close()
+        connections = self._processor.connections
+        for connection in list(connections):
+            connection.stop()
+        end = self._loop.time() + timeout_s
+        while connections and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+        finished = not connections
+        for connection in list(connections):
+            connection.hang_up("the gateway is stopping")
+        return finished
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                client, address = await self._loop.sock_accept(listening)
+            except OSError as error:
+                _log.warning("cannot accept a connection: %s", error.strerror or error)
+                # a client that is gone already must not delay the others
+                await asyncio.sleep(_NO_SOCKETS_S if error.errno in _NO_SOCKETS else 0)
+                continue
+            self._take(client, address)
+            # a flood of new connections must not keep this thread from the existing ones
+            await asyncio.sleep(0)
+
+    def _take(self, client: socket.socket, address: Any) -> None:
+        try:
+            session = self._processor.joined(_address(address), _address(client.getsockname()))
+        except OSError:
+            session = None
+        if session is None:
+            client.close()
+        else:
+            self._begin(self._connect(client, session))
+
+    async def _connect(self, client: socket.socket, session: ClientSession) -> None:
+        """Do TLS's handshake, if there is a context; then asyncio serves the connection."""
+        timeout = {} if self._tls is None else {"ssl_handshake_timeout": self._handshake_s}
+        connection = Connection(self._processor, session)
+        try:
+            tls = None if self._tls is None else self._tls.current
+            await self._loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
+        except OSError as error:
+            self._processor.tls_failed += 1
+            _log.info("no TLS with %s:%d: %s", *session.address, _reason(error))
+        finally:
+            if not connection.is_made:
+                self._processor.left(session)
+                client.close()
+
+    @property
+    def _handshake_s(self) -> float:
+        return self._processor.config.authentication_timeout_ms / 1000
+
+    def _begin(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _look(self) -> None:
+        """Check all connections, now and then."""
+        if not self._processor.is_open:
+            return
+        self._loop.call_later(_LOOK_S, self._look)
+        if self._tls is not None:
+            self._tls.look()
+        authentication = self._processor.authentication
+        users = authentication.current() if authentication else None
+        for connection in list(self._processor.connections):
+            connection.look(users)
+
+
+def _address(name: Any) -> tuple[str, int]:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
+
+
+def _reason(error: OSError) -> str:
+    return getattr(error, "reason", None) or str(error) or type(error).__name__

@@ -1,0 +1,201 @@
+"""Produce requests of one connection on an object store: they share commits, and are answered in their order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from conftest import Address
+from gateways import LIST_OFFSETS, PRODUCE, Wire, produce_fields, producing, until
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
+from raw_batches import batch, record
+
+import distlog
+from distlog.core.errors import StorageError
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.gathered_appends import GatheredAppends
+from distlog.gateway.server.connection import _MOST_UNDER_WAY
+from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
+
+NEVER_MS = 3_600_000
+
+
+def data(value: bytes = b"v", *, producer: int = -1, sequence: int = -1) -> bytes:
+    return batch([record(0, 0, b"k", value)], producer=(producer, 0 if producer >= 0 else -1, sequence))
+
+
+@pytest.fixture
+def address(memory_url: Address) -> Address:
+    for name in ("clicks", "orders"):
+        distlog.create(f"{memory_url.url}/{name}", 3)
+    return memory_url
+
+
+def started(address: Address, linger_ms: int = NEVER_MS, **settings: Any) -> GatewayServer:
+    config = GatewayConfig(linger_ms=linger_ms, metadata_max_age_ms=50, **settings)
+    return GatewayServer(address.url, port=0, config=config, storage_options=address.options)
+
+
+def gathered(gateway: GatewayServer, topic: str = "clicks") -> GatheredAppends:
+    return gateway.broker.metadata.topic(topic)._gathered
+
+
+def sent(wire: Wire, batches: Sequence[bytes], *, acks: int = -1) -> list[int]:
+    """The correlation ids of requests with a batch each, for one partition."""
+    return [wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, each)], acks)) for each in batches]
+
+
+def answered(wire: Wire, ids: Sequence[int]) -> list[Any]:
+    """What the requests were told, which must be answered in their order."""
+    bodies = [wire.answer(PRODUCE, 9, number) for number in ids]
+    return [body.responses[0].partition_responses[0] for body in bodies]
+
+
+def opened(address: Address) -> distlog.Topic:
+    return distlog.open(f"{address.url}/clicks", storage_options=address.options)
+
+
+def test_requests_of_one_connection_are_one_commit_and_answered_in_their_order(address: Address) -> None:
+    with started(address) as gateway, Wire(gateway) as wire:
+        ids = sent(wire, [data(b"%d" % number) for number in range(20)])
+        until(lambda: len(gathered(gateway)._waiting) == 20)
+        gateway.stop()
+        assert [told.base_offset for told in answered(wire, ids)] == [*range(20)]
+    assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "create"]
+    values = opened(address).scan().to_table().column("value").to_pylist()
+    assert values == [b"%d" % number for number in range(20)]
+
+
+def test_five_batches_of_each_numbered_producer_do_not_wait_for_more(address: Address) -> None:
+    with started(address) as gateway, Wire(gateway) as one, Wire(gateway) as other:
+        ids = sent(one, [data(producer=7, sequence=number) for number in range(4)])
+        first_of_other = sent(other, [data(producer=8, sequence=0)])
+        until(lambda: len(gathered(gateway)._waiting) == 5)
+        ids += sent(one, [data(producer=7, sequence=4)])
+        # the other one may send more
+        until(lambda: len(gathered(gateway)._waiting) == 6)
+        rest_of_other = sent(other, [data(producer=8, sequence=number) for number in range(1, 5)])
+        told = answered(one, ids) + answered(other, first_of_other + rest_of_other)
+        assert {each.error_code for each in told} == {ErrorCode.none}
+    assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "create"]
+
+
+def test_a_request_of_another_kind_waits_until_those_before_it_are_answered(address: Address) -> None:
+    with started(address, linger_ms=100) as gateway, Wire(gateway) as wire:
+        ids = sent(wire, [data(), data()])
+        wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+        topics = (ListOffsetsTopic(name="clicks", partitions=(wanted,)),)
+        asked = wire.send(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+        ids_behind = sent(wire, [data()])
+        assert [told.base_offset for told in answered(wire, ids)] == [0, 1]
+        ((end,),) = [each.partitions for each in wire.answer(LIST_OFFSETS, 7, asked).topics]
+        assert end.offset == 2
+        assert [told.base_offset for told in answered(wire, ids_behind)] == [2]
+
+
+def test_a_request_that_is_refused_answers_itself_alone(address: Address) -> None:
+    broken = bytearray(data())
+    broken[-1] ^= 1
+    with started(address, linger_ms=100) as gateway, Wire(gateway) as wire:
+        ids = sent(wire, [data(), bytes(broken), data()])
+        told = answered(wire, ids)
+    assert [(each.error_code, each.base_offset) for each in told] == [
+        (ErrorCode.none, 0),
+        (ErrorCode.corrupt_message, -1),
+        (ErrorCode.none, 1),
+    ]
+
+
+def test_requests_without_acks_keep_their_place(address: Address) -> None:
+    with started(address, linger_ms=100) as gateway, Wire(gateway) as wire:
+        first = sent(wire, [data(b"0")])
+        sent(wire, [data(b"1"), data(b"2")], acks=0)
+        assert [told.base_offset for told in answered(wire, first + sent(wire, [data(b"3")]))] == [0, 3]
+
+
+def test_a_batch_behind_one_that_failed_is_refused_although_it_was_gathered_before(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that failed waits for its other topic meanwhile, so its client does not know of it yet."""
+    fails, goes_on, commit = threading.Event(), threading.Event(), GatheredAppends._commit
+
+    def commits(self: GatheredAppends, batches: Any) -> None:
+        if self._fresh.name == "orders":
+            goes_on.wait(60)
+        elif not fails.is_set():
+            fails.wait(60)
+            raise StorageError("the storage did not answer")
+        commit(self, batches)
+
+    monkeypatch.setattr(GatheredAppends, "_commit", commits)
+    with started(address, linger_ms=1) as gateway, Wire(gateway) as wire:
+        parts = [("clicks", 0, data(producer=7, sequence=0)), ("orders", 0, data())]
+        first = wire.send(PRODUCE, 9, **produce_fields(9, parts))
+        second = sent(wire, [data(producer=7, sequence=1)])
+        until(lambda: len(gathered(gateway)._waiting) == 1)
+        fails.set()
+        until(lambda: len(gathered(gateway)._waiting) == 0)
+        goes_on.set()
+        codes = {
+            topic.name: topic.partition_responses[0].error_code for topic in wire.answer(PRODUCE, 9, first).responses
+        }
+        assert codes == {"clicks": ErrorCode.kafka_storage_error, "orders": ErrorCode.none}
+        assert answered(wire, second)[0].error_code is ErrorCode.out_of_order_sequence_number
+        # the client sends both again
+        again = sent(wire, [data(producer=7, sequence=number) for number in range(2)])
+        assert [told.base_offset for told in answered(wire, again)] == [0, 1]
+
+
+def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_given_back(address: Address) -> None:
+    with started(address) as gateway, Wire(gateway) as other:
+        with Wire(gateway) as wire:
+            sent(wire, [data(b"x" * 100_000) for _ in range(3)])
+            until(lambda: len(gathered(gateway)._waiting) == 3)
+            assert gateway._processor.memory.used > 300_000
+        until(lambda: gateway.connections == 1)
+        gathered(gateway).hurry()
+        assert producing(other, data()).base_offset == 3
+        until(lambda: gateway._processor.memory.used == 0)
+
+
+def test_a_connection_has_only_so_many_requests_under_way(address: Address) -> None:
+    with started(address) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
+        sent(wire, [data()] * (_MOST_UNDER_WAY + 50))
+        until(lambda: len(gathered(gateway)._waiting) == _MOST_UNDER_WAY)
+        sent(other, [data()])
+        # what may come has come by now
+        until(lambda: len(gathered(gateway)._waiting) == _MOST_UNDER_WAY + 1)
+
+
+def test_requests_under_way_have_the_memory_of_all_requests_and_no_more(address: Address) -> None:
+    limit = 4 << 20
+    with started(address, linger_ms=50, queued_max_request_bytes=limit) as gateway, Wire(gateway) as wire:
+        ids, most = sent(wire, [data(b"x" * 60_000)] * 10), 0
+        for _ in range(10):
+            ids += sent(wire, [data(b"x" * 60_000)] * 30)
+            most = max(most, gateway._processor.memory.used)
+        assert [told.base_offset for told in answered(wire, ids)] == [*range(310)]
+        assert 0 < most < limit
+        until(lambda: gateway._processor.memory.used == 0)
+
+
+def test_a_share_gives_its_memory_back_part_by_part() -> None:
+    memory, went_on = RequestMemory(8 << 20), list[str]()
+    many, other = MemoryShare(memory, "many"), MemoryShare(memory, "other")
+    for _ in range(2):
+        assert many.take(3 << 20, lambda: None)
+        many.let_pass(3 << 20)
+    # the next one waits, since the earlier ones will give back
+    assert not many.take(3 << 20, lambda: went_on.append("many"))
+    assert not other.take(3 << 20, lambda: went_on.append("other"))
+    for told in ("other", "many"):
+        many.let_pass(-(3 << 20))
+        many.give_back(3 << 20)
+        assert went_on[-1] == told
+    other.give_back(3 << 20)
+    many.give_back(3 << 20)
+    assert memory.used == 0
