@@ -6,141 +6,42 @@ the parts that the client has no right to, has the handler do the rest, and puts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from distlog.core.errors import TopicNotFoundError
 from distlog.gateway.access_lists import Client
+from distlog.gateway.apis.check_parts import (
+    CODES,
+    OF_CLUSTER,
+    OF_GROUP,
+    OF_ID,
+    OF_TOPIC,
+    TEXTS,
+    Check,
+    Work,
+    amend,
+    anyone,
+    denied,
+    describes,
+    each_item,
+    rights_with,
+    split,
+    whole,
+    with_cluster,
+)
 from distlog.gateway.apis.cluster import TopicIds, topic_key, topic_place
 from distlog.gateway.apis.topics import TOPIC as TOPIC_SETTINGS
 from distlog.gateway.broker import Broker
 from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import Fields, UnknownTopicIdError
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.security.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import Request
 
-# ---
-# The parts of a check: the refusal of a whole request, and of some items of an array.
-
-
-Work = Callable[[Request, Broker, Client], Fields | None]
-
-
-class Check(NamedTuple):
-    """The rights that an API needs, in words, and the check of a request.
-
-    `check` returns the response to a request that is not handled, or None.
-    """
-
-    needs: str
-    check: Work
-
-
 _O, _R = Operation, ResourceType
-#: Kafka's code for a resource that a client may not use so.
-_CODES = {
-    _R.TOPIC: ErrorCode.topic_authorization_failed,
-    _R.GROUP: ErrorCode.group_authorization_failed,
-    _R.CLUSTER: ErrorCode.cluster_authorization_failed,
-    _R.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
-}
-_OF_TOPIC, _OF_GROUP, _OF_CLUSTER, _OF_ID = _CODES.values()
-_TEXTS = {
-    _OF_TOPIC: "Topic authorization failed.",
-    _OF_GROUP: "Group authorization failed.",
-    _OF_CLUSTER: "Cluster authorization failed.",
-    _OF_ID: "Transactional Id authorization failed.",
-}
-_NAME = attrgetter("name")
-#: The epoch of a fetch without a session.
-_NO_SESSION = -1
-
-
-def _refused(code: ErrorCode, **fields: Any) -> Fields:
-    return {**fields, "error_code": code, "error_message": _TEXTS[code]}
-
-
-def _amend(request: Request, change: Callable[[Fields], Fields]) -> None:
-    """Have the response changed, after the changes that there are."""
-    before = request.amend
-    request.amend = change if before is None else lambda fields: change(before(fields))
-
-
-def _split(
-    request: Request,
-    array: str,
-    into: str,
-    is_allowed: Callable[[Any], bool],
-    refusal: Callable[[Any], Fields],
-) -> Fields | None:
-    """Go on with the allowed items of the request's `array`, and refuse others in `into`; or the response to all."""
-    items = getattr(request.body, array)
-    allowed, told = [], []
-    for each in items:
-        if is_allowed(each):
-            allowed.append(each)
-        else:
-            told.append(refusal(each))
-    if not told:
-        return None
-    if not allowed:
-        return {"throttle_time": 0, into: told}
-    request.body = request.body._replace(**{array: tuple(allowed)})
-    _amend(request, lambda fields: {**fields, into: [*fields[into], *told]})
-    return None
-
-
-def _each(
-    array: str,
-    into: str,
-    operation: Operation,
-    kind: ResourceType,
-    refusal: Callable[[Any], Fields],
-    name: Callable[[Any], str] = _NAME,
-) -> Work:
-    """A check of each item of an array: of the operation with the resource of that name."""
-
-    def check(request: Request, broker: Broker, client: Client) -> Fields | None:
-        return _split(request, array, into, lambda each: client.may(operation, kind, name(each)), refusal)
-
-    return check
-
-
-def _one(operation: Operation, kind: ResourceType, name: str, **fields: Any) -> Work:
-    """A check of a whole request, by the resource that its field `name` names; `fields` are of the refusal."""
-
-    def check(request: Request, broker: Broker, client: Client) -> Fields | None:
-        if client.may(operation, kind, getattr(request.body, name)):
-            return None
-        return _refused(_CODES[kind], throttle_time=0, **fields)
-
-    return check
-
-
-def _with_cluster(*operations: Operation, **fields: Any) -> Work:
-    """A check of a whole request, by one of the operations with the cluster."""
-
-    def check(request: Request, broker: Broker, client: Client) -> Fields | None:
-        return None if client.may_with_cluster(*operations) else _refused(_OF_CLUSTER, throttle_time=0, **fields)
-
-    return check
-
-
-def _none(request: Request, broker: Broker, client: Client) -> None:
-    """Every client may send it."""
-
-
-def _rights(client: Client, kind: ResourceType, name: str) -> int:
-    """The operations that a client may do with a resource, as bits (KIP-430)."""
-    return sum(1 << each for each in OPERATIONS[kind] if client.might(each, kind, name))
-
-
-def _describes(client: Client, name: str) -> bool:
-    return client.might(_O.DESCRIBE, _R.TOPIC, name)
-
 
 # ---
 # Records.
@@ -149,11 +50,11 @@ def _describes(client: Client, name: str) -> bool:
 def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
     body = request.body
     if body.transactional_id is not None and not client.may(_O.WRITE, _R.TRANSACTIONAL_ID, body.transactional_id):
-        told = [_not_produced(_OF_ID, each) for each in body.topic_data]
+        told = [_not_produced(OF_ID, each) for each in body.topic_data]
         refused: Fields | None = {"throttle_time": 0, "responses": told}
     else:
         may_write = partial(client.may, _O.WRITE, _R.TOPIC)
-        refused = _split(
+        refused = split(
             request,
             "topic_data",
             "responses",
@@ -167,7 +68,7 @@ def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
 
 
 def _not_produced(code: ErrorCode, topic: Any) -> Fields:
-    nothing = {"base_offset": -1, "error_code": code, "error_message": _TEXTS.get(code)}
+    nothing = {"base_offset": -1, "error_code": code, "error_message": TEXTS.get(code)}
     parts = [{"index": each.index, **nothing} for each in topic.partition_data]
     return {**topic_place(topic_key(topic, "name"), "name"), "partition_responses": parts}
 
@@ -183,7 +84,11 @@ def _name_of(broker: Broker, topic: Any, field: str) -> str | None:
 
 
 def _topic_code(broker: Broker, topic: Any, field: str) -> ErrorCode:
-    return ErrorCode.unknown_topic_id if _name_of(broker, topic, field) is None else _OF_TOPIC
+    return ErrorCode.unknown_topic_id if _name_of(broker, topic, field) is None else OF_TOPIC
+
+
+#: The epoch of a fetch without a session.
+_NO_SESSION = -1
 
 
 def _fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
@@ -193,7 +98,7 @@ def _fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
     if request.get("session_epoch", None) is not None:
         request.body = request.body._replace(session_id=0, session_epoch=_NO_SESSION)
     may_read = partial(client.may, _O.READ, _R.TOPIC)
-    return _split(
+    return split(
         request,
         "topics",
         "responses",
@@ -212,18 +117,18 @@ def _not_fetched(code: ErrorCode, topic: Any) -> Fields:
 
 
 def _not_listed(topic: Any) -> Fields:
-    nothing = {"error_code": _OF_TOPIC, "offset": -1, "timestamp": -1, "leader_epoch": -1}
+    nothing = {"error_code": OF_TOPIC, "offset": -1, "timestamp": -1, "leader_epoch": -1}
     parts = [{"partition_index": each.partition_index, **nothing} for each in topic.partitions]
     return {"name": topic.name, "partitions": parts}
 
 
 def _no_epoch(topic: Any) -> Fields:
-    parts = [{"partition": each.partition, "error_code": _OF_TOPIC} for each in topic.partitions]
+    parts = [{"partition": each.partition, "error_code": OF_TOPIC} for each in topic.partitions]
     return {"topic": topic.topic, "partitions": parts}
 
 
 def _not_deleted(topic: Any) -> Fields:
-    nothing = {"error_code": _OF_TOPIC, "low_watermark": -1}
+    nothing = {"error_code": OF_TOPIC, "low_watermark": -1}
     parts = [{"partition_index": each.partition_index, **nothing} for each in topic.partitions]
     return {"name": topic.name, "partitions": parts}
 
@@ -231,12 +136,12 @@ def _not_deleted(topic: Any) -> Fields:
 def _init_producer_id(request: Request, broker: Broker, client: Client) -> Fields | None:
     name, no_producer = request.body.transactional_id, {"throttle_time": 0, "producer_id": -1, "producer_epoch": -1}
     if name is not None:
-        is_allowed, code = client.may(_O.WRITE, _R.TRANSACTIONAL_ID, name), _OF_ID
+        is_allowed, code = client.may(_O.WRITE, _R.TRANSACTIONAL_ID, name), OF_ID
     else:
         # the right to write to any topic is enough (KIP-679)
         is_allowed = client.may_with_any(_O.WRITE, _R.TOPIC) or client.may_with_cluster(_O.IDEMPOTENT_WRITE)
-        code = _OF_CLUSTER
-    return None if is_allowed else _refused(code, **no_producer)
+        code = OF_CLUSTER
+    return None if is_allowed else denied(code, **no_producer)
 
 
 # ---
@@ -257,13 +162,13 @@ def _metadata(request: Request, broker: Broker, client: Client) -> None:
         # in version 0 an empty list means all topics: none of them is shown
         request.body = body._replace(topics=tuple(allowed))
     is_refused = bool(told) and not allowed
-    _amend(request, lambda fields: _shown_metadata(request, client, fields, () if is_refused else None, told))
+    amend(request, lambda fields: _shown_metadata(request, client, fields, () if is_refused else None, told))
 
 
 def _no_metadata(request: Request, broker: Broker, client: Client, name: str) -> ErrorCode | None:
     """The code for a topic that a client may not describe, or not create."""
     if not client.may(_O.DESCRIBE, _R.TOPIC, name):
-        return _OF_TOPIC
+        return OF_TOPIC
     if not (broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)):
         return None
     if client.might(_O.CREATE, _R.CLUSTER, CLUSTER_NAME) or client.might(_O.CREATE, _R.TOPIC, name):
@@ -271,7 +176,7 @@ def _no_metadata(request: Request, broker: Broker, client: Client, name: str) ->
     try:
         broker.metadata.fresh_topic(name)
     except TopicNotFoundError:
-        return None if client.may(_O.CREATE, _R.TOPIC, name) else _OF_TOPIC
+        return None if client.may(_O.CREATE, _R.TOPIC, name) else OF_TOPIC
     except Exception:
         # the handler meets the error again, and tells of it
         return None
@@ -283,15 +188,15 @@ def _shown_metadata(
 ) -> Fields:
     topics = list[Fields]()
     for each in fields["topics"] if instead is None else instead:
-        if not each["name"] or _describes(client, each["name"]):
+        if not each["name"] or describes(client, each["name"]):
             topics.append(each)
         elif request.body.topics:
             # it was asked for by its id, which is no secret, but its name may be one
             name = None if request.api_version >= _NULL_NAME else ""
-            topics.append({**each, "error_code": _OF_TOPIC, "name": name, "is_internal": False, "partitions": ()})
+            topics.append({**each, "error_code": OF_TOPIC, "name": name, "is_internal": False, "partitions": ()})
     if request.get("include_topic_authorized_operations", False):
         topics = [
-            {**each, "topic_authorized_operations": _rights(client, _R.TOPIC, each["name"])}
+            {**each, "topic_authorized_operations": rights_with(client, _R.TOPIC, each["name"])}
             if each["error_code"] is ErrorCode.none
             else each
             for each in topics
@@ -306,11 +211,11 @@ _NULL_NAME = 12
 def _with_rights(request: Request, client: Client, fields: Fields) -> Fields:
     if not request.get("include_cluster_authorized_operations", False):
         return fields
-    return {**fields, "cluster_authorized_operations": _rights(client, _R.CLUSTER, CLUSTER_NAME)}
+    return {**fields, "cluster_authorized_operations": rights_with(client, _R.CLUSTER, CLUSTER_NAME)}
 
 
 def _describe_cluster(request: Request, broker: Broker, client: Client) -> None:
-    _amend(request, partial(_with_rights, request, client))
+    amend(request, partial(_with_rights, request, client))
 
 
 # ---
@@ -319,16 +224,16 @@ def _describe_cluster(request: Request, broker: Broker, client: Client) -> None:
 
 def _create_topics(request: Request, broker: Broker, client: Client) -> Fields | None:
     if not client.might(_O.CREATE, _R.CLUSTER, CLUSTER_NAME):
-        refused = _split(
+        refused = split(
             request,
             "topics",
             "topics",
             lambda each: client.may(_O.CREATE, _R.TOPIC, each.name),
-            lambda each: _refused(_OF_TOPIC, name=each.name),
+            lambda each: denied(OF_TOPIC, name=each.name),
         )
         if refused is not None:
             return refused
-    _amend(
+    amend(
         request, lambda fields: {**fields, "topics": [_without_settings(client, each) for each in fields["topics"]]}
     )
     return None
@@ -339,7 +244,7 @@ def _without_settings(client: Client, topic: Fields) -> Fields:
     if topic["error_code"] is not ErrorCode.none or client.might(_O.DESCRIBE_CONFIGS, _R.TOPIC, topic["name"]):
         return topic
     hidden = {"num_partitions": -1, "replication_factor": -1, "configs": None}
-    return {**topic, **hidden, "topic_config_error_code": _OF_TOPIC}
+    return {**topic, **hidden, "topic_config_error_code": OF_TOPIC}
 
 
 #: From this version of DeleteTopics on, topics may be given by their ids.
@@ -349,12 +254,12 @@ _BY_STATE = 6
 def _delete_topics(request: Request, broker: Broker, client: Client) -> Fields | None:
     may_delete = partial(client.may, _O.DELETE, _R.TOPIC)
     if request.api_version < _BY_STATE:
-        return _split(
+        return split(
             request,
             "topic_names",
             "responses",
             may_delete,
-            lambda each: _refused(_OF_TOPIC, name=each, topic_id=None),
+            lambda each: denied(OF_TOPIC, name=each, topic_id=None),
         )
     ids = TopicIds(broker)
 
@@ -367,14 +272,14 @@ def _delete_topics(request: Request, broker: Broker, client: Client) -> Fields |
     def refusal(topic: Any) -> Fields:
         # the name of a topic is not told to a client that gave its id only
         name = topic.name or name_of(topic)
-        is_known = topic.name is not None or _describes(client, name or "")
-        return _refused(_OF_TOPIC, name=name if is_known else None, topic_id=topic.topic_id)
+        is_known = topic.name is not None or describes(client, name or "")
+        return denied(OF_TOPIC, name=name if is_known else None, topic_id=topic.topic_id)
 
     def is_allowed(topic: Any) -> bool:
         name = name_of(topic)
         return name is None or may_delete(name)
 
-    return _split(request, "topics", "responses", is_allowed, refusal)
+    return split(request, "topics", "responses", is_allowed, refusal)
 
 
 def _settings(operation: Operation, into: str, **fields: Any) -> Work:
@@ -390,10 +295,10 @@ def _settings(operation: Operation, into: str, **fields: Any) -> Work:
 
     def refusal(resource: Any) -> Fields:
         names = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
-        return _refused(_CODES[kind_of(resource)], **names, **fields)
+        return denied(CODES[kind_of(resource)], **names, **fields)
 
     def check(request: Request, broker: Broker, client: Client) -> Fields | None:
-        return _split(request, "resources", into, partial(is_allowed, client), refusal)
+        return split(request, "resources", into, partial(is_allowed, client), refusal)
 
     return check
 
@@ -408,11 +313,11 @@ _NO_COORDINATOR = {"node_id": -1, "host": "", "port": -1}
 
 def _find_coordinator(request: Request, broker: Broker, client: Client) -> Fields | None:
     kind = _R.TRANSACTIONAL_ID if request.get("key_type", 0) == _TRANSACTION_KEY else _R.GROUP
-    refused = partial(_refused, _CODES[kind], **_NO_COORDINATOR)
+    refused = partial(denied, CODES[kind], **_NO_COORDINATOR)
     may_describe = partial(client.may, _O.DESCRIBE, kind)
     if request.api_version < _LIST:
         return None if may_describe(request.body.key) else refused(throttle_time=0)
-    return _split(request, "coordinator_keys", "coordinators", may_describe, lambda each: refused(key=each))
+    return split(request, "coordinator_keys", "coordinators", may_describe, lambda each: refused(key=each))
 
 
 _NOT_JOINED: Fields = {"generation_id": -1, "protocol_name": "", "leader": "", "member_id": "", "members": ()}
@@ -423,7 +328,7 @@ def _list_groups(request: Request, broker: Broker, client: Client) -> None:
         return client.might(_O.DESCRIBE, _R.GROUP, group["group_id"])
 
     if not client.might(_O.DESCRIBE, _R.CLUSTER, CLUSTER_NAME):
-        _amend(request, lambda fields: {**fields, "groups": [each for each in fields["groups"] if seen(each)]})
+        amend(request, lambda fields: {**fields, "groups": [each for each in fields["groups"] if seen(each)]})
 
 
 _NO_GROUP: Fields = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": ()}
@@ -433,15 +338,15 @@ def _describe_groups(request: Request, broker: Broker, client: Client) -> Fields
     if request.get("include_authorized_operations", False):
 
         def with_rights(group: Fields) -> Fields:
-            return {**group, "authorized_operations": _rights(client, _R.GROUP, group["group_id"])}
+            return {**group, "authorized_operations": rights_with(client, _R.GROUP, group["group_id"])}
 
-        _amend(request, lambda fields: {**fields, "groups": [with_rights(each) for each in fields["groups"]]})
-    return _split(
+        amend(request, lambda fields: {**fields, "groups": [with_rights(each) for each in fields["groups"]]})
+    return split(
         request,
         "groups",
         "groups",
         lambda each: client.may(_O.DESCRIBE, _R.GROUP, each),
-        lambda each: {"group_id": each, "error_code": _OF_GROUP, **_NO_GROUP},
+        lambda each: {"group_id": each, "error_code": OF_GROUP, **_NO_GROUP},
     )
 
 
@@ -462,14 +367,14 @@ def _may_read(client: Client, topic: Any) -> bool:
 def _offset_commit(request: Request, broker: Broker, client: Client) -> Fields | None:
     body = request.body
     if not client.may(_O.READ, _R.GROUP, body.group_id):
-        return {"throttle_time": 0, "topics": [_positions(_OF_GROUP, each) for each in body.topics]}
-    return _split(request, "topics", "topics", partial(_may_read, client), partial(_positions, _OF_TOPIC))
+        return {"throttle_time": 0, "topics": [_positions(OF_GROUP, each) for each in body.topics]}
+    return split(request, "topics", "topics", partial(_may_read, client), partial(_positions, OF_TOPIC))
 
 
 def _offset_delete(request: Request, broker: Broker, client: Client) -> Fields | None:
     if not client.may(_O.DELETE, _R.GROUP, request.body.group_id):
-        return _refused(_OF_GROUP, throttle_time=0, topics=())
-    return _split(request, "topics", "topics", partial(_may_read, client), partial(_positions, _OF_TOPIC))
+        return denied(OF_GROUP, throttle_time=0, topics=())
+    return split(request, "topics", "topics", partial(_may_read, client), partial(_positions, OF_TOPIC))
 
 
 def _offset_fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
@@ -477,17 +382,17 @@ def _offset_fetch(request: Request, broker: Broker, client: Client) -> Fields | 
     if request.get("groups") is None:
         if not client.may(_O.DESCRIBE, _R.GROUP, body.group_id):
             # version 1 has a place for the code only at the partitions
-            topics = [_no_positions(_OF_GROUP, each) for each in body.topics or ()]
-            return {"throttle_time": 0, "error_code": _OF_GROUP, "topics": topics}
+            topics = [_no_positions(OF_GROUP, each) for each in body.topics or ()]
+            return {"throttle_time": 0, "error_code": OF_GROUP, "topics": topics}
         request.body = body._replace(topics=_described(client, body.group_id, body.topics, told))
-        _amend(request, lambda fields: _shown_positions(client, fields, told.get(body.group_id, ())))
+        amend(request, lambda fields: _shown_positions(client, fields, told.get(body.group_id, ())))
         return None
-    refused = _split(
+    refused = split(
         request,
         "groups",
         "groups",
         lambda each: client.may(_O.DESCRIBE, _R.GROUP, each.group_id),
-        lambda each: {"group_id": each.group_id, "error_code": _OF_GROUP, "topics": ()},
+        lambda each: {"group_id": each.group_id, "error_code": OF_GROUP, "topics": ()},
     )
     if refused is None:
         groups = [
@@ -503,7 +408,7 @@ def _offset_fetch(request: Request, broker: Broker, client: Client) -> Fields | 
                 ],
             }
 
-        _amend(request, shown)
+        amend(request, shown)
     return refused
 
 
@@ -516,7 +421,7 @@ def _described(client: Client, group: str, topics: Any, told: dict[str, list[Fie
         if client.may(_O.DESCRIBE, _R.TOPIC, each.name):
             allowed.append(each)
         else:
-            told.setdefault(group, []).append(_no_positions(_OF_TOPIC, each))
+            told.setdefault(group, []).append(_no_positions(OF_TOPIC, each))
     return tuple(allowed)
 
 
@@ -529,7 +434,7 @@ def _no_positions(code: ErrorCode, topic: Any) -> Fields:
 
 
 def _shown_positions(client: Client, fields: Fields, told: Sequence[Fields]) -> Fields:
-    return {**fields, "topics": [*(each for each in fields["topics"] if _describes(client, each["name"])), *told]}
+    return {**fields, "topics": [*(each for each in fields["topics"] if describes(client, each["name"])), *told]}
 
 
 _NO_MEMBER: Fields = {"throttle_time": 0, "member_id": None, "member_epoch": 0, "heartbeat_interval": 0}
@@ -538,7 +443,7 @@ _NO_MEMBER: Fields = {"throttle_time": 0, "member_id": None, "member_epoch": 0, 
 def _consumer_heartbeat(request: Request, broker: Broker, client: Client) -> Fields | None:
     body, pattern = request.body, request.get("subscribed_topic_regex")
     if not client.may(_O.READ, _R.GROUP, body.group_id):
-        return _refused(_OF_GROUP, **_NO_MEMBER)
+        return denied(OF_GROUP, **_NO_MEMBER)
     names = set(body.subscribed_topic_names or ())
     if pattern:
         try:
@@ -546,7 +451,7 @@ def _consumer_heartbeat(request: Request, broker: Broker, client: Client) -> Fie
         except ValueError:
             return None  # the handler tells of it
     if not all(client.may(_O.DESCRIBE, _R.TOPIC, each) for each in names):
-        return _refused(_OF_TOPIC, **_NO_MEMBER)
+        return denied(OF_TOPIC, **_NO_MEMBER)
     return None
 
 
@@ -557,31 +462,31 @@ def _consumer_describe(request: Request, broker: Broker, client: Client) -> Fiel
         places = (each[key] for each in group["members"] for key in ("assignment", "target_assignment"))
         names = {topic["topic_name"] for each in places for topic in each["topic_partitions"]}
         names.update(name for each in group["members"] for name in each["subscribed_topic_names"])
-        if all(_describes(client, name) for name in names):
+        if all(describes(client, name) for name in names):
             return group
-        return _refused(_OF_TOPIC, group_id=group["group_id"], **refused)
+        return denied(OF_TOPIC, group_id=group["group_id"], **refused)
 
-    _amend(request, lambda fields: {**fields, "groups": [shown(each) for each in fields["groups"]]})
-    return _split(
+    amend(request, lambda fields: {**fields, "groups": [shown(each) for each in fields["groups"]]})
+    return split(
         request,
         "group_ids",
         "groups",
         lambda each: client.may(_O.DESCRIBE, _R.GROUP, each),
-        lambda each: _refused(_OF_GROUP, group_id=each, **refused),
+        lambda each: denied(OF_GROUP, group_id=each, **refused),
     )
 
 
 def _topic_partitions(request: Request, broker: Broker, client: Client) -> Fields | None:
     if not request.body.topics:
-        may_see = partial(_describes, client)
-        _amend(request, lambda told: {**told, "topics": [each for each in told["topics"] if may_see(each["name"])]})
+        may_see = partial(describes, client)
+        amend(request, lambda told: {**told, "topics": [each for each in told["topics"] if may_see(each["name"])]})
         return None
-    refused = _split(
+    refused = split(
         request,
         "topics",
         "topics",
         lambda each: client.may(_O.DESCRIBE, _R.TOPIC, each.name),
-        lambda each: {"error_code": _OF_TOPIC, "name": each.name, "topic_id": None, "partitions": ()},
+        lambda each: {"error_code": OF_TOPIC, "name": each.name, "topic_id": None, "partitions": ()},
     )
     return None if refused is None else {**refused, "next_cursor": None}
 
@@ -593,9 +498,9 @@ def _topic_partitions(request: Request, broker: Broker, client: Client) -> Field
 def _add_partitions(request: Request, broker: Broker, client: Client) -> Fields | None:
     topics, codes = request.body.v3_and_below_topics, list[ErrorCode]()
     if not client.may(_O.WRITE, _R.TRANSACTIONAL_ID, request.body.v3_and_below_transactional_id):
-        codes = [_OF_ID] * len(topics)
+        codes = [OF_ID] * len(topics)
     else:
-        codes = [ErrorCode.none if client.may(_O.WRITE, _R.TOPIC, each.name) else _OF_TOPIC for each in topics]
+        codes = [ErrorCode.none if client.may(_O.WRITE, _R.TOPIC, each.name) else OF_TOPIC for each in topics]
     if not any(codes):
         return None
     told = [
@@ -611,16 +516,16 @@ def _not_added(code: ErrorCode, topic: Any) -> Fields:
 
 def _add_offsets(request: Request, broker: Broker, client: Client) -> Fields | None:
     if not client.may(_O.WRITE, _R.TRANSACTIONAL_ID, request.body.transactional_id):
-        return {"throttle_time": 0, "error_code": _OF_ID}
+        return {"throttle_time": 0, "error_code": OF_ID}
     if not client.may(_O.READ, _R.GROUP, request.body.group_id):
-        return {"throttle_time": 0, "error_code": _OF_GROUP}
+        return {"throttle_time": 0, "error_code": OF_GROUP}
     return None
 
 
 def _txn_offset_commit(request: Request, broker: Broker, client: Client) -> Fields | None:
     body = request.body
     if not client.may(_O.WRITE, _R.TRANSACTIONAL_ID, body.transactional_id):
-        return {"throttle_time": 0, "topics": [_positions(_OF_ID, each) for each in body.topics]}
+        return {"throttle_time": 0, "topics": [_positions(OF_ID, each) for each in body.topics]}
     return _offset_commit(request, broker, client)
 
 
@@ -636,7 +541,7 @@ def _not_marked(marker: Any) -> list[Fields]:
     return [
         {
             "name": topic.name,
-            "partitions": [{"partition_index": each, "error_code": _OF_CLUSTER} for each in topic.partition_indexes],
+            "partitions": [{"partition_index": each, "error_code": OF_CLUSTER} for each in topic.partition_indexes],
         }
         for topic in marker.topics
     ]
@@ -644,18 +549,18 @@ def _not_marked(marker: Any) -> list[Fields]:
 
 def _describe_transactions(request: Request, broker: Broker, client: Client) -> Fields | None:
     def shown(state: Fields) -> Fields:
-        return {**state, "topics": [each for each in state.get("topics", ()) if _describes(client, each["topic"])]}
+        return {**state, "topics": [each for each in state.get("topics", ()) if describes(client, each["topic"])]}
 
-    _amend(
+    amend(
         request,
         lambda fields: {**fields, "transaction_states": [shown(each) for each in fields["transaction_states"]]},
     )
-    return _split(
+    return split(
         request,
         "transactional_ids",
         "transaction_states",
         lambda each: client.may(_O.DESCRIBE, _R.TRANSACTIONAL_ID, each),
-        lambda each: {"transactional_id": each, "error_code": _OF_ID},
+        lambda each: {"transactional_id": each, "error_code": OF_ID},
     )
 
 
@@ -663,7 +568,7 @@ def _list_transactions(request: Request, broker: Broker, client: Client) -> None
     def seen(state: Fields) -> bool:
         return client.might(_O.DESCRIBE, _R.TRANSACTIONAL_ID, state["transactional_id"])
 
-    _amend(
+    amend(
         request,
         lambda fields: {
             **fields,
@@ -673,7 +578,7 @@ def _list_transactions(request: Request, broker: Broker, client: Client) -> None
 
 
 def _no_producers(topic: Any) -> Fields:
-    parts = [_refused(_OF_TOPIC, partition_index=number, active_producers=()) for number in topic.partition_indexes]
+    parts = [denied(OF_TOPIC, partition_index=number, active_producers=()) for number in topic.partition_indexes]
     return {"name": topic.name, "partitions": parts}
 
 
@@ -685,8 +590,8 @@ def _alter_quotas(request: Request, broker: Broker, client: Client) -> Fields | 
     if client.may_with_cluster(_O.ALTER_CONFIGS):
         return None
     entries = [
-        _refused(
-            _OF_CLUSTER,
+        denied(
+            OF_CLUSTER,
             entity=[{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in each.entity],
         )
         for each in request.body.entries
@@ -698,7 +603,7 @@ def _alter_acls(array: str, into: str) -> Work:
     def check(request: Request, broker: Broker, client: Client) -> Fields | None:
         if client.may_with_cluster(_O.ALTER):
             return None
-        return {"throttle_time": 0, into: [_refused(_OF_CLUSTER) for _ in getattr(request.body, array)]}
+        return {"throttle_time": 0, into: [denied(OF_CLUSTER) for _ in getattr(request.body, array)]}
 
     return check
 
@@ -707,12 +612,12 @@ def _alter_users(request: Request, broker: Broker, client: Client) -> Fields | N
     if client.may_with_cluster(_O.ALTER):
         return None
     names = dict.fromkeys(each.name for each in (*request.body.deletions, *request.body.upsertions))
-    return {"throttle_time": 0, "results": [_refused(_OF_CLUSTER, user=each) for each in names]}
+    return {"throttle_time": 0, "results": [denied(OF_CLUSTER, user=each) for each in names]}
 
 
 def _plain_cluster(operation: Operation, **fields: Any) -> Work:
     """A check by an operation with the cluster, for a response without the text of an error."""
-    refused = {**fields, "error_code": _OF_CLUSTER}
+    refused = {**fields, "error_code": OF_CLUSTER}
     return lambda request, broker, client: None if client.may_with_cluster(operation) else refused
 
 
@@ -720,74 +625,74 @@ def _plain_cluster(operation: Operation, **fields: Any) -> Work:
 # The table: an API that is not in it is refused.
 
 
-_NO_RIGHT = Check("", _none)
+_NO_RIGHT = Check("", anyone)
 
 #: The rights that APIs need, by their keys.
 CHECKS: dict[int, Check] = {
     0: Check("WRITE of the topic, and of the transactional id", _produce),
     1: Check("READ of the topic", _fetch),
-    2: Check("DESCRIBE of the topic", _each("topics", "topics", _O.DESCRIBE, _R.TOPIC, _not_listed)),
+    2: Check("DESCRIBE of the topic", each_item("topics", "topics", _O.DESCRIBE, _R.TOPIC, _not_listed)),
     3: Check("DESCRIBE of the topic; to create it, CREATE of it or of the cluster", _metadata),
     8: Check("READ of the group and of the topic", _offset_commit),
     9: Check("DESCRIBE of the group and of the topic", _offset_fetch),
     10: Check("DESCRIBE of the group or the transactional id", _find_coordinator),
-    11: Check("READ of the group", _one(_O.READ, _R.GROUP, "group_id", **_NOT_JOINED)),
-    12: Check("READ of the group", _one(_O.READ, _R.GROUP, "group_id")),
-    13: Check("READ of the group", _one(_O.READ, _R.GROUP, "group_id", members=())),
-    14: Check("READ of the group", _one(_O.READ, _R.GROUP, "group_id", assignment=b"")),
+    11: Check("READ of the group", whole(_O.READ, _R.GROUP, "group_id", **_NOT_JOINED)),
+    12: Check("READ of the group", whole(_O.READ, _R.GROUP, "group_id")),
+    13: Check("READ of the group", whole(_O.READ, _R.GROUP, "group_id", members=())),
+    14: Check("READ of the group", whole(_O.READ, _R.GROUP, "group_id", assignment=b"")),
     15: Check("DESCRIBE of the group", _describe_groups),
     16: Check("DESCRIBE of the cluster, else only groups with DESCRIBE are told", _list_groups),
     17: _NO_RIGHT,
     18: _NO_RIGHT,
     19: Check("CREATE of the topic or of the cluster; DESCRIBE_CONFIGS to be told its settings", _create_topics),
     20: Check("DELETE of the topic", _delete_topics),
-    21: Check("DELETE of the topic", _each("topics", "topics", _O.DELETE, _R.TOPIC, _not_deleted)),
+    21: Check("DELETE of the topic", each_item("topics", "topics", _O.DELETE, _R.TOPIC, _not_deleted)),
     22: Check(
         "WRITE of the transactional id; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic",
         _init_producer_id,
     ),
     23: Check(
-        "DESCRIBE of the topic", _each("topics", "topics", _O.DESCRIBE, _R.TOPIC, _no_epoch, attrgetter("topic"))
+        "DESCRIBE of the topic", each_item("topics", "topics", _O.DESCRIBE, _R.TOPIC, _no_epoch, attrgetter("topic"))
     ),
     24: Check("WRITE of the transactional id and of the topic", _add_partitions),
     25: Check("WRITE of the transactional id, READ of the group", _add_offsets),
-    26: Check("WRITE of the transactional id", _one(_O.WRITE, _R.TRANSACTIONAL_ID, "transactional_id")),
+    26: Check("WRITE of the transactional id", whole(_O.WRITE, _R.TRANSACTIONAL_ID, "transactional_id")),
     27: Check("ALTER or CLUSTER_ACTION of the cluster", _write_txn_markers),
     28: Check("WRITE of the transactional id, READ of the group and of the topic", _txn_offset_commit),
-    29: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, resources=())),
+    29: Check("DESCRIBE of the cluster", with_cluster(_O.DESCRIBE, resources=())),
     30: Check("ALTER of the cluster", _alter_acls("creations", "results")),
     31: Check("ALTER of the cluster", _alter_acls("filters", "filter_results")),
     32: Check(
         "DESCRIBE_CONFIGS of the topic, or of the cluster", _settings(_O.DESCRIBE_CONFIGS, "results", configs=())
     ),
-    35: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, results=())),
+    35: Check("DESCRIBE of the cluster", with_cluster(_O.DESCRIBE, results=())),
     36: _NO_RIGHT,
     37: Check(
         "ALTER of the topic",
-        _each("topics", "results", _O.ALTER, _R.TOPIC, lambda each: _refused(_OF_TOPIC, name=each.name)),
+        each_item("topics", "results", _O.ALTER, _R.TOPIC, lambda each: denied(OF_TOPIC, name=each.name)),
     ),
     42: Check(
         "DELETE of the group",
-        _each(
+        each_item(
             "groups_names",
             "results",
             _O.DELETE,
             _R.GROUP,
-            lambda each: {"group_id": each, "error_code": _OF_GROUP},
+            lambda each: {"group_id": each, "error_code": OF_GROUP},
             str,
         ),
     ),
-    43: Check("ALTER of the cluster", _with_cluster(_O.ALTER, replica_election_results=())),
+    43: Check("ALTER of the cluster", with_cluster(_O.ALTER, replica_election_results=())),
     44: Check("ALTER_CONFIGS of the topic, or of the cluster", _settings(_O.ALTER_CONFIGS, "responses")),
-    46: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, topics=())),
+    46: Check("DESCRIBE of the cluster", with_cluster(_O.DESCRIBE, topics=())),
     47: Check("DELETE of the group, READ of the topic", _offset_delete),
-    48: Check("DESCRIBE_CONFIGS of the cluster", _with_cluster(_O.DESCRIBE_CONFIGS, entries=None)),
+    48: Check("DESCRIBE_CONFIGS of the cluster", with_cluster(_O.DESCRIBE_CONFIGS, entries=None)),
     49: Check("ALTER_CONFIGS of the cluster", _alter_quotas),
-    50: Check("DESCRIBE of the cluster", _with_cluster(_O.DESCRIBE, results=())),
+    50: Check("DESCRIBE of the cluster", with_cluster(_O.DESCRIBE, results=())),
     51: Check("ALTER of the cluster", _alter_users),
     55: Check("DESCRIBE of the cluster", _plain_cluster(_O.DESCRIBE, error_message=None, topics=(), nodes=())),
     60: Check("", _describe_cluster),
-    61: Check("READ of the topic", _each("topics", "topics", _O.READ, _R.TOPIC, _no_producers)),
+    61: Check("READ of the topic", each_item("topics", "topics", _O.READ, _R.TOPIC, _no_producers)),
     65: Check("DESCRIBE of the transactional id; topics with DESCRIBE are told", _describe_transactions),
     66: Check("DESCRIBE of the transactional ids that are told", _list_transactions),
     68: Check("READ of the group, DESCRIBE of the topics", _consumer_heartbeat),
