@@ -309,7 +309,7 @@ def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
 def _alter(broker: Broker, resource: Any, *, validate_only: bool) -> None:
     if resource.resource_type != TOPIC:
         raise UnsupportedRequestError("only topics can be altered", resource_type=resource.resource_type)
-    topic = broker.metadata.fresh_topic(resource.resource_name).topic
+    topic = broker.metadata.clients_topic(resource.resource_name).topic
     config = topic.snapshot.config
     changes = without_ignored({each.name: _value(config, each) for each in resource.configs})
     if validate_only:

@@ -17,11 +17,14 @@ from raw_batches import batch, record
 from rights import UserWire, codes, right, with_acls
 
 import distlog
+from distlog.core.config import TopicConfig
+from distlog.core.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.apis.checks import CHECKS
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC
+from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, CREDENTIALS_TOPIC, QUOTAS_TOPIC
 
 E = ErrorCode
 OF_TOPIC, OF_GROUP = E.topic_authorization_failed, E.group_authorization_failed
@@ -622,6 +625,38 @@ def test_nobody_reads_the_credentials_of_users_through_a_gateway(gateway: Gatewa
     distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path) as open_to_all, Wire(open_to_all) as anyone:
         assert OF_TOPIC in codes(anyone.ask(1, 12, **fetch_fields(12, [(CREDENTIALS_TOPIC, 0, 0)])))
+
+
+@pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC])
+def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewayServer, topic: str) -> None:
+    with UserWire(gateway, "root") as root:
+        # there are records in it, or it is there at least
+        assert codes(root.plain(51, 0, upsertions=[EVE])) == {E.none}
+        hosted = gateway.broker.metadata.own_topic(
+            topic, 50 if topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) else 1, TopicConfig()
+        )
+        before = (
+            hosted.topic.config,
+            hosted.topic.partitions,
+            hosted.topic.end_offsets(),
+            hosted.topic.start_offsets(),
+        )
+        setting = {"name": "max.message.bytes", "config_operation": 0, "value": "1"}
+        produced = [{"name": topic, "partition_data": [{"index": 0, "records": DATA}]}]
+        for key, version, fields in (
+            (0, 12, {"transactional_id": None, "acks": -1, "topic_data": produced}),
+            (19, 7, {"topics": [{"name": topic, "num_partitions": 1, "replication_factor": 1}]}),
+            (20, 5, {"topic_names": [topic]}),
+            (20, 6, {"topics": [{"name": None, "topic_id": hosted.id}]}),
+            (21, 2, {"topics": on(topic, partition_index=0, offset=-1)}),
+            (24, 3, {**ADDED, "v3_and_below_topics": [{"name": topic, "partitions": [0]}]}),
+            (37, 3, {"topics": [{"name": topic, "count": 99, "assignments": None}]}),
+            (44, 1, {"resources": [{"resource_type": 2, "resource_name": topic, "configs": [setting]}]}),
+        ):
+            assert codes(root.plain(key, version, **fields)) - {E.none} == {E.invalid_topic_exception}, key
+        hosted.topic.refresh()
+        after = hosted.topic.config, hosted.topic.partitions, hosted.topic.end_offsets(), hosted.topic.start_offsets()
+        assert after == before
 
 
 def test_the_table_of_rights_is_that_of_the_page() -> None:
