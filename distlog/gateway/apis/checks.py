@@ -36,7 +36,7 @@ from distlog.gateway.apis.cluster import TopicIds, topic_key, topic_place
 from distlog.gateway.apis.topics import TOPIC as TOPIC_SETTINGS
 from distlog.gateway.broker import Broker
 from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.protocol.frames import Fields, UnknownTopicIdError
+from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import Request
@@ -151,13 +151,15 @@ def _init_producer_id(request: Request, broker: Broker, client: Client) -> Field
 def _metadata(request: Request, broker: Broker, client: Client) -> None:
     body = request.body
     is_all = body.topics is None or (request.api_version == 0 and not body.topics)
-    allowed, told = [], list[Fields]()
+    allowed, told, creatable = [], list[Fields](), set[str]()
     for each in () if is_all else body.topics:
-        code = None if each.name is None else _no_metadata(request, broker, client, each.name)
+        code = None if each.name is None else _no_metadata(request, broker, client, each.name, creatable)
         if code is None:
             allowed.append(each)
         else:
             told.append({"error_code": code, "name": each.name, "partitions": ()})
+    # it may be another topic that is missing when the handler looks
+    request.creatable = creatable
     if told:
         # in version 0 an empty list means all topics: none of them is shown
         request.body = body._replace(topics=tuple(allowed))
@@ -165,13 +167,16 @@ def _metadata(request: Request, broker: Broker, client: Client) -> None:
     amend(request, lambda fields: _shown_metadata(request, client, fields, () if is_refused else None, told))
 
 
-def _no_metadata(request: Request, broker: Broker, client: Client, name: str) -> ErrorCode | None:
-    """The code for a topic that a client may not describe, or not create."""
+def _no_metadata(
+    request: Request, broker: Broker, client: Client, name: str, creatable: set[str]
+) -> ErrorCode | None:
+    """The code for a topic that a client may not describe, or not create; `creatable` gets one that it may create."""
     if not client.may(_O.DESCRIBE, _R.TOPIC, name):
         return OF_TOPIC
     if not (broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)):
         return None
     if client.might(_O.CREATE, _R.CLUSTER, CLUSTER_NAME) or client.might(_O.CREATE, _R.TOPIC, name):
+        creatable.add(name)
         return None
     try:
         broker.metadata.fresh_topic(name)
@@ -262,24 +267,36 @@ def _delete_topics(request: Request, broker: Broker, client: Client) -> Fields |
             lambda each: denied(OF_TOPIC, name=each, topic_id=None),
         )
     ids = TopicIds(broker)
+    # each id is looked for once: the handler drops the topic that was checked
+    names = {each: _name_or_none(ids, each) for each in request.body.topics}
 
-    def name_of(topic: Any) -> str | None:
-        try:
-            return ids.name_of(topic.name, topic.topic_id)
-        except UnknownTopicIdError:
-            return None
+    def is_shown(topic: Any) -> bool:
+        # the name of a topic is not told to a client that gave its id only
+        return topic.name is not None or describes(client, names[topic] or "")
 
     def refusal(topic: Any) -> Fields:
-        # the name of a topic is not told to a client that gave its id only
-        name = topic.name or name_of(topic)
-        is_known = topic.name is not None or describes(client, name or "")
-        return denied(OF_TOPIC, name=name if is_known else None, topic_id=topic.topic_id)
+        if names[topic] is None:
+            unknown = {"error_code": ErrorCode.unknown_topic_id, "error_message": "There is no topic with this id."}
+            return {"name": None, "topic_id": topic.topic_id, **unknown}
+        return denied(OF_TOPIC, name=names[topic] if is_shown(topic) else None, topic_id=topic.topic_id)
 
     def is_allowed(topic: Any) -> bool:
-        name = name_of(topic)
-        return name is None or may_delete(name)
+        name = names[topic]
+        return name is not None and may_delete(name) and is_shown(topic)
 
-    return split(request, "topics", "responses", is_allowed, refusal)
+    refused = split(request, "topics", "responses", is_allowed, refusal)
+    if refused is None:
+        checked = tuple(each._replace(name=names[each]) for each in request.body.topics)
+        request.body = request.body._replace(topics=checked)
+    return refused
+
+
+def _name_or_none(ids: TopicIds, topic: Any) -> str | None:
+    try:
+        return ids.name_of(topic.name, topic.topic_id)
+    except Exception:
+        # whatever it is: a topic that is not known is not for the client
+        return None
 
 
 def _settings(operation: Operation, into: str, **fields: Any) -> Work:

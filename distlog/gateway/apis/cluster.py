@@ -149,7 +149,8 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     ids = TopicIds(broker)
     for topic in {_key(each): each for each in wanted}.values():
         topic_id = getattr(topic, "topic_id", None)
-        work = partial(_requested_topic, broker, ids, topic.name, topic_id, may_create=may_create)
+        is_creatable = topic.name is not None and (request.creatable is None or topic.name in request.creatable)
+        work = partial(_requested_topic, broker, ids, topic.name, topic_id, may_create=may_create and is_creatable)
         # before version 12 a response has no place for an unknown name
         name = topic.name if request.api_version >= _NULL_NAME else topic.name or ""
         yield attempted(work, name=name, topic_id=topic_id, partitions=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -165,11 +166,11 @@ def delete_topics(request: Request, broker: Broker) -> Fields:
 
 
 def _drop_state(broker: Broker, ids: TopicIds, topic: Any) -> Fields:
-    return _drop(broker, ids.name_of(topic.name, topic.topic_id))
+    return _drop(broker, ids.name_of(topic.name, topic.topic_id), topic.topic_id)
 
 
-def _drop(broker: Broker, name: str) -> Fields:
-    dropped = broker.metadata.drop(name)
+def _drop(broker: Broker, name: str, topic_id: uuid.UUID | None = None) -> Fields:
+    dropped = broker.metadata.drop(name, topic_id)
     broker.groups.offsets.forget_topic(name)
     return {"name": name, "topic_id": topic_uuid(dropped)}
 

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple, Protocol
@@ -89,6 +89,8 @@ class Request:
     unsent: list[ResponsePiece] | None = None
     memory: int = 0
     has_passed: bool = False
+    #: The names of topics that may be created for it; None: all.
+    creatable: Container[str] | None = None
 
     @property
     def api_version(self) -> int:

@@ -407,9 +407,14 @@ class MetadataCache:
         with suppress(TopicNotFoundError):
             raise TopicExistsError("the topic exists already", url=self.fresh_topic(name).topic.url)
 
-    def drop(self, name: str) -> HostedTopic:
-        """Drop a topic; returns it as it was. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
+    def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
+        """Drop a topic, if it has this id; returns it as it was.
+
+        Raises TopicNotFoundError, UnknownTopicIdError, InvalidTopicError, StorageError.
+        """
         hosted = self.clients_topic(name)
+        if topic_id not in (None, hosted.id):
+            raise UnknownTopicIdError("the topic of this name has another id", topic_id=topic_id)
         hosted.topic.drop()
         self.forget(hosted)
         return hosted

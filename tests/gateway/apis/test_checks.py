@@ -19,12 +19,19 @@ from rights import UserWire, codes, right, with_acls
 import distlog
 from distlog.core.config import TopicConfig
 from distlog.core.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.errors import StorageError
 from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.apis.checks import CHECKS
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, CREDENTIALS_TOPIC, QUOTAS_TOPIC
+from distlog.gateway.topics.metadata_cache import (
+    ACLS_TOPIC,
+    CREDENTIALS_TOPIC,
+    QUOTAS_TOPIC,
+    HostedTopic,
+    MetadataCache,
+)
 
 E = ErrorCode
 OF_TOPIC, OF_GROUP = E.topic_authorization_failed, E.group_authorization_failed
@@ -657,6 +664,49 @@ def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewaySe
         hosted.topic.refresh()
         after = hosted.topic.config, hosted.topic.partitions, hosted.topic.end_offsets(), hosted.topic.start_offsets()
         assert after == before
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of topics whose next look fails, once for each place in the list."""
+    names, fresh_topic = list[str](), MetadataCache.fresh_topic
+
+    def flaky(metadata: MetadataCache, name: str) -> HostedTopic:
+        if name in names:
+            names.remove(name)
+            raise StorageError("a passing error")
+        return fresh_topic(metadata, name)
+
+    monkeypatch.setattr(MetadataCache, "fresh_topic", flaky)
+    return names
+
+
+def test_a_passing_error_of_a_check_lets_no_id_pass(
+    gateway: GatewayServer, mallory: UserWire, failing: list[str]
+) -> None:
+    topic_id = gateway.broker.metadata.fresh_topic("clicks").id
+    topics = [{"name": None, "topic_id": topic_id}]
+    before = state(gateway)
+    failing.append("clicks")
+    assert codes(mallory.plain(20, 6, topics=topics)) == {E.unknown_topic_id}
+    assert codes(mallory.plain(20, 6, topics=topics)) == {OF_TOPIC}
+    with UserWire(gateway, "root") as root:
+        # the name of another topic
+        both = [{"name": "clicks", "topic_id": uuid.UUID(int=9)}]
+        assert codes(root.plain(20, 6, topics=both)) == {E.unknown_topic_id}
+    assert state(gateway) == before
+
+
+def test_a_topic_is_not_created_by_a_passing_error_of_a_check(tmp_path: Path, failing: list[str]) -> None:
+    with with_acls(tmp_path, auto_create_topics=True) as gateway, UserWire(gateway, "alice") as alice:
+        acls = gateway.broker.acls
+        assert acls is not None
+        acls.create([right("DESCRIBE topic *"), right("CREATE topic mine")])
+        failing.append("other")
+        names = [{"name": "other"}, {"name": "mine"}]
+        told = alice.plain(3, 12, topics=names, allow_auto_topic_creation=True).topics
+        assert [each.error_code for each in told] == [E.unknown_topic_or_partition, E.none]
+        assert "other" not in gateway.broker.metadata.all_topics()
 
 
 def test_the_table_of_rights_is_that_of_the_page() -> None:
