@@ -12,7 +12,7 @@ from distlog.core.display import text
 
 _log = logging.getLogger("distlog.gateway")
 _PERIOD_S = 60.0
-_MOST_SOURCES, _MOST_SHOWN = 1000, 5
+_MOST_SOURCES, _MOST_SHOWN, _MOST_TEXT = 1000, 5, 200
 #: The source of events when there are too many sources.
 _OTHERS = "others"
 
@@ -35,7 +35,8 @@ class EventLog:
         return self._total
 
     def note(self, source: str, detail: str) -> None:
-        """Count an event; the text may come from a client."""
+        """Count an event; the text may come from a client, and is cut."""
+        source, detail = source[:_MOST_TEXT], detail[:_MOST_TEXT]
         with self._lock:
             self._total += 1
             known = source if source in self._counts or len(self._counts) < _MOST_SOURCES else _OTHERS

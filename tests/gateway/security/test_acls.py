@@ -153,6 +153,13 @@ def test_decisions_are_kept_and_their_number_is_bounded(monkeypatch: pytest.Monk
             assert len(lists._decisions) <= 10
 
 
+def test_decisions_about_long_names_are_not_kept() -> None:
+    lists = AccessLists([acl("a", prefix=True)])
+    assert lists.may(ALICE, HOST, Op.READ, R.GROUP, "a" * 513) is False
+    assert lists.may(ALICE, HOST, Op.READ, R.TOPIC, "a" * 513)
+    assert not lists._decisions
+
+
 def test_acls_that_would_never_count_are_refused() -> None:
     good = acl()
     assert check_acl(good) == good
@@ -235,3 +242,10 @@ def test_events_are_logged_at_once_and_then_as_a_summary_each_minute(caplog: pyt
     # a thousand sources are told apart
     assert line.startswith("failures: 7000 by others (3001, last: b), user-1 (4, last: a\\nreason)")
     assert line.endswith(", and 996 more")
+
+
+def test_the_text_of_an_event_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    events = EventLog("failures")
+    with caplog.at_level(logging.WARNING, "distlog"):
+        events.note("a" * 1_000_000, "b" * 1_000_000)
+    assert len(caplog.messages[0]) < 500
