@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode
 from distlog.core.config import TopicConfig
+from distlog.core.display import text
 from distlog.core.errors import DistlogError, TopicNotFoundError
 from distlog.core.maintenance.cleaning_plan import first_dirty_offset
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
@@ -19,17 +20,27 @@ from distlog.gateway.transactions.transaction_log import own_batch
 _log = logging.getLogger("distlog.gateway")
 _CONFIG = TopicConfig.parse({"cleanup.policy": "compact"})
 _COLUMNS = ("offset", "key", "value")
+_MOST_TEXT = 300
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+
+
+class UnknownValueError(ValueError):
+    """The value of a record's `key` is not understood."""
+
+    def __init__(self, key: Hashable, why: str) -> None:
+        super().__init__(why)
+        self.key = key
 
 
 class RootRecords(Generic[Key, Value]):
     """The records of the topic `name` of a root, for many threads; `clock` tells the ms.
 
     `parse` gives the key of a record and its value, None for a record that removes the key; it raises ValueError or
-    DistlogError for a record that is none, which is logged without its content, and passed over. `changed` gets all
-    values when they are other ones.
+    DistlogError for a record that is none, which is logged without its content, and passed over; UnknownValueError
+    for one that only removes its key, as what it meant is not what was before. `changed` gets all values when they are
+    other ones.
     """
 
     def __init__(
@@ -91,7 +102,10 @@ class RootRecords(Generic[Key, Value]):
                 try:
                     key, value = self._parse(row["key"] or b"", row["value"])
                 except (ValueError, DistlogError) as error:
-                    _log.error("a record of %s is unknown: %s (offset=%s)", self._name, error, row["offset"])
+                    why = text(str(error))[:_MOST_TEXT]
+                    _log.error("a record of %s is unknown: %s (offset=%s)", self._name, why, row["offset"])
+                    if isinstance(error, UnknownValueError):
+                        self._values.pop(error.key, None)  # type: ignore[call-overload]
                     continue
                 if value is None:
                     self._values.pop(key, None)

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.root_records import RootRecords
+from distlog.gateway.root_records import RootRecords, UnknownValueError
 from distlog.gateway.security.users_file import HASHES, ScramSecret, check_name, parsed_secret, written_secret
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC, MetadataCache
 
 # ---
 # A credential as a record: the user and the mechanism in the key, and in the value a secret as the file of users has
 # it, without a password. A record without a value removes it.
+
+
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class Credential(NamedTuple):
@@ -30,17 +33,23 @@ def encode_credential(name: Credential, secret: ScramSecret | None) -> tuple[byt
 
 
 def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, ScramSecret | None]:
-    """The credential of a record. Raises InvalidConfigError, ValueError for another record, without its content."""
+    """The credential of a record. Raises InvalidConfigError, ValueError for another record, without its content.
+
+    UnknownValueError for a secret that is not understood: the one before must not go on, it was replaced.
+    """
     try:
         fields: Any = json.loads(key)
         name = Credential(check_name(fields["user"]), fields["mechanism"])
         if name.mechanism not in HASHES:
             raise ValueError("an unknown mechanism")
-        return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
     except InvalidConfigError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except _MALFORMED:
         raise ValueError("this is no credential") from None
+    try:
+        return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
+    except _MALFORMED:
+        raise UnknownValueError(name, "this is no credential") from None
 
 
 # ---

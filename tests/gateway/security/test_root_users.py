@@ -19,6 +19,7 @@ from distlog.gateway.root_users import Credential, decode_credential, encode_cre
 from distlog.gateway.security.authentication import PLAIN
 from distlog.gateway.security.users_file import HASHES, secret_of
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC
+from distlog.gateway.transactions.transaction_log import own_batch
 
 DESCRIBE, ALTER = 50, 51
 E = ErrorCode
@@ -172,6 +173,7 @@ def test_records_that_are_no_credentials_are_refused_without_their_content() -> 
         (b"[]", value),
         (key.replace(b"256", b"1"), value),
         (key.replace(b"carol", b"\\u0007"), value),
+        (b"{" * 100_000, value),
         (key, b"secret"),
         (key, b'{"iterations": 1, "secret": "x"}'),
         (key, value.replace(b"4096", b"1")),
@@ -179,6 +181,20 @@ def test_records_that_are_no_credentials_are_refused_without_their_content() -> 
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             decode_credential(*other)
         assert "secret" not in str(caught.value)
+
+
+def test_a_credential_that_is_not_understood_ends_the_one_before(gateway: GatewayServer) -> None:
+    users, name = gateway.broker.users, Credential("carol", "SCRAM-SHA-256")
+    assert users is not None
+    secret = secret_of("SCRAM-SHA-256", "sesame", b"salt", 4096)
+    users.alter([(name, secret)])
+    assert logs_in(gateway, *("carol", "sesame", "SCRAM-SHA-256"))
+    key, value = encode_credential(name, secret)
+    assert value is not None
+    hosted = gateway.broker.metadata.fresh_topic(CREDENTIALS_TOPIC)
+    hosted.append_run(0, own_batch([(key, value.replace(b"4096", b"9999999"))], 1), lambda snapshot: None)
+    users.look()
+    assert not logs_in(gateway, *("carol", "sesame", "SCRAM-SHA-256"))
 
 
 def test_confluent_kafka_sets_and_shows_users(gateway: GatewayServer) -> None:
