@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distlog.core.errors import InvalidConfigError
 from distlog.gateway.root_records import RootRecords
 from distlog.gateway.security.acls import (
     CLUSTER_NAME,
@@ -17,6 +19,7 @@ from distlog.gateway.security.acls import (
     Permission,
     ResourceType,
     check_acl,
+    client_host,
 )
 from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, MetadataCache
@@ -25,7 +28,10 @@ from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, MetadataCache
 # An ACL as a record: its fields are the key, by Kafka's words, and the value is {}. One without a value removes it.
 
 
-def encode_acl(acl: Acl, *, is_removed: bool = False) -> tuple[bytes, bytes | None]:
+_log = logging.getLogger("distlog.gateway")
+
+
+def encode_acl(acl: Acl) -> tuple[bytes, bytes]:
     """The key and the value of a record."""
     fields = {
         "resource": acl.resource_type.name,
@@ -36,25 +42,34 @@ def encode_acl(acl: Acl, *, is_removed: bool = False) -> tuple[bytes, bytes | No
         "operation": acl.operation.name,
         "permission": acl.permission.name,
     }
-    return json.dumps(fields, sort_keys=True).encode(), None if is_removed else b"{}"
+    return json.dumps(fields, sort_keys=True).encode(), b"{}"
 
 
-def decode_acl(key: bytes, value: bytes | None) -> tuple[Acl, bool | None]:
-    """The ACL of a record, and True; None if it is removed. Raises InvalidConfigError, ValueError for another one."""
+def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
+    """The key and the ACL of a record, None if it is removed. Raises ValueError for another one, without its content.
+
+    A denial of an operation that is not known here is one of all: passed over, it would allow that.
+    """
+    if value is None:
+        return key, None
     try:
         fields: Any = json.loads(key)
-        acl = Acl(
-            ResourceType[fields["resource"]],
-            PatternType[fields["pattern"]],
-            str(fields["name"]),
-            str(fields["principal"]),
-            str(fields["host"]),
-            Operation[fields["operation"]],
-            Permission[fields["permission"]],
-        )
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("this is no ACL") from error
-    return check_acl(acl), None if value is None else True
+        permission = Permission[fields["permission"]]
+        texts = [fields[each] for each in ("name", "principal", "host")]
+        if not all(isinstance(each, str) for each in texts):
+            raise ValueError("a field is no text")
+        operation = Operation.__members__.get(fields["operation"])
+        if operation is None and permission is Permission.DENY:
+            operation = Operation.ALL
+            _log.error("a denial of an operation that is not known here denies all: upgrade this gateway")
+        if operation is None:
+            raise ValueError("an unknown operation")
+        kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
+        return key, check_acl(Acl(kind, pattern, *texts, operation, permission))
+    except InvalidConfigError as error:
+        raise ValueError(error.message) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError("this is no ACL") from None
 
 
 # ---
@@ -114,6 +129,8 @@ class RootAcls:
     ) -> None:
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
         self._lists = AccessLists((), self._super_users)
+        #: The keys of each ACL's records; those of the gateways are one.
+        self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self._records = RootRecords(metadata, ACLS_TOPIC, clock, decode_acl, self._set)
         self.denials = EventLog("requests that no ACL allows")
 
@@ -124,7 +141,7 @@ class RootAcls:
 
     def client(self, user: str, host: str) -> Client:
         """The client of a user at an address."""
-        return Client(self._lists, f"User:{user}", host, self.denials)
+        return Client(self._lists, f"User:{user}", client_host(host), self.denials)
 
     def look(self) -> None:
         """Read what was changed, by any gateway. Raises DistlogError."""
@@ -136,7 +153,13 @@ class RootAcls:
 
     def delete(self, acls: Iterable[Acl]) -> None:
         """Remove ACLs, as `create` adds them."""
-        self._records.append([encode_acl(each, is_removed=True) for each in dict.fromkeys(acls)])
+        keys = self._keys
+        gone = [key for each in dict.fromkeys(acls) for key in keys.get(each, (encode_acl(each)[0],))]
+        self._records.append([(key, None) for key in gone])
 
-    def _set(self, acls: Mapping[Acl, bool]) -> None:
-        self._lists = AccessLists(acls, self._super_users, everyone_if_none=self._everyone_if_none)
+    def _set(self, acls: Mapping[bytes, Acl]) -> None:
+        keys: dict[Acl, list[bytes]] = {}
+        for key, acl in acls.items():
+            keys.setdefault(acl, []).append(key)
+        self._keys = keys
+        self._lists = AccessLists(keys, self._super_users, everyone_if_none=self._everyone_if_none)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Collection, Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
 from distlog.core.errors import InvalidConfigError
+from distlog.core.paths import is_topic_name
 
 # ---
 # The words of ACLs, by Kafka's codes (`org.apache.kafka.common.acl`, `.resource`).
@@ -105,29 +107,65 @@ def check_acl(acl: Acl) -> Acl:
             resource=acl.resource_type.name,
             operation=acl.operation.name,
         )
-    if acl.resource_type is ResourceType.CLUSTER and acl.name not in (CLUSTER_NAME, WILDCARD):
-        raise InvalidConfigError(f"the cluster's name is {CLUSTER_NAME}", name=acl.name)
     check_principal(acl.principal)
-    if not 0 < len(acl.name.encode(errors="replace")) <= _MOST_TEXT_BYTES:
-        raise InvalidConfigError("the name of an ACL has 1 to 1024 bytes")
+    _check_resource(acl)
     return acl._replace(host=check_host(acl.host))
 
 
-def check_host(host: str) -> str:
-    """The host: an address in its usual form. Raises InvalidConfigError for a name or a range, which match none."""
+def _check_resource(acl: Acl) -> None:
+    name = acl.name
+    if not _is_text(name) or not name:
+        raise InvalidConfigError("the name of an ACL has 1 to 1024 bytes of UTF-8")
+    if name == WILDCARD:
+        if acl.pattern_type is PatternType.PREFIXED:
+            raise InvalidConfigError("a prefix * is that of no name: all resources are the literal *")
+    elif acl.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
+        raise InvalidConfigError(f"the cluster's name is {CLUSTER_NAME}", name=name)
+    elif acl.resource_type is ResourceType.TOPIC and not _may_name_topic(acl):
+        raise InvalidConfigError("no topic can have this name", name=repr(name))
+
+
+def _may_name_topic(acl: Acl) -> bool:
+    return is_topic_name(acl.name) or (acl.pattern_type is PatternType.PREFIXED and acl.name in (".", ".."))
+
+
+def _is_text(text: str) -> bool:
+    """True of a text that a response can have, and is not too long."""
     try:
-        return host if host == WILDCARD else str(ipaddress.ip_address(host))
+        return len(text.encode()) <= _MOST_TEXT_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+_MAPPED = "::ffff:"
+
+
+def check_host(host: str) -> str:
+    """The host: an address as `client_host` has it. Raises InvalidConfigError for other texts, which match none."""
+    if host == WILDCARD:
+        return host
+    try:
+        address = ipaddress.ip_address(host)
+        if address.version == 6:
+            if address.scope_id is not None:
+                raise ValueError("a scope is of one machine")
+            return client_host(socket.inet_ntop(socket.AF_INET6, address.packed))
     except ValueError:
-        raise InvalidConfigError("the host of an ACL is * or one address", host=host) from None
+        raise InvalidConfigError("the host of an ACL is * or one address, without a scope", host=repr(host)) from None
+    return str(address)
+
+
+def client_host(address: str) -> str:
+    """The address of a client, as the kernel tells it, as ACLs have it: without a scope, IPv4 where it is that."""
+    host = address.partition("%")[0]
+    return host.removeprefix(_MAPPED) if "." in host else host
 
 
 def check_principal(principal: str) -> str:
-    """The principal. Raises InvalidConfigError unless it is `User:` and a name."""
-    if (
-        not principal.startswith(_USER)
-        or not len(_USER) < len(principal.encode(errors="replace")) <= _MOST_TEXT_BYTES
-    ):
-        raise InvalidConfigError("a principal is User: and a name, as User:alice", principal=principal)
+    """The principal. Raises InvalidConfigError unless it is `User:` and a name that a user can have."""
+    is_name = len(principal) > len(_USER) and principal.isprintable() and _is_text(principal)
+    if not principal.startswith(_USER) or not is_name:
+        raise InvalidConfigError("a principal is User: and a name, as User:alice", principal=repr(principal))
     return principal
 
 

@@ -241,7 +241,7 @@ _MOST_UNKNOWN_IDS = 10_000
 QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
 _OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
-_SECRET_TOPICS = frozenset({CREDENTIALS_TOPIC})
+_SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 
 class MetadataCache:

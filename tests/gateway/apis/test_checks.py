@@ -21,7 +21,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.errors import StorageError
 from distlog.core.transaction_state import TRANSACTIONS_TOPIC
-from distlog.gateway.access_lists import RootAcls
+from distlog.gateway.access_lists import RootAcls, encode_acl
 from distlog.gateway.apis.checks import CHECKS
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
@@ -32,6 +32,7 @@ from distlog.gateway.topics.metadata_cache import (
     HostedTopic,
     MetadataCache,
 )
+from distlog.gateway.transactions.transaction_log import own_batch
 
 E = ErrorCode
 OF_TOPIC, OF_GROUP = E.topic_authorization_failed, E.group_authorization_failed
@@ -707,6 +708,47 @@ def test_a_topic_is_not_created_by_a_passing_error_of_a_check(tmp_path: Path, fa
         told = alice.plain(3, 12, topics=names, allow_auto_topic_creation=True).topics
         assert [each.error_code for each in told] == [E.unknown_topic_or_partition, E.none]
         assert "other" not in gateway.broker.metadata.all_topics()
+
+
+def test_nobody_reads_the_acls_as_records(gateway: GatewayServer) -> None:
+    fields = {"max_bytes": 99, "topics": on(ACLS_TOPIC, partition=0, partition_max_bytes=99)}
+    with UserWire(gateway, "root") as root:
+        assert codes(root.plain(1, 12, **fields)) - {E.none} == {OF_TOPIC}
+
+
+def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with with_acls(tmp_path) as gateway, UserWire(gateway, "root") as root, UserWire(gateway, "alice") as alice:
+        acls = gateway.broker.acls
+        assert acls is not None
+        acls.create([right("ALL topic *"), right("ALL topic *", denied=True)])
+        acls.delete([right("ALL topic *", denied=True)])
+        key, value = encode_acl(right("READ topic clicks", denied=True))
+        newer = key.replace(b'"READ"', b'"TWO_PHASE_COMMIT"')
+        hosted = gateway.broker.metadata.fresh_topic(ACLS_TOPIC)
+        for each in (
+            key.replace(b'"READ"', b'"TWO_PHASE_COMMIT"').replace(b'"DENY"', b'"ALLOW"'),
+            key.replace(b'"clicks"', b'"\\ud800"'),
+            key.replace(b'"clicks"', b'{"a": 1}'),
+            key.replace(b'"User:alice"', b'"User:a\\nERROR forged"'),
+            b"[]",
+            b"{" * 100_000,
+            newer,
+        ):
+            hosted.append_run(0, own_batch([(each, value)], 1), lambda snapshot: None)
+        acls.look()
+        every = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+        none = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
+        told = root.plain(29, 3, **every, **none)
+        assert [(each.resource_name, len(each.acls)) for each in told.resources] == [("*", 1), ("clicks", 1)]
+        assert "forged" not in caplog.text
+        described = {"topics": [{"name": "clicks"}]}
+        assert codes(alice.plain(3, 12, **described)) - {E.none} == {OF_TOPIC}
+        # it can be removed, and is no record of another one
+        acls.create([right("ALL topic clicks", denied=True)])
+        acls.delete([right("ALL topic clicks", denied=True)])
+        assert codes(alice.plain(3, 12, **described)) == {E.none}
 
 
 def test_the_table_of_rights_is_that_of_the_page() -> None:

@@ -18,6 +18,7 @@ from distlog.gateway.security.acls import (
     Permission,
     ResourceType,
     check_acl,
+    client_host,
 )
 from distlog.gateway.security.event_log import EventLog
 
@@ -163,7 +164,15 @@ def test_decisions_about_long_names_are_not_kept() -> None:
 def test_acls_that_would_never_count_are_refused() -> None:
     good = acl()
     assert check_acl(good) == good
-    assert check_acl(acl(host="0:0:0:0:0:0:0:1")).host == "::1"
+    for host, same in (("0:0:0:0:0:0:0:1", "::1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("::1.2.3.4", "::1.2.3.4")):
+        assert check_acl(acl(host=host)).host == same
+    for told, host in (
+        ("fe80::1%eth0", "fe80::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::ffff:1:2:3", "::ffff:1:2:3"),
+    ):
+        assert client_host(told) == host
+    assert check_acl(acl(".", prefix=True)).name == "."
     for wrong in (
         good._replace(resource_type=R.ANY),
         good._replace(pattern_type=P.ANY),
@@ -179,6 +188,14 @@ def test_acls_that_would_never_count_are_refused() -> None:
         good._replace(host=""),
         good._replace(host="10.0.0.0/8"),
         good._replace(host="example.org"),
+        good._replace(host="fe80::1%eth0"),
+        good._replace(name="no/topic ever!"),
+        good._replace(name="a" * 250),
+        good._replace(name="\ud800"),
+        good._replace(principal="User:a\nb"),
+        acl("*", prefix=True),
+        acl("a\ud800", kind=R.GROUP),
+        acl("*", kind=R.GROUP, prefix=True),
         acl("another", Op.ALTER, kind=R.CLUSTER),
     ):
         with pytest.raises(InvalidConfigError):
