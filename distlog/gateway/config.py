@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -53,6 +54,7 @@ class GroupSettings:
 
 #: The classes of Kafka's brokers with ACLs: each means those of this gateway.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_COMMA = re.compile(r",\s*User:")
 _AUTHORIZERS = ("", STANDARD_AUTHORIZER, "kafka.security.authorizer.AclAuthorizer")
 
 
@@ -75,6 +77,8 @@ class AclSettings:
             raise InvalidConfigError(
                 f"authorizer.class.name is {STANDARD_AUTHORIZER}, or empty", found=self.authorizer
             )
+        if _COMMA.search(self.super_users):
+            raise InvalidConfigError("super.users are parted by semicolons, not by commas", found=self.super_users)
         _ = self.super_principals
 
     @property
@@ -124,7 +128,7 @@ class GatewayConfig:
         "max.connections", 2000, "connections, with those in TLS's handshake", most=MAX_INT
     )
     max_connections_per_ip: int = broker_setting(
-        "max.connections.per.ip", 1000, "connections from one address", most=MAX_INT
+        "max.connections.per.ip", 1000, "connections from one address, or one IPv6 network (/64)", most=MAX_INT
     )
     open_files: int | None = None
     connections_max_idle_ms: int = broker_setting(
@@ -211,6 +215,8 @@ def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> Gate
     """The config with the settings of Kafka that it knows; other settings are ignored. Raises InvalidConfigError."""
     groups = replace(config.groups, **given(GroupSettings, settings))
     acls = replace(config.acls, **given(AclSettings, settings))
+    # a file of settings without an authorizer does not end that of --acls
+    acls = replace(acls, authorizer=acls.authorizer or config.acls.authorizer)
     return replace(config, groups=groups, acls=acls, **given(GatewayConfig, settings))
 
 

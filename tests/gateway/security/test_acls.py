@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.config import GatewayConfig, with_settings
+from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings
 from distlog.gateway.security.acls import (
     OPERATIONS,
     AccessLists,
@@ -235,7 +235,14 @@ def test_settings_have_the_names_of_kafka() -> None:
         },
     ).acls
     assert (acls.super_principals, acls.everyone_if_none) == ({"User:alice", "User:CN=b,O=c"}, True)
-    for name, value in (("authorizer.class.name", "org.example.Mine"), ("super.users", "alice")):
+    # a file without an authorizer does not end that of --acls
+    by_flag = GatewayConfig(acls=AclSettings(authorizer=STANDARD_AUTHORIZER))
+    assert with_settings(by_flag, {"authorizer.class.name": ""}).acls.authorizer == STANDARD_AUTHORIZER
+    for name, value in (
+        ("authorizer.class.name", "org.example.Mine"),
+        ("super.users", "alice"),
+        ("super.users", "User:a,User:b"),
+    ):
         with pytest.raises(InvalidConfigError):
             with_settings(GatewayConfig(), {name: value})
 
