@@ -39,8 +39,8 @@ class RootRecords(Generic[Key, Value]):
 
     `parse` gives the key of a record and its value, None for a record that removes the key; it raises ValueError or
     DistlogError for a record that is none, which is logged without its content, and passed over; UnknownValueError
-    for one that only removes its key, as what it meant is not what was before. `changed` gets all values when they are
-    other ones.
+    for one that only removes its key, as what it meant is not what was before. `changed` gets all values when they
+    are other ones.
     """
 
     def __init__(

@@ -23,12 +23,13 @@ class Certificate(NamedTuple):
 
 
 class Authority:
-    """Signs certificates, whose files are in `folder`."""
+    """Signs certificates, whose files are in `folder`; `above` signed its own."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(self, folder: Path, name: str = "authority", above: Authority | None = None) -> None:
         self._folder, self._name = folder, name
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._signed(name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=0))
+        constraints = x509.BasicConstraints(ca=True, path_length=None)
+        self._certificate = (above or self)._signed(name, self._key.public_key(), constraints)
         self.file = self._written(f"{name}.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def certificate(self, name: str, *, key_password: str | None = None) -> Certificate:
@@ -85,4 +86,4 @@ class Authority:
 
 
 def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)] if name else [])

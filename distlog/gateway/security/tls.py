@@ -23,7 +23,7 @@ class TlsFiles:
     """The paths of PEM files: the certificate chain, its key, and the authorities of clients' certificates.
 
     `key_password_file` has the key's password in its first line, which is never kept. `crl` has the certificates that
-    their authorities revoked: one list of each authority.
+    their authorities revoked: one list of each authority between a client's certificate and its root, with that.
     """
 
     certificate: str
@@ -62,7 +62,7 @@ class TlsFiles:
                 raise InvalidConfigError(
                     f"cannot use the list of revoked certificates: {_reason(error)}", crlfile=self.crl
                 ) from None
-            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
         context.verify_mode = CLIENT_AUTH[self.client_auth]
         return context
 
@@ -189,14 +189,18 @@ class PrincipalMapper:
             at = match.end()
 
     def name(self, subject: str) -> str | None:
-        """The user's name of a subject; None if no rule is for it, or it is no name that a log could show."""
+        """The user's name of a subject; None if no rule is for it, or it is no name that a log could show.
+
+        The name of an empty subject is empty, unless a rule has another one: such a client is nobody.
+        """
         if not subject.isprintable() or len(subject.encode()) > _MOST_NAME_BYTES:
             return None
         for pattern, replacement, case in self._rules:
             match = pattern.fullmatch(subject)
             if match is not None:
                 name = _GROUP.sub(lambda group: match[int(group[1])] or "", replacement)  # noqa: B023
-                return (name.lower() if case == "L" else name.upper() if case == "U" else name) or None
+                name = name.lower() if case == "L" else name.upper() if case == "U" else name
+                return None if subject and not name else name
         return None
 
 

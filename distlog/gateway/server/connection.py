@@ -277,7 +277,7 @@ class Processor:
 
     def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
         """Take a new connection, unless there are too many, in all or from its host: then None."""
-        host, config = address[0], self.config
+        host, config = owner_of(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
             self.refused += 1
             return None
@@ -292,9 +292,10 @@ class Processor:
         """Forget a connection that has ended."""
         if session in self._sessions:
             self._sessions.remove(session)
-            self._of[session.address[0]] -= 1
-            if not self._of[session.address[0]]:
-                del self._of[session.address[0]]
+            host = owner_of(None, session.address[0])
+            self._of[host] -= 1
+            if not self._of[host]:
+                del self._of[host]
 
 
 def _attempt(work: Callable[[], None]) -> None:
@@ -354,10 +355,12 @@ class Connection(asyncio.BufferedProtocol):
     def _take_name(self, certificate: Mapping[str, Any]) -> None:
         """Know the client by its certificate, where it does not authenticate by SASL."""
         subject = subject_name(certificate)
-        self.session.principal = self._processor.principals.name(subject)
+        name = self._processor.principals.name(subject)
+        self.session.principal = ANONYMOUS if name == "" else name
         self._memory.owner = self._owner
-        if self.session.principal is None:
-            self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {text(subject)}")
+        if name is None:
+            shown = text(subject) or "an empty subject"
+            self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {shown}")
 
     def look(self, users: Users | None) -> None:
         """End the connection of a client that takes too long, or whose user is not one of `users` any more."""

@@ -109,6 +109,27 @@ def test_a_revoked_certificate_is_refused_also_when_the_list_changes(tmp_path: P
         ).context()
 
 
+def test_a_certificate_of_an_authority_that_was_revoked_is_refused(tmp_path: Path) -> None:
+    root = Authority(tmp_path)
+    middle = Authority(tmp_path, "middle", root)
+    server, alice = root.certificate("server"), middle.certificate("alice")
+    Path(alice.certificate).write_bytes(Path(alice.certificate).read_bytes() + Path(middle.file).read_bytes())
+
+    def lists(*revoked: Certificate) -> str:
+        texts = [Path(each).read_bytes() for each in (root.revoked(*revoked), middle.revoked())]
+        (tmp_path / "all.new").write_bytes(b"".join(texts))
+        os.replace(tmp_path / "all.new", tmp_path / "all.crl")
+        return str(tmp_path / "all.crl")
+
+    files = TlsFiles(
+        certificate=server.certificate, key=server.key, ca=root.file, crl=lists(), client_auth="required"
+    )
+    with serving(tmp_path / "root", tls=files) as gateway:
+        assert is_served(gateway, root, alice)
+        lists(Certificate(middle.file, ""))
+        until(lambda: not is_served(gateway, root, alice))
+
+
 @contextmanager
 def with_rules(folder: Path, authority: Authority, rules: str, **settings: Any) -> Iterator[GatewayServer]:
     """A gateway for clients with certificates."""
@@ -139,6 +160,25 @@ def test_a_client_is_the_user_that_its_certificate_names(tmp_path: Path) -> None
         for certificate, told in ((bob, ErrorCode.none), (alice, ErrorCode.topic_authorization_failed)):
             with TlsWire(gateway, authority, certificate) as wire:
                 assert wire.plain(3, 12, topics=topics).topics[0].error_code is told
+
+
+def test_a_client_whose_certificate_names_nobody_is_anonymous(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "distlog")
+    authority = Authority(tmp_path)
+    nobody = authority.certificate("")
+    distlog.create(str(tmp_path / "root" / "clicks"))
+    acls = AclSettings(authorizer=STANDARD_AUTHORIZER)
+    with with_rules(tmp_path, authority, "DEFAULT", acls=acls) as gateway:
+        assert gateway.broker.acls is not None
+        gateway.broker.acls.create([right("READ topic clicks", "User:ANONYMOUS")])
+        with TlsWire(gateway, authority, nobody) as wire:
+            assert codes(wire.plain(3, 12, topics=[{"name": "clicks"}])) == {ErrorCode.none}
+    # rules without DEFAULT are not for it
+    with with_rules(tmp_path, authority, "RULE:CN=(.*)/$1/") as gateway:
+        assert not is_served(gateway, authority, nobody)
+        until(lambda: "for its certificate: an empty subject" in caplog.text, 20)
 
 
 def test_a_subject_is_written_as_rfc_2253_has_it() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gateways import (
@@ -35,10 +36,11 @@ from tls_certificates import Authority
 
 import distlog
 from distlog.gateway import gateway_server
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.security.tls import TlsFiles
-from distlog.gateway.server.connection import ConnectionTimeouts
+from distlog.gateway.server.connection import ConnectionTimeouts, Processor
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 LARGE = batch([record(0, 0, None, b"x" * 700_000)])
@@ -115,7 +117,6 @@ def test_a_response_that_is_taken_byte_by_byte_has_a_deadline(root: Path) -> Non
 
 
 def test_time_is_measured_from_the_first_byte_and_a_large_one_has_more_of_it() -> None:
-    from distlog.gateway.config import GatewayConfig
 
     now = [0.0]
     timeouts = ConnectionTimeouts(lambda: now[0], GatewayConfig())
@@ -165,6 +166,18 @@ def test_there_are_no_more_connections_from_one_address_than_are_allowed(root: P
         until(lambda: gateway.connections == 1)
         assert is_well(gateway)
         allowed.pop().socket.close()
+
+
+def test_a_network_of_ipv6_addresses_has_the_connections_of_one_address() -> None:
+    nothing: Any = None
+    processor = Processor(GatewayConfig(max_connections_per_ip=2), *[nothing] * 7)
+    local = "::1", 9092
+    sessions = [processor.joined((f"2001:db8::{number}", 1), local) for number in range(3)]
+    assert [each is not None for each in sessions] == [True, True, False]
+    assert processor.joined(("2001:db8:0:1::1", 1), local) is not None
+    assert sessions[0] is not None
+    processor.left(sessions[0])
+    assert processor.joined(("2001:db8::9", 1), local) is not None
 
 
 def test_connections_that_come_and_go_at_once_leave_nothing(root: Path) -> None:
