@@ -55,8 +55,8 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
     try:
         fields: Any = json.loads(key)
         permission = Permission[fields["permission"]]
-        texts = [fields[each] for each in ("name", "principal", "host")]
-        if not all(isinstance(each, str) for each in texts):
+        name, principal, host = (fields[each] for each in ("name", "principal", "host"))
+        if not all(isinstance(each, str) for each in (name, principal, host)):
             raise ValueError("a field is no text")
         operation = Operation.__members__.get(fields["operation"])
         if operation is None and permission is Permission.DENY:
@@ -65,7 +65,7 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         if operation is None:
             raise ValueError("an unknown operation")
         kind, pattern = ResourceType[fields["resource"]], PatternType[fields["pattern"]]
-        return key, check_acl(Acl(kind, pattern, *texts, operation, permission))
+        return key, check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
     except InvalidConfigError as error:
         raise ValueError(error.message) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode
@@ -105,7 +105,7 @@ class RootRecords(Generic[Key, Value]):
                     why = text(str(error))[:_MOST_TEXT]
                     _log.error("a record of %s is unknown: %s (offset=%s)", self._name, why, row["offset"])
                     if isinstance(error, UnknownValueError):
-                        self._values.pop(error.key, None)  # type: ignore[call-overload]
+                        self._values.pop(cast("Key", error.key), None)
                     continue
                 if value is None:
                     self._values.pop(key, None)
