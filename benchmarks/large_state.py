@@ -133,6 +133,7 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
     base = topic.log.checkpoints.base
     if base is None:
         raise AssertionError("no checkpoint was written")
+    full_bytes = topic.storage.size(base)
     open_s, opened = _seconds(lambda: distlog.open(topic.url))
     opened_by = opened.storage.counters.gets + opened.storage.counters.lists
     reader, snapshot = distlog.open(topic.url), opened.snapshot
@@ -144,19 +145,19 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
     ]
     opened.log.checkpoints.wait()
     hint = checkpoint.read_hint(topic.storage)
-    if hint is None or checkpoint.base_of(hint) != base.name:
+    if hint is None or checkpoint.base_of(hint) != base:
         raise AssertionError("no incremental checkpoint was written")
     again_s, again = _seconds(lambda: distlog.open(topic.url))
     everything = dict.fromkeys(range(PARTITIONS), (None, None))
     return {
         "of": name,
         "rows": rows,
-        "full MB": len(base.data) / 1e6,
-        "bytes of a row": len(base.data) / rows,
+        "full MB": full_bytes / 1e6,
+        "bytes of a row": full_bytes / rows,
         "full s": _seconds(lambda: checkpoint.write(topic.storage, snapshot, is_newest=False))[0],
         "incremental KB": topic.storage.size(hint) / 1e3,
         "incremental s": _seconds(
-            lambda: checkpoint.write_incremental(topic.storage, again.snapshot, base, checkpoint.MAX_BYTES)
+            lambda: checkpoint.write_incremental(topic.storage, again.snapshot, base, CHECKPOINT_COMMITS)
         )[0],
         "open s": open_s,
         "requests of an open": opened_by,

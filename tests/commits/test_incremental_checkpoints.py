@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import re
 import subprocess
 import sys
 import uuid
 from contextlib import suppress
 from random import Random
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +46,6 @@ from distlog.core.commits.actions import (
     SetPartitions,
     SetTransaction,
 )
-from distlog.core.commits.checkpoint import FullCheckpoint
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.row_changes import RowChanges
@@ -111,9 +112,11 @@ def test_an_open_takes_one_more_request_for_an_incremental_checkpoint(storage: S
     assert requests(storage, commit_log(storage).load) == (gets + 1, puts, lists)
 
 
-def test_a_checkpoint_takes_two_puts_and_nothing_else(storage: Storage, log: CommitLog) -> None:
+def test_an_incremental_one_takes_two_puts_and_the_full_one_and_a_look_at_the_commit(
+    storage: Storage, log: CommitLog
+) -> None:
     snapshot = grown(log, large_topic(log), EVERY - 1)
-    assert requests(storage, lambda: grown(log, snapshot, 1)) == (0, 1 + 2, 0)
+    assert requests(storage, lambda: grown(log, snapshot, 1)) == (2, 1 + 2, 0)
 
 
 def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(storage: Storage, log: CommitLog) -> None:
@@ -132,6 +135,60 @@ def test_another_process_goes_on_from_the_same_full_one(storage: Storage, log: C
     grown(other, other.load())
     assert len(incremental(storage)) == 2
     assert commit_log(storage).load() == other.load() != snapshot
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted"])
+def test_no_incremental_one_is_written_on_a_full_one_that_is_of_no_use(
+    storage: Storage, log: CommitLog, damage: str
+) -> None:
+    snapshot = grown(log, large_topic(log))
+    (full, _) = checkpoint_files(storage)
+    storage.delete([full])
+    if damage == "flipped":
+        storage.put(full, b"no checkpoint")
+    snapshot = grown(log, snapshot)
+    assert checkpoint.base_of(checkpoint_files(storage)[-1]) is None
+    assert checkpoint.read(storage, checkpoint_files(storage)[-1]) == snapshot
+
+
+def test_a_damaged_full_one_is_read_once_in_a_load(storage: Storage, log: CommitLog) -> None:
+    grown(log, large_topic(log), 6 * EVERY)
+    full = checkpoint_files(storage)[0]
+    of_it = [name for name in incremental(storage) if checkpoint.base_of(name) == full]
+    storage.delete([full])
+    storage.put(full, b"no checkpoint")
+    storage.delete([paths.LAST_CHECKPOINT])
+    read = list[str]()
+    real = checkpoint.read
+    with mock.patch.object(checkpoint, "read", lambda where, name: [read.append(name), real(where, name)][1]):
+        commit_log(storage).load()
+    assert len([name for name in read if name in (full, *of_it)]) <= 2 < len(of_it)
+
+
+def test_a_process_that_was_forked_writes_its_checkpoints_at_once(
+    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may leave by `os._exit`, which waits for no thread; likewise a process of few commits."""
+    snapshot = grown(log, large_topic(log), 1)
+    monkeypatch.setattr(checkpoint, "begin", lambda _: pytest.fail("this is in the background"))
+    monkeypatch.setattr(os, "getpid", lambda: 0)
+    append(log, snapshot, EVERY - 1)
+    assert checkpoints(storage)[-1] == 2 * EVERY
+    other = commit_log(storage, checkpoint_commits=EVERY)
+    for _ in range(EVERY):
+        append(commit_log(storage, checkpoint_commits=EVERY), other.load())
+    assert checkpoints(storage)[-1] == 3 * EVERY
+
+
+def test_a_folder_that_was_deleted_does_not_come_back_by_a_checkpoint(
+    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+    monkeypatch.setattr(checkpoint, "begin", begun.append)
+    append(log, large_topic_without_wait(log), EVERY)
+    storage.delete([file.name for file in storage.list(paths.COMMITS_DIR)])
+    begun[-1]()
+    assert not storage.list(paths.COMMITS_DIR)
 
 
 def test_a_small_topic_has_full_ones_only(storage: Storage) -> None:
@@ -202,15 +259,15 @@ def test_an_older_library_passes_over_an_incremental_one(
     assert commit_log(storage).load() == other.load()
 
 
+def test_a_full_one_of_another_topic_is_no_base(storage: Storage, log: CommitLog) -> None:
+    snapshot = large_topic(log)
+    base, *_ = checkpoint_files(storage)
+    another = dataclasses.replace(snapshot, version=6, topic_id=str(uuid.uuid4()))
+    assert checkpoint.write_incremental(storage, another, base, EVERY) is None
+
+
 def test_a_full_one_below_a_floor_is_no_base_any_more(storage: Storage, log: CommitLog) -> None:
     snapshot = large_topic(log)
-    base = log.checkpoints.base
-    assert base is not None
-    assert base.may_serve(dataclasses.replace(snapshot, version=6, gc_floor=5))
-    assert not base.may_serve(dataclasses.replace(snapshot, version=6, gc_floor=6))
-    assert not base.may_serve(dataclasses.replace(snapshot, version=6, log_floor=6))
-    assert not base.may_serve(dataclasses.replace(snapshot, version=6, topic_id="another"))
-    assert not base.may_serve(snapshot), "of the same version"
     _, snapshot = log.commit(snapshot, "gc", lambda head: [GcFloor(6), LogFloor(6)])
     for number in range(EVERY):
         _, snapshot = log.commit(snapshot, "append", lambda _, number=number: [SetTransaction("a", number, {})])
@@ -244,6 +301,17 @@ def test_the_floor_of_the_log_stands_on_a_full_checkpoint(storage: Storage, log:
     assert ensure_checkpoint(storage, snapshot, folder)
     full = [name for name in checkpoint_files(storage) if not checkpoint.base_of(name)]
     assert [checkpoint.version_of(name) for name in full] == [snapshot.version], "one was written"
+
+
+def test_two_full_checkpoints_stand_from_the_floor_on(storage: Storage, log: CommitLog) -> None:
+    """If they were one, a flipped byte of it would be the end, as older commits are deleted."""
+    snapshot = grown(log, large_topic(log), 2 * EVERY + 1)
+    assert ensure_checkpoint(storage, snapshot, CommitsFolder.of(storage.list_after(paths.COMMITS_DIR)))
+    full = [name for name in checkpoint_files(storage) if not checkpoint.base_of(name)]
+    assert [checkpoint.version_of(name) for name in full] == [EVERY, snapshot.version]
+    storage.delete([full[0]])
+    storage.put(full[0], b"no checkpoint")
+    assert commit_log(storage).load() == snapshot
 
 
 def test_a_process_that_ends_finishes_the_checkpoint_that_it_has_begun(
@@ -326,14 +394,14 @@ def test_what_commits_tell_is_what_a_full_and_an_incremental_checkpoint_tell(see
     draw, storage = Random(seed), topic_storage(f"memory://{uuid.uuid4().hex}")
     clock = Clock()
     log = commit_log(storage, clock)
-    snapshot, base = log.create(4, CONFIG), FullCheckpoint("", b"", "", 0, 0)
+    snapshot, base = log.create(4, CONFIG), ""
     for step in range(40):
         clock.now_ms += draw.choice([1, 1000, DAY_MS])
         _, snapshot = log.commit(snapshot, "append", lambda head: drawn(draw, head) or None)
         if step == draw.randrange(5, 20) or step == 5:
-            base = checkpoint.write_full(storage, snapshot)
-        elif base.name and base.version < snapshot.version:
-            name = checkpoint.write_incremental(storage, snapshot, base, 1 << 20)
+            base = checkpoint.write(storage, snapshot)
+        elif base:
+            name = checkpoint.write_incremental(storage, snapshot, base, 100)
             if name is not None:
                 assert checkpoint.read(storage, name) == snapshot
                 assert checkpoint.read(storage, name).transactions == snapshot.transactions

@@ -53,7 +53,7 @@ from distlog.core.commits.segment_table import SegmentTable, join
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.errors import CorruptMetadataError
+from distlog.core.errors import CorruptMetadataError, StorageError
 from distlog.core.storage.parallel import Task, begin, in_parallel
 from distlog.core.storage.storage import Storage
 
@@ -100,30 +100,6 @@ _MALFORMED = (
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class FullCheckpoint:
-    """A full checkpoint that is in storage; `data` is the file. Incremental ones can be written on it.
-
-    `commit_bytes` and `topic_id` are of its state, which has `rows` rows.
-    """
-
-    name: str
-    data: bytes
-    topic_id: str
-    commit_bytes: int
-    rows: int
-
-    @property
-    def version(self) -> int:
-        """The version of its state."""
-        return version_of(self.name) or 0
-
-    def may_serve(self, snapshot: Snapshot) -> bool:
-        """True if an incremental checkpoint of `snapshot` may be written on it, as no vacuum deletes it soon."""
-        floor = max(snapshot.gc_floor, snapshot.log_floor)
-        return self.topic_id == snapshot.topic_id and floor <= self.version < snapshot.version
-
-
 def row_count(snapshot: Snapshot) -> int:
     """About how many rows a checkpoint of `snapshot` has; the partitions count, too."""
     table = snapshot.table
@@ -135,28 +111,31 @@ def write(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> st
 
     Raises ValueError or CorruptMetadataError when readers would refuse the checkpoint.
     """
-    return write_full(storage, snapshot, is_newest=is_newest).name
-
-
-def write_full(storage: Storage, snapshot: Snapshot, *, is_newest: bool = True) -> FullCheckpoint:
-    """`write`, but it returns all of the checkpoint."""
     data = encode(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
     decode(data, name)
     _put(storage, name, data, is_newest=is_newest)
-    return FullCheckpoint(name, data, snapshot.topic_id, snapshot.commit_bytes, row_count(snapshot))
+    return name
 
 
-def write_incremental(storage: Storage, snapshot: Snapshot, base: FullCheckpoint, most_bytes: int) -> str | None:
-    """Write an incremental checkpoint of `snapshot` on `base`, and the hint; returns its name.
+def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: int) -> str | None:
+    """Write an incremental checkpoint of `snapshot` on the full one `base`, and the hint; returns its name.
 
-    Returns None, and writes nothing, if it would be larger than `most_bytes`, or `base` has twice as many rows as the
-    state or is of another library. Raises ValueError.
+    Returns None, and writes nothing, if a full one is due: when the incremental ones of `base`, one for each
+    `commits` commits or CHECKPOINT_BYTES of them, are together as large as it, or it has twice as many rows as the
+    state, or is of another library or topic. Raises ValueError, and CorruptMetadataError or FileNotFoundError if
+    `base` is damaged or gone.
     """
-    if 2 * row_count(snapshot) < base.rows:
-        return None
     body, batches = _body_and_rows(snapshot)
-    _, before = _unpacked(base.data)
+    data = _read_file(storage, base)
+    facts, before = _unpacked(data)
+    most_rows = 2 * sum(map(len, batches.values())) + LARGE_ROWS
+    if facts["topic_id"] != snapshot.topic_id or sum(map(len, before.values())) > most_rows:
+        return None
+    # they grow evenly, so n of them are n + 1 halves of the last one
+    written = (snapshot.version - (version_of(base) or 0)) // commits
+    written += (snapshot.commit_bytes - facts["commit_bytes"]) // CHECKPOINT_BYTES
+    most_bytes = 2 * len(data) // (max(written, 1) + 1)
     changed, gone = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
     for table, rows in batches.items():
         if before[table].schema != rows.schema:
@@ -167,7 +146,7 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: FullCheckpoint
     data = _packed(body, {name: batch for name, batch in {**changed, **gone}.items() if len(batch)})
     if len(data) > most_bytes:
         return None
-    name = paths.checkpoint_file(snapshot.version, _digest(data), base.name)
+    name = paths.checkpoint_file(snapshot.version, _digest(data), base)
     _put(storage, name, data, is_newest=True)
     return name
 
@@ -184,20 +163,15 @@ def read(storage: Storage, name: str) -> Snapshot:
     Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint. Raises
     UnsupportedVersionError when only a newer library may read the topic.
     """
-    return read_with_base(storage, name)[0]
-
-
-def read_with_base(storage: Storage, name: str) -> tuple[Snapshot, FullCheckpoint]:
-    """The state that the checkpoint `name` holds, and the full one that it is or needs; raises as `read`."""
-    full = base_of(name) or name
-    names = [name] if full == name else [full, name]
+    full = base_of(name)
+    names = [name] if full is None else [full, name]
     read_one = partial(_read_file, storage)
     at_once = len(names) > 1 and not storage.is_local
     data, *changes = in_parallel(read_one, names) if at_once else map(read_one, names)
     snapshot = decode(data, name, *changes)
     if snapshot.version != version_of(name):
         raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
-    return snapshot, FullCheckpoint(full, data, snapshot.topic_id, snapshot.commit_bytes, row_count(snapshot))
+    return snapshot
 
 
 def _read_file(storage: Storage, name: str) -> bytes:
@@ -332,6 +306,8 @@ def decode(data: bytes, file: str, changes: bytes | None = None) -> Snapshot:
     try:
         body, batches = _unpacked(data)
         if changes is not None:
+            if declared_size(data) + declared_size(changes) > MAX_STATE_BYTES:
+                raise ValueError("it and its full one decompress to more than any state may take")
             body, changed = _unpacked(changes, incremental=True)
             batches = {table: _changed(rows, table, changed) for table, rows in batches.items()}
         state = fields.read(_State, body)
@@ -645,8 +621,9 @@ def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
 
 
 # ---
-# When checkpoints are written. A small one is written at once, a large one in the background: an append does not
-# wait for it, and if the process ends before, another one writes the next.
+# When checkpoints are written. A small one is written at once. A large one is written in the background by a process
+# that goes on committing, so an append does not wait for it. A process of few commits, as a job's, may end before the
+# thread has begun, so it writes a large one at once too.
 
 
 CHECKPOINT_COMMITS = 100
@@ -658,32 +635,39 @@ _log = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes the checkpoints of the topic in `storage`, after `commits` commits, or CHECKPOINT_BYTES of them.
 
-    `base` is the newest full checkpoint that this process has read or written, if it is large.
+    `base` is the name of the newest full checkpoint that this process has read or written.
     """
 
     def __init__(self, storage: Storage, commits: int) -> None:
         self._storage, self._commits = storage, commits
-        self.base: FullCheckpoint | None = None
+        self.base: str | None = None
         self._due: Snapshot | None = None
-        self._task: Task[None] | None = None
-        self._process = os.getpid()
+        self._begin()
 
-    def note_base(self, base: FullCheckpoint) -> None:
-        """Write incremental checkpoints on `base` from now on, if it is large."""
-        self.base = base if base.rows >= LARGE_ROWS else None
+    def _begin(self) -> None:
+        self._process, self._committed = os.getpid(), 0
+        self._task: Task[None] | None = None
+
+    def note_base(self, base: str) -> None:
+        """Write incremental checkpoints on the full one `base` from now on."""
+        self.base = base
 
     def write_if_due(self, before: Snapshot, after: Snapshot) -> None:
         """Write a checkpoint of `after`, the state behind the next commit, if it is time; never fails."""
+        if self._process != os.getpid():
+            self._begin()
+        self._committed += 1
         # By number and by bytes since version 0, so that only one of many writers writes it.
         full = before.commit_bytes // CHECKPOINT_BYTES < after.commit_bytes // CHECKPOINT_BYTES
         if not full and after.version % self._commits:
             return
-        if row_count(after) < LARGE_ROWS:
+        if row_count(after) < LARGE_ROWS or self._committed < self._commits:
             self._write(after)
-        elif self._task is None or self._task.is_done or self._process != os.getpid():
-            # else the one before is being written still: then this one is left out
-            self._due, self._process = after, os.getpid()
+        elif self._task is None or self._task.is_done:
+            self._due = after
             self._task = begin(self._write_due)
+        else:
+            _log.warning("no checkpoint of version %d: the one before is being written still", after.version)
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""
@@ -692,23 +676,34 @@ class CheckpointWriter:
 
     def _write_due(self) -> None:
         due, self._due = self._due, None
-        if due is not None:
+        if due is None:
+            return
+        try:
+            # if the topic was deleted meanwhile, its folder must not come back
+            self._storage.size(paths.commit_file(due.version))
+        except (FileNotFoundError, StorageError) as error:
+            _log.warning("no checkpoint of version %d, whose commit cannot be seen: %s", due.version, error)
+        else:
             self._write(due)
 
     def _write(self, snapshot: Snapshot) -> None:
         try:
-            base = self.base
-            if base is None or not base.may_serve(snapshot) or not self._write_incremental(snapshot, base):
-                self.note_base(write_full(self._storage, snapshot))
+            if not self._write_incremental(snapshot):
+                self.base = write(self._storage, snapshot)
         except Exception as error:
             _log.warning("cannot write the checkpoint of version %d: %s", snapshot.version, error)
 
-    def _write_incremental(self, snapshot: Snapshot, base: FullCheckpoint) -> bool:
-        """False if it is time for a full one: when all those since the last are about as large as that one.
-
-        They grow evenly, so n of them are n + 1 halves of the last one.
-        """
-        written = (snapshot.version - base.version) // self._commits
-        written += (snapshot.commit_bytes - base.commit_bytes) // CHECKPOINT_BYTES
-        most_bytes = 2 * len(base.data) // (max(written, 1) + 1)
-        return write_incremental(self._storage, snapshot, base, most_bytes) is not None
+    def _write_incremental(self, snapshot: Snapshot) -> bool:
+        """False if it is to be a full one: also if no vacuum may keep its base for long, or that is damaged."""
+        base, floor = self.base, max(snapshot.gc_floor, snapshot.log_floor)
+        if (
+            base is None
+            or row_count(snapshot) < LARGE_ROWS
+            or not floor <= (version_of(base) or 0) < snapshot.version
+        ):
+            return False
+        try:
+            return write_incremental(self._storage, snapshot, base, self._commits) is not None
+        except (CorruptMetadataError, FileNotFoundError) as error:
+            _log.warning("the full checkpoint %s is of no use any more: %s", base, error)
+            return False

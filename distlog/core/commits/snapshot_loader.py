@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_json
-from distlog.core.commits.checkpoint import FullCheckpoint
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.config import MAX_LONG
@@ -156,19 +155,21 @@ class BehindFloorError(Exception):
 class SnapshotLoader:
     """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config.
 
-    `listed_ms` is a time of the store's clock before the last listing. `saw` gets the full checkpoint with which a
-    load of the head begins.
+    `listed_ms` is a time of the store's clock before the last listing. `saw` gets the name of the full
+    checkpoint with which a load of the head begins.
     """
 
     def __init__(
         self,
         storage: Storage,
         defaults: Mapping[str, object] = NO_DEFAULTS,
-        saw: Callable[[FullCheckpoint], None] = lambda _: None,
+        saw: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._storage, self.defaults, self._saw = storage, defaults, saw
         self._files = CommitFiles(storage)
         self.listed_ms = self._first_listed = 0
+        #: Full checkpoints that are damaged, or one that is made of them; for each, none is tried twice in a load.
+        self._unusable = set[str]()
 
     def load(
         self, version: int | None = None, known: Snapshot | None = None, recent: range = _NEVER
@@ -307,9 +308,16 @@ class SnapshotLoader:
 
     def _read(self, name: str, end: int) -> Snapshot:
         """The state of the checkpoint `name`, for a load up to `end`."""
-        snapshot, full = checkpoint.read_with_base(self._storage, name)
+        full = checkpoint.base_of(name)
+        if full in self._unusable:
+            raise CorruptMetadataError("another checkpoint of the same full one cannot be read", file=name)
+        try:
+            snapshot = checkpoint.read(self._storage, name)
+        except (CorruptMetadataError, FileNotFoundError):
+            self._unusable.add(full or name)
+            raise
         if end == MAX_LONG:
-            self._saw(full)
+            self._saw(full or name)
         return snapshot
 
     def _read_with_time(self, name: str, end: int) -> tuple[Snapshot, int]:
@@ -344,6 +352,7 @@ class SnapshotLoader:
 
     def _from_listing(self, end: int) -> Snapshot | None:
         self.listed_ms = listed_ms = self._storage.replied_ms()
+        self._unusable.clear()
         first, known, names = MAX_LONG, -1, list[str]()
         for file in self._storage.list_after(paths.COMMITS_DIR):
             known = max(known, _version_seen(file.name))
@@ -388,7 +397,7 @@ class SnapshotLoader:
         """Raise OffsetOutOfRangeError for a version whose commit may be deleted, as the newest checkpoint says."""
         for name in names:
             try:
-                floor = checkpoint.read(self._storage, name).log_floor
+                floor = self._read(name, 0).log_floor
             except (CorruptMetadataError, FileNotFoundError, UnsupportedVersionError):
                 continue  # a library that lacks a feature of the head may read versions from before it
             if version < floor:

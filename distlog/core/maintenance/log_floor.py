@@ -8,6 +8,7 @@ long after the next one was written, at the earliest: `Snapshot.is_fresh_at` rel
 
 from __future__ import annotations
 
+import itertools
 import logging
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -160,11 +161,21 @@ def is_sound(storage: Storage, name: str) -> bool:
     return commit is not None and commit.id == state.commit_id
 
 
+#: So many full checkpoints from the log floor on, if there is a version for each: a damaged one must not be the end.
+FULL_CHECKPOINTS = 2
+
+
 def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder) -> bool:
-    """True if there is a durable full checkpoint from the floor of `head` on, which was read back; or writes one."""
+    """True if FULL_CHECKPOINTS durable ones from the floor of `head` on were read back; else writes one at `head`.
+
+    One at the head is enough, as no version is above it.
+    """
     storage.sync(paths.COMMITS_DIR)
-    above = [file.name for file in folder.checkpoints if (checkpoint.version_of(file.name) or 0) >= head.log_floor]
-    if any(is_sound(storage, name) for name in sorted(above) if checkpoint.base_of(name) is None):
+    names = [file.name for file in folder.checkpoints if checkpoint.base_of(file.name) is None]
+    above = [name for name in sorted(names, reverse=True) if (checkpoint.version_of(name) or 0) >= head.log_floor]
+    sound = itertools.islice((name for name in above if is_sound(storage, name)), FULL_CHECKPOINTS)
+    versions = {checkpoint.version_of(name) for name in sound}
+    if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
         return True
     # one that `next_log_floor` wrote is not in the listing, or another process deleted what was
     try:
@@ -200,7 +211,7 @@ def obsolete_checkpoints(
     below = {name for name in files if any(versions.get(each, -1) < log_floor for each in with_bases([name]))}
     usable = sorted(files.keys() - below)
     kept = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
-    kept.update(set(kept_for_time_travel(files.values())) - below)
+    kept.update(kept_for_time_travel(files[name] for name in usable))
     for target in (gc_floor, *pinned):
         by_then = [name for name in usable if versions[name] <= target]
         kept.update(by_then[-CHECKPOINTS_TRIED:])

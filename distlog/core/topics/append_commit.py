@@ -258,8 +258,8 @@ def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None,
         return
     if replayed(snapshot, app_id, batch_id) is None:
         raise StorageFullError(
-            "nothing was appended: the topic remembers as many batch ids as batch.ids.bytes allows; wait until some "
-            "are 30 days old, raise the setting, or commit batches in order, as a stream of Spark does",
+            "nothing was appended: the topic remembers as many batch ids, with the offsets that their batches got, "
+            "as batch.ids.bytes allows; raise the setting, or wait: older ids go after 30 days",
             batches=len(snapshot.transactions),
             bytes=snapshot.transactions.size,
             most=most,
