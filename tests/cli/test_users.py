@@ -18,7 +18,7 @@ from command_line import CommandLine
 
 from distlog.cli import service_commands
 from distlog.core.errors import DistlogError, InvalidConfigError, LockHeldError
-from distlog.gateway.security.authentication import check_plain
+from distlog.gateway.security.authentication import check_plain, read_plain
 from distlog.gateway.security.users_file import Users, read_users, write_users
 
 PASSWORD = "open sesame"
@@ -34,7 +34,7 @@ def users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 def names(path: Path) -> list[str]:
     """The users in the file, each of whom has the test's password."""
     found = read_users(str(path))
-    return [check_plain(f"\0{name}\0{PASSWORD}".encode(), found).name for name in sorted(found.secrets)]
+    return [check_plain(read_plain(f"\0{name}\0{PASSWORD}".encode()), found).name for name in sorted(found.secrets)]
 
 
 def test_users_are_set_listed_and_deleted(users: Any, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ import distlog
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-DAEMONS_WORD = r"Traceback \(most recent call last\):\n(  File .*/daemon\.py.*\n(    .*\n)*)+BrokenPipeError: .*\n"
+DAEMONS_WORD = (
+    r"Traceback \(most recent call last\):\n(  File .*/daemon\.py.*\n(    .*\n)*)*(BrokenPipeError: .*\n|\Z)"
+)
 PATTERN = r"^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^]]+)\]"
 TIME_FORMAT = "%d/%b/%Y:%H:%M:%S %z"
 LOG_LINES = [

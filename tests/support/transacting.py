@@ -11,7 +11,7 @@ import pyarrow as pa
 from partition_logs import Process
 
 from distlog.core.batches.record_encoder import encode
-from distlog.core.commits import commit_log
+from distlog.core.commits import prepared_commit
 from distlog.core.commits.actions import (
     ONGOING,
     PREPARE_ABORT,
@@ -100,7 +100,7 @@ class OlderSender(Sender):
 
     def _commit(self, action: SetTransaction | InPlaceTransaction) -> None:
         requires = Requires(reader=(PRODUCER_TRANSACTIONS,))
-        with mock.patch.object(commit_log, "features", return_value=requires):
+        with mock.patch.object(prepared_commit, "features", return_value=requires):
             self.process.handle.log.commit(self.process.snapshots.refresh(), "begin", lambda _: [action])
 
 

@@ -28,7 +28,7 @@ from distlog.core.batches.record_decoder import BatchSelection
 from distlog.core.commits.segment_info import NO_OFFSET, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, join, of_numbers
 from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.errors import CorruptionError, StorageError, UnsupportedVersionError
+from distlog.core.errors import CorruptionError, CorruptRecordError, StorageError, UnsupportedVersionError
 from distlog.core.kernels.batch_scan import RUN, first_misplaced
 from distlog.core.kernels.crc import crcs_of_slices
 from distlog.core.kernels.record_write import copy_slices
@@ -251,11 +251,18 @@ def _chunks(reader: SegmentReader, groups: Sequence[SegmentGroup]) -> list[Itera
 
 
 def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
-    """The logs of `segments`, back to back in their order. Raises FileNotFoundError, StorageError."""
+    """The logs of `segments`, back to back in their order.
+
+    Raises FileNotFoundError, StorageError, and CorruptRecordError for parts of one bundle that overlap.
+    """
     begins, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
     names, objects = _objects(topic, segments)
-    order = np.lexsort((begins, objects))
+    # an empty part goes before the one that begins where it is
+    order = np.lexsort((sizes, begins, objects))
     starts, ends, owners = begins[order], (begins + sizes)[order], objects[order]
+    overlap = np.flatnonzero((owners[1:] == owners[:-1]) & (starts[1:] < ends[:-1]))
+    if len(overlap):
+        raise CorruptRecordError("parts of a bundle overlap", file=names[owners[overlap[0]]])
     apart = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] - ends[:-1] > MAX_GAP_BYTES))
     firsts = np.flatnonzero(apart)
     # parts of a bundle do not overlap, so the last one of a run ends it
@@ -266,6 +273,8 @@ def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
         for at in range(start, end, MAX_MERGED_BYTES)
     ]
     data = byte_array(storage.read_joined(ranges))
+    if len(data) != int((run_ends - run_starts).sum()):
+        raise CorruptRecordError("a file is shorter than its segments", file=names[owners[0]])
     run_places = np.cumsum(run_ends - run_starts) - (run_ends - run_starts)
     sources = np.empty(len(order), np.int64)
     sources[order] = starts + (run_places - run_starts)[np.cumsum(apart) - 1]
@@ -319,6 +328,8 @@ def _checked(job: MergeJob, data: Bytes) -> tuple[BatchSelection, _Batches]:
     batch_ends = np.append(0, rows["position"] + rows["size"])
     at_ends = batch_ends[np.searchsorted(batch_ends[:-1], ends).clip(max=len(rows))] == ends
     if len(data) != ends[-1] or not at_ends.all() or batch_ends[-1] != ends[-1]:
+        raise _UnsoundError
+    if not len(rows):
         raise _UnsoundError
     shifts = segments.base_offsets - segments.array("stored_base_offset")
     _check_place(segments, rows, owner, shifts)
