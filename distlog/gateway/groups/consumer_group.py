@@ -418,7 +418,11 @@ class ConsumerGroup:
         self._is_behind = False
 
         def stored(code: ErrorCode) -> None:
-            self._is_behind |= code is not ErrorCode.none
+            if code is not ErrorCode.none:
+                self._is_behind = True
+                # what is gone is in no record that is written anew, and would come back with the next gateway
+                gone = {key: value for key, value in changes.items() if value is None}
+                self._changes = {**gone, **self._changes}
             done(code)
 
         self._save(self.id, list(changes.items()), stored)
@@ -452,7 +456,9 @@ class ConsumerGroup:
 
     def records_to_delete(self) -> ConsumerChanges:
         """The changes that delete a group without members."""
-        return [(ConsumerKey(self.id, kind), None) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH)]
+        gone = (key for key, value in self._changes.items() if value is None)
+        epochs = (ConsumerKey(self.id, kind) for kind in (RecordKind.EPOCH, RecordKind.TARGET_EPOCH))
+        return [(key, None) for key in (*gone, *epochs)]
 
     # --- time
 

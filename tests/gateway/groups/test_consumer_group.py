@@ -270,6 +270,18 @@ def test_nothing_is_answered_before_it_is_durable_and_a_failure_is_made_good_lat
     assert later.group.epoch == 1
 
 
+def test_a_member_whose_end_could_not_be_stored_does_not_come_back_with_the_next_gateway() -> None:
+    """It would own the partitions that another member has by then."""
+    gateway = ConsumerGateway()
+    gateway.consumer("a").goes_on()
+    gateway.store.code = ErrorCode.coordinator_not_available
+    gateway.at(SESSION_MS)
+    assert not gateway.group.members
+    gateway.store.code = ErrorCode.none
+    assert gateway.consumer("b").goes_on() == ALL
+    assert [*gateway.restart().group.members] == ["b"]
+
+
 def test_positions_are_committed_and_read_with_the_epoch_of_a_member() -> None:
     gateway = ConsumerGateway()
     one, _ = two(gateway)
