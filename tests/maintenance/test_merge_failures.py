@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from small_segments import topic_of
 from topics import files
 
 import distlog
+from distlog.core import paths
+from distlog.core.commits.actions import Add
 from distlog.core.errors import StorageError
 from distlog.core.reading import pipeline
 from distlog.core.segments import segment_writer
@@ -47,6 +51,25 @@ def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_p
     assert "4 segments left to merge" in str(report)
     text = f"merged 4 segments into 1, .*; cannot merge offsets 0 to {end} of partition 0: .*fails its checksum"
     assert re.match(text, str(report))
+
+
+def test_parts_of_a_bundle_that_overlap_are_told_of_and_the_others_are_merged() -> None:
+    """No honest writer makes them: each part is in a commit of its own, so no commit is refused."""
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/log", partitions=2)
+    topic.append([{"partition": number, "value": b"v"} for number in range(2)])
+    first, second = (state.segments[0] for state in topic.snapshot.partitions)
+    data = topic.storage.read(topic.reader.part(first).name)
+    for _ in range(3):
+        stem = topic.handle.new_stem(topic.version)
+        topic.storage.put(paths.bundle_file(stem), data)
+        long = {"log_bytes": 1_000_000, "time_index_bytes": 0, "time_index_crc32c": 0, "time_index_position": -1}
+        for one, facts in ((first, long), (second, {})):
+            end = topic.end_offsets()[one.partition]
+            add = Add(dataclasses.replace(one.at(end), stem=stem, **facts))
+            topic.advance(topic.log.commit(topic.snapshot, "append", lambda _, add=add: [add])[1])
+    report = topic.compact()
+    assert [one.partition for one in report.failed] == [0]
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [4, 1]
 
 
 def test_a_merge_of_which_every_group_fails_commits_nothing(tmp_path: Path) -> None:

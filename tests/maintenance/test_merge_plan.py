@@ -76,7 +76,7 @@ def defined(segments: Sequence[SegmentInfo], log_start_offset: int) -> list[list
 def worth(group: list[SegmentInfo]) -> list[list[SegmentInfo]]:
     """The group, or where one of it is more than half of it, what is worth it before and behind that one."""
     sizes = [one.log_bytes for one in group]
-    if len(sizes) < 2:
+    if len(sizes) < 2 or not any(sizes):
         return []
     if 2 * max(sizes) <= sum(sizes):
         return [group]
@@ -112,6 +112,11 @@ def any_segments(draw: st.DrawFn) -> list[SegmentInfo]:
 @given(any_segments(), st.integers(0, 40))
 def test_the_groups_are_those_of_the_definition(segments: list[SegmentInfo], start: int) -> None:
     assert planned(snapshot_of(segments, start)) == defined(segments, start)
+
+
+def test_segments_without_a_byte_are_no_group() -> None:
+    assert planned(snapshot_of([segment(number, number, 0) for number in range(8)])) == []
+    assert planned(snapshot_of([segment(number, number, 10 * (number % 2)) for number in range(8)])) != []
 
 
 def test_groups_that_may_grow_beyond_a_part_need_eight_times_the_bytes_of_their_largest_segment() -> None:

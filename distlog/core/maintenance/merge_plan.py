@@ -73,7 +73,8 @@ def groups_of(table: SegmentTable, owners: Longs, floors: Longs, limits: Longs) 
     oldest = np.where(starts >= 0, starts, newest)
     waiting, found = np.empty((2, len(owners) + 1, 2), np.int64)
     count = find_groups(owners, sizes, bases, ends, oldest, newest, records, floors, limits, waiting, found)
-    return [(first, end) for first, end in found[:count].tolist()]
+    # segments without a byte have no file, and nothing to write
+    return [(first, end) for first, end in found[:count].tolist() if sizes[first:end].any()]
 
 
 def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGroup]:
