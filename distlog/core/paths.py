@@ -67,7 +67,8 @@ _GROUP = re.compile(r"(?:[a-zA-Z0-9_-]|~[0-9a-f]{2})(?:[a-zA-Z0-9._-]|~[0-9a-f]{
 _UNSAFE = re.compile(rb"^\.|[^a-zA-Z0-9._-]")
 _ESCAPED = re.compile(rb"~([0-9a-f]{2})")
 _HEARTBEAT = re.compile(r"([0-9a-f]{32})\.beat")
-_LONGEST_NAME = 249
+#: The characters that a topic's name has at most.
+LONGEST_TOPIC_NAME = 249
 _STEM = re.compile(STEM_PATTERN)
 #: A segment that Kafka's tiered storage uploaded: start offset and uuid. No commit names one.
 _REMOTE_STEM = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}")
@@ -228,8 +229,10 @@ def group_folder(topic_id: str, group: str) -> str:
         escaped = _UNSAFE.sub(lambda match: b"~%02x" % match[0][0], group.encode()).decode()
     except UnicodeEncodeError:
         raise InvalidConfigError("a group's name must be text that UTF-8 can hold", group=repr(group)) from None
-    if not 0 < len(escaped) <= _LONGEST_NAME:
-        text = f"a group's name has 1 to {_LONGEST_NAME} bytes; all but letters, digits and . _ - count three times"
+    if not 0 < len(escaped) <= LONGEST_TOPIC_NAME:
+        text = (
+            f"a group's name has 1 to {LONGEST_TOPIC_NAME} bytes; all but letters, digits and . _ - count three times"
+        )
         raise InvalidConfigError(text, group=repr(group))
     return f"{GROUPS_DIR}/{topic_id}/{escaped}"
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from distlog.core.paths import LONGEST_TOPIC_NAME
 from distlog.gateway.protocol.messages import ErrorCode
 
 #: A topic's name or id, and the number of a partition.
@@ -120,7 +121,7 @@ class FetchSessions:
             for place in forgotten:
                 session.wanted.pop(place, None)
                 session.told.pop(place, None)
-            session.wanted.update(asked)
+            session.wanted.update((place, each) for place, each in asked if _may_be(place))
             session.epoch = epoch % _LARGEST_ID + 1
             self._count(session, len(session.wanted) - before)
             return FetchContext(list(session.wanted.items()), session, is_whole=False)
@@ -137,7 +138,7 @@ class FetchSessions:
     def _opened(self, owner: Hashable, partitions: dict[FetchPlace, Any], has_ids: bool) -> FetchSession | None:
         """A new session; None if there is no room for it, and then its client sends whole fetches."""
         with self._lock:
-            if not partitions or not self._has_room(owner, len(partitions)):
+            if not partitions or not all(map(_may_be, partitions)) or not self._has_room(owner, len(partitions)):
                 return None
             id = next(each for each in _random_ids() if each not in self._sessions)
             session = FetchSession(id, owner, has_ids, used_s=self._clock(), wanted=OrderedDict(partitions))
@@ -151,14 +152,18 @@ class FetchSessions:
             if self._clock() - oldest.used_s < _KEPT_S:
                 return False
             self._remove(oldest)
-        return self._of[owner] + count <= (_MOST_PARTITIONS - self._of.total() + self._of[owner]) // 2
+        return self._is_fair(owner, count)
+
+    def _is_fair(self, owner: Hashable, more: int) -> bool:
+        """True if a client has at most half of what others leave, with so many partitions more."""
+        return self._of[owner] + more <= (_MOST_PARTITIONS - self._of.total() + self._of[owner]) // 2
 
     def _count(self, session: FetchSession, more: int) -> None:
         with self._lock:
             if session.id not in self._sessions:
                 return
             self._of[session.owner] += more
-            if more > 0 and self._of.total() > _MOST_PARTITIONS:
+            if more > 0 and not self._is_fair(session.owner, 0):
                 # the client is told at its next fetch, and begins anew
                 self._remove(session)
 
@@ -172,6 +177,11 @@ class FetchSessions:
         del self._sessions[session.id]
         self._of[session.owner] -= len(session.wanted)
         self._of += Counter()
+
+
+def _may_be(place: FetchPlace) -> bool:
+    """False for a name that no topic has, and that would take memory."""
+    return not isinstance(place[0], str) or len(place[0]) <= LONGEST_TOPIC_NAME
 
 
 def _random_ids() -> Iterator[int]:

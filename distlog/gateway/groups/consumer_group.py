@@ -173,6 +173,8 @@ class ConsumerGroup:
         self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
         #: Records were not stored: what is stored may be behind, so all is written anew.
         self._is_behind = False
+        #: The answers behind the last store that is under way; None if there is none.
+        self._behind: list[Stored] | None = None
 
     # --- its state
 
@@ -413,9 +415,14 @@ class ConsumerGroup:
         if self._is_behind:
             changes.update(self._records())
         if not changes:
-            done(ErrorCode.none)
+            if self._behind is None:
+                done(ErrorCode.none)
+            else:
+                # what it tells is not durable yet
+                self._behind.append(done)
             return
         self._is_behind = False
+        behind = self._behind = [done]
 
         def stored(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -423,7 +430,10 @@ class ConsumerGroup:
                 # what is gone is in no record that is written anew, and would come back with the next gateway
                 gone = {key: value for key, value in changes.items() if value is None}
                 self._changes = {**gone, **self._changes}
-            done(code)
+            if self._behind is behind:
+                self._behind = None
+            for each in behind:
+                each(code)
 
         self._save(self.id, list(changes.items()), stored)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.errors import InvalidTopicError, TopicNotFoundError
+from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.topics.topic_index import TopicFacts
 
 _log = logging.getLogger("distlog.gateway")
@@ -40,6 +41,7 @@ class SubscribedTopics:
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._looks_again = False
 
     def facts(self, name: str) -> TopicFacts | None:
         """The topic; None if there is none, or it is not known yet."""
@@ -74,15 +76,17 @@ class SubscribedTopics:
         self._begin(later)
 
     def look(self, names: Collection[str], patterns: Collection[str]) -> None:
-        """Look again at these topics, and forget all others. Returns at once."""
+        """Look again at these topics, and forget all others. Returns at once; nothing is done if a look waits."""
 
         def again() -> None:
+            self._looks_again = False
             self._look([*names], [*patterns], is_new=False)
             used = {*names, *(name for each in patterns for name in self.matching(each))}
             self._facts = {name: each for name, each in self._facts.items() if name in used}
             self._matching = {each: self._matching[each] for each in patterns if each in self._matching}
 
-        if names or patterns or self._facts:
+        if (names or patterns or self._facts) and not self._looks_again:
+            self._looks_again = True
             self._begin(again)
 
     def _look(self, names: Collection[str], patterns: Collection[str], *, is_new: bool) -> None:
@@ -96,15 +100,15 @@ class SubscribedTopics:
             # whatever it is, it must not be the last look
             _log.warning("the topics of groups cannot be listed: %s", error)
         wanted.update(name for each in patterns for name in self.matching(each))
-        for name in sorted(wanted):
-            if is_new and name in self._facts:
-                continue
-            try:
-                self._facts[name] = self._find(name)
-            except TopicNotFoundError:
-                self._facts[name] = None
-            except Exception as error:
-                _log.debug("cannot look at topic %s of a group: %s", name, error)
+        in_parallel(self._look_at, sorted(wanted - self._facts.keys() if is_new else wanted))
+
+    def _look_at(self, name: str) -> None:
+        try:
+            self._facts[name] = self._find(name)
+        except (InvalidTopicError, TopicNotFoundError):
+            self._facts[name] = None
+        except Exception as error:
+            _log.debug("cannot look at topic %s of a group: %s", name, error)
 
     def stop(self) -> None:
         """End the thread, behind all looks that were asked for."""

@@ -443,6 +443,9 @@ class Connection(asyncio.BufferedProtocol):
     def _has_memory(self, size: int) -> None:
         """Go on with a frame that has waited for memory."""
         self._waits_for_memory = False
+        if self._is_stopping:
+            self._memory.give_back(size)
+            return
         self._grant(size)
         self._timeouts.receives(self._frames.missing)
         self._read_on(True)
@@ -645,7 +648,10 @@ class Connection(asyncio.BufferedProtocol):
             self._end(self._under_way[-1])
         if not self._under_way:
             self._close()
-        elif self.is_sending:
+            return
+        # what comes now is not taken, and a frame that has begun would have no room
+        self._read_on(False)
+        if self.is_sending:
             self._hurry()
 
     def hang_up(self, why: str) -> None:

@@ -235,8 +235,6 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 # The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use.
 
 
-#: Ids that clients asked for in vain, of which so many are remembered.
-_MOST_UNKNOWN_IDS = 10_000
 #: The topics with the quotas of clients, with ACLs, and with the credentials of users.
 QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
@@ -260,8 +258,9 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._by_id: dict[uuid.UUID, HostedTopic] = {}
-        #: Ids that no topic had, and when that was seen, by a clock in ms.
-        self._unknown_ids: dict[uuid.UUID, int] = {}
+        #: The names of topics by their ids, as of the last list that was made for an id, and when, by a clock in ms.
+        self._listed: dict[str, str] = {}
+        self._listed_ms, self._listing = float("-inf"), threading.Lock()
         self._loads = SharedLoads[HostedTopic]()
         self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
         #: Failed batches of producers, which their clients will send again.
@@ -304,20 +303,22 @@ class MetadataCache:
         return hosted
 
     def _opened_by_id(self, topic_id: uuid.UUID) -> HostedTopic:
-        now_ms = monotonic_ms()
-        # a client asks again and again, and each look is a list of all topics
-        if now_ms - self._unknown_ids.get(topic_id, -self._max_age_ms) >= self._max_age_ms:
-            wanted, facts = str(topic_id), self.facts_or_errors().values()
-            for each in facts:
-                if isinstance(each, TopicFacts) and each.topic_id == wanted:
-                    with suppress(TopicNotFoundError):
-                        hosted = self.fresh_topic(each.name)
-                        if hosted.id == topic_id:
-                            return hosted
-            if len(self._unknown_ids) >= _MOST_UNKNOWN_IDS:
-                self._unknown_ids.clear()
-            self._unknown_ids[topic_id] = now_ms
+        name = self._name_of_id(str(topic_id))
+        if name is not None:
+            with suppress(TopicNotFoundError):
+                hosted = self.fresh_topic(name)
+                if hosted.id == topic_id:
+                    return hosted
         raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
+
+    def _name_of_id(self, topic_id: str) -> str | None:
+        """The topic with this id in a list of all topics; one list serves all ids for `metadata_max_age_ms`."""
+        with self._listing:
+            if topic_id not in self._listed and monotonic_ms() - self._listed_ms >= self._max_age_ms:
+                listed_ms, facts = monotonic_ms(), self.facts_or_errors().values()
+                self._listed = {each.topic_id: each.name for each in facts if isinstance(each, TopicFacts)}
+                self._listed_ms = listed_ms
+            return self._listed.get(topic_id)
 
     def found(self, topic: str | uuid.UUID) -> HostedTopic:
         """The topic that a request has by its name or by its id; raises as `fresh_topic` and `topic_of_id`."""
@@ -470,7 +471,6 @@ class MetadataCache:
             hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
             kept = self._topics.setdefault(name, hosted)
             self._by_id[kept.id] = kept
-            self._unknown_ids.pop(kept.id, None)
             return kept
 
 

@@ -164,3 +164,21 @@ def test_a_topic_that_is_dropped_ends_as_an_error_in_the_session(gateway: Gatewa
         distlog.create(f"{gateway.root}/clicks")
         assert client.asks() == [0]
         assert client.parts[0].error_code is ErrorCode.unknown_topic_id
+
+
+def test_a_session_takes_no_more_memory_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "_MOST_PARTITIONS", 100)
+    sessions = FetchSessions()
+
+    def places(count: int) -> dict[Any, Any]:
+        return {("clicks", number): None for number in range(count)}
+
+    long = sessions.begin("one", 0, 0, [(("x" * 250, 0), None)], (), has_ids=False)
+    assert long.session is None
+    grows = sessions.begin("one", 0, 0, places(1).items(), (), has_ids=False)
+    named = sessions.begin("one", grows.session_id, 1, [(("x" * 250, 0), None)], (), has_ids=False)
+    assert [place for place, _ in named.partitions] == [("clicks", 0)]
+    sessions.begin("one", grows.session_id, 2, places(60).items(), (), has_ids=False)
+    with pytest.raises(FetchSessionError):
+        sessions.begin("one", grows.session_id, 3, (), (), has_ids=False)
+    assert sessions.begin("two", 0, 0, places(40).items(), (), has_ids=False).session is not None

@@ -270,6 +270,20 @@ def test_nothing_is_answered_before_it_is_durable_and_a_failure_is_made_good_lat
     assert later.group.epoch == 1
 
 
+def test_a_heartbeat_without_changes_is_answered_behind_the_store_of_those_before() -> None:
+    gateway = ConsumerGateway()
+    one = gateway.consumer("a")
+    one.goes_on()
+    gateway.store.held = True
+    other = gateway.consumer("b")
+    assert other.beat() is None
+    assert one.beat(owned=ALL) is None
+    again = one.again_as(gateway)
+    assert again.beat(owned=ALL) is None, "there is nothing to store, but what it tells is not durable"
+    gateway.store.release()
+    assert [each.reply.error for each in (other, one, again) if each.reply] == 3 * [ErrorCode.none]
+
+
 def test_a_member_whose_end_could_not_be_stored_does_not_come_back_with_the_next_gateway() -> None:
     """It would own the partitions that another member has by then."""
     gateway = ConsumerGateway()

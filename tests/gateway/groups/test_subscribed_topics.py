@@ -6,7 +6,7 @@ import threading
 
 from waiting import until
 
-from distlog.core.errors import StorageError, TopicNotFoundError
+from distlog.core.errors import InvalidTopicError, StorageError, TopicNotFoundError
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.topics.topic_index import TopicFacts
 
@@ -21,6 +21,8 @@ class Root:
         self.looks.append(name)
         if self.fails:
             raise StorageError("the storage does not answer")
+        if "/" in name:
+            raise InvalidTopicError("no topic has such a name")
         if name not in self.partitions:
             raise TopicNotFoundError("there is no such topic")
         return TopicFacts(name, "id", self.partitions[name])
@@ -84,3 +86,20 @@ def test_what_is_known_stays_while_the_storage_fails() -> None:
     known(topics, ["clocks"], ["c.*"])
     assert topics.know(["clocks"], ["c.*"])
     topics.stop()
+
+
+def test_looks_do_not_pile_up_and_a_name_that_no_topic_has_is_known() -> None:
+    """Each look takes requests for each topic: queued one behind the other, they would grow without end."""
+    root, held = Root(), threading.Event()
+    topics = SubscribedTopics(root.find, root.names)
+    assert known(topics, ["clicks", "no/topic"], []) == "group-topics"
+    assert topics.know(["no/topic"], [])
+    topics.when_known(["clocks"], [], held.wait)
+    for _ in range(50):
+        topics.look(["clicks"], [])
+    held.set()
+    known(topics, ["another"], [])
+    assert root.looks.count("clicks") == 2
+    topics.look(["clicks"], [])
+    topics.stop()
+    assert root.looks.count("clicks") == 3
