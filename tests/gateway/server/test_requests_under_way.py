@@ -162,6 +162,26 @@ def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_give
         until(lambda: gateway._processor.memory.used == 0)
 
 
+def test_a_stop_answers_what_is_committed_also_while_the_next_request_arrives(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is not told sends its batch again."""
+    goes_on, commit = threading.Event(), GatheredAppends._commit
+    monkeypatch.setattr(GatheredAppends, "_commit", lambda *given: (goes_on.wait(60), commit(*given))[1])
+    with started(address) as gateway, Wire(gateway) as wire:
+        ids = sent(wire, [data()])
+        until(lambda: len(gathered(gateway)._waiting) == 1)
+        wire.socket.sendall((1_000_000).to_bytes(4, "big") + b"x" * 70_000)
+        until(lambda: gateway._processor.memory.used > 70_000)
+        stop = threading.Thread(target=gateway.stop)
+        stop.start()
+        until(lambda: all(each._is_stopping for each in gateway._processor.connections))
+        wire.socket.sendall(b"x" * 200_000)
+        goes_on.set()
+        assert [told.base_offset for told in answered(wire, ids)] == [0]
+        stop.join()
+
+
 def test_a_connection_has_only_so_many_requests_under_way(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
         sent(wire, [data()] * (_MOST_UNDER_WAY + 50))
