@@ -1,15 +1,19 @@
-"""Certificates for tests: an authority, a server at 127.0.0.1, and a client."""
+"""Certificates for tests: an authority, a server at 127.0.0.1, and a client, with its connections."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from gateways import Wire
+
+from distlog.gateway.gateway_server import GatewayServer
 
 KEY_PASSWORD = "a key's password"
 _DAY = datetime.timedelta(days=1)
@@ -87,3 +91,14 @@ class Authority:
 
 def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)] if name else [])
+
+
+class TlsWire(Wire):
+    """A connection by TLS, to a server that it checks; `certificate` is the client's own."""
+
+    def __init__(self, gateway: GatewayServer, authority: Authority, certificate: Certificate | None = None) -> None:
+        super().__init__(gateway)
+        context = ssl.create_default_context(cafile=authority.file)
+        if certificate is not None:
+            context.load_cert_chain(certificate.certificate, certificate.key)
+        self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")

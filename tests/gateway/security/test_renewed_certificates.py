@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from cryptography import x509
 from gateways import API_VERSIONS, Wire, serving, until
 from kio.schema.errors import ErrorCode
 from rights import UserWire, codes, right
-from tls_certificates import Authority, Certificate
+from tls_certificates import Authority, Certificate, TlsWire
 
 import distlog
 from distlog.core.errors import InvalidConfigError
@@ -26,15 +25,8 @@ from distlog.gateway.security.tls import PrincipalMapper, TlsFiles, subject_name
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 
 
-class TlsWire(Wire):
-    """A connection by TLS; `certificate` is the client's own."""
-
-    def __init__(self, gateway: GatewayServer, authority: Authority, certificate: Certificate | None = None) -> None:
-        super().__init__(gateway)
-        context = ssl.create_default_context(cafile=authority.file)
-        if certificate is not None:
-            context.load_cert_chain(certificate.certificate, certificate.key)
-        self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
+class UserTlsWire(TlsWire):
+    """A connection by TLS of a client that may name a user, too."""
 
     @property
     def serial(self) -> int:
@@ -54,7 +46,7 @@ def is_well(wire: Wire) -> bool:
 def is_served(gateway: GatewayServer, authority: Authority, certificate: Certificate | None) -> bool:
     """Whether a new client of this certificate is."""
     try:
-        with TlsWire(gateway, authority, certificate) as wire:
+        with UserTlsWire(gateway, authority, certificate) as wire:
             return is_well(wire)
     except (OSError, EOFError):
         return False
@@ -73,16 +65,16 @@ def test_a_renewed_certificate_is_that_of_new_connections_and_none_is_dropped(
     authority = Authority(tmp_path)
     server, renewed = authority.certificate("server"), authority.certificate("renewed")
     files = TlsFiles(certificate=server.certificate, key=server.key)
-    with serving(tmp_path / "root", tls=files) as gateway, TlsWire(gateway, authority) as before:
+    with serving(tmp_path / "root", tls=files) as gateway, UserTlsWire(gateway, authority) as before:
         first = before.serial
         # a certificate without its key changes nothing yet
         replace(server.certificate, renewed.certificate)
         until(lambda: "TLS stays as it was" in caplog.text)
-        with TlsWire(gateway, authority) as wire:
+        with UserTlsWire(gateway, authority) as wire:
             assert wire.serial == first
         replace(server.key, renewed.key)
         until(lambda: "the certificate was read again" in caplog.text)
-        with TlsWire(gateway, authority) as wire:
+        with UserTlsWire(gateway, authority) as wire:
             assert wire.serial != first
             assert is_well(wire)
         assert is_well(before)
@@ -148,17 +140,17 @@ def test_a_client_is_the_user_that_its_certificate_names(tmp_path: Path) -> None
     with with_rules(tmp_path, authority, "RULE:CN=(A.*)/$1/L", acls=acls) as gateway:
         assert gateway.broker.acls is not None
         gateway.broker.acls.create([right("READ topic clicks"), right("READ topic clicks", "User:bob")])
-        with TlsWire(gateway, authority, alice) as wire:
+        with UserTlsWire(gateway, authority, alice) as wire:
             assert codes(wire.plain(3, 12, topics=topics)) == {ErrorCode.none}
         # no rule is for bob; a client without a certificate has no name
         assert not is_served(gateway, authority, bob)
-        with TlsWire(gateway, authority) as wire:
+        with UserTlsWire(gateway, authority) as wire:
             assert ErrorCode.topic_authorization_failed in codes(wire.plain(3, 12, topics=topics))
     with with_rules(tmp_path, authority, "DEFAULT", acls=acls) as gateway:
         assert gateway.broker.acls is not None
         gateway.broker.acls.create([right("READ topic clicks", "User:CN=bob")])
         for certificate, told in ((bob, ErrorCode.none), (alice, ErrorCode.topic_authorization_failed)):
-            with TlsWire(gateway, authority, certificate) as wire:
+            with UserTlsWire(gateway, authority, certificate) as wire:
                 assert wire.plain(3, 12, topics=topics).topics[0].error_code is told
 
 
@@ -173,7 +165,7 @@ def test_a_client_whose_certificate_names_nobody_is_anonymous(
     with with_rules(tmp_path, authority, "DEFAULT", acls=acls) as gateway:
         assert gateway.broker.acls is not None
         gateway.broker.acls.create([right("READ topic clicks", "User:ANONYMOUS")])
-        with TlsWire(gateway, authority, nobody) as wire:
+        with UserTlsWire(gateway, authority, nobody) as wire:
             assert codes(wire.plain(3, 12, topics=[{"name": "clicks"}])) == {ErrorCode.none}
     # rules without DEFAULT are not for it
     with with_rules(tmp_path, authority, "RULE:CN=(.*)/$1/") as gateway:

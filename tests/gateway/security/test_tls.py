@@ -11,7 +11,7 @@ import pytest
 from gateways import API_VERSIONS, Wire, producing, serving, until
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
-from tls_certificates import KEY_PASSWORD, Authority, Certificate
+from tls_certificates import KEY_PASSWORD, Authority, Certificate, TlsWire
 
 import distlog
 from distlog.core.errors import InvalidConfigError
@@ -43,17 +43,6 @@ def gateway(
     tls = TlsFiles(certificate=server.certificate, key=server.key)
     with serving(root, tls=tls, authentication_timeout_ms=500) as served:
         yield served
-
-
-class TlsWire(Wire):
-    """A connection by TLS, to a server that it checks; `certificate` is the client's own."""
-
-    def __init__(self, gateway: GatewayServer, authority: Authority, certificate: Certificate | None = None) -> None:
-        super().__init__(gateway)
-        context = ssl.create_default_context(cafile=authority.file)
-        if certificate is not None:
-            context.load_cert_chain(certificate.certificate, certificate.key)
-        self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
 
 
 def is_well(wire: Wire) -> bool:
