@@ -1,6 +1,6 @@
-"""A run of to_table that is killed within a batch: in its middle, or when it is written and not yet noted.
+"""Two runs of to_table that are killed at once: one within a batch, one when it is written and not yet noted.
 
-python killed_table.py TOPIC TABLE BATCH (before|after)
+python killed_table.py BATCH TOPIC TABLE_OF_A_PART TABLE_OF_ALL
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -15,24 +16,28 @@ from pyspark.sql import DataFrame
 from distlog.spark import session, tables, to_table
 
 
-def main(url: str, table: str, killed: str, when: str) -> None:
-    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.local.dir": f"{table}.spark"}
+def main(killed: str, url: str, part: str, whole: str) -> None:
+    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.local.dir": f"{part}.spark"}
     spark = session("killed", **settings)
     jvm = spark.sparkContext._gateway.proc.pid
     write: Any = tables._Writer.write
+    is_partly_there = threading.Event()
 
     def write_and_die(self: Any, frame: DataFrame, batch: int) -> None:
         dies = batch == int(killed)
-        if dies and when == "before":  # a part of the batch is there
-            frame.limit(1).write.parquet(f"{table}/batch={batch}")
-        if not dies or when == "after":
-            write(self, frame, batch)
+        if dies and self.table == part:
+            frame.limit(1).write.parquet(f"{part}/batch={batch}")
+            is_partly_there.set()
+            threading.Event().wait()
+        write(self, frame, batch)
         if dies:
+            is_partly_there.wait()
             os.kill(jvm, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
     tables._Writer.write = write_and_die  # type: ignore[method-assign]
-    to_table(spark, url, table, max_offsets=10)
+    threading.Thread(target=to_table, args=(spark, url, part), kwargs={"max_offsets": 10}, daemon=True).start()
+    to_table(spark, url, whole, max_offsets=10)
 
 
 if __name__ == "__main__":
