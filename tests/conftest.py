@@ -7,9 +7,11 @@ DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bu
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -46,6 +48,10 @@ _CLASSES = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "spark
 _ARCHIVE = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable" if _CLASSES.exists() else ""
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _JAVA + _ARCHIVE)
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JAVA)
+
+# Each worker, and each program that it starts, would compile the library and the tests anew: a minute of CPU in a run.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A sync of a disk takes milliseconds, and tests make tens of thousands; what they kill are processes, not machines.
 # `make soak` stays on the disk, and so does who says so by this variable of pytest's.
@@ -155,6 +161,8 @@ def running_s3() -> Iterator[S3Server]:
         yield S3Server(endpoint, *(os.environ[f"DISTLOG_TEST_S3_{name}"] for name in ("KEY", "SECRET", "BUCKET")))
         return
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    # a line for each request, which pytest would keep
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     _make_one_step_of_moto_puts()
     server.start()
     host, port = server.get_host_and_port()
