@@ -49,7 +49,7 @@ _ARCHIVE = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable" if _CLASSES.exists
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _JAVA + _ARCHIVE)
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JAVA)
 
-# Each worker, and each program that it starts, would compile the library and the tests anew: a minute of CPU in a run.
+# Each worker and each program that it starts would compile the library and tests anew: a minute of CPU in a run.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
