@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -66,14 +67,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker, and those with Spark tests to the same one: a session takes both cores by itself.
+    """Give each file to one worker, and those that share a session of Spark to the same one.
 
+    Spark tests that start a driver of their own are no part of that, or this worker would be the last one by minutes.
     By file, since the scheduler sees no marks. (`--dist loadgroup` does nothing: pytest-xdist 3.8 with pytest 9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    files = Path(__file__).parent.rglob("test_*.py")
-    spark = {path.name for path in files if "pytest.mark.spark" in path.read_text(encoding="utf-8")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")}
+    shares = re.compile(r"\bspark: |\"spark\"|\bjob as job\b")
+    spark = {name for name, text in texts.items() if "pytest.mark.spark" in text and shares.search(text)}
 
     class SparkTogether(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
