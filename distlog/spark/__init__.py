@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 #: The modules of these names. Each is imported when a name of it is first used: Spark's processes of Python, which
-#: need the format alone, begin half a second sooner.
+#: need the format alone, begin a tenth of a second sooner.
 _MODULES = {
     "frames": ("append", "compact", "lag", "read", "rebuild_indexes", "register_tables", "stream", "verify"),
     "spark_session": ("register", "session"),
