@@ -36,12 +36,15 @@ from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.kernels.record_scan import to_microseconds
+from distlog.core.log.live_snapshot import with_tails
 from distlog.core.reading import scan_plan
 from distlog.core.reading.pipeline import read
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import ALWAYS, SegmentSlice, TimeRange, split_by_bytes
 from distlog.core.storage.storage import Storage
+from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
+from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.appendable import IGNORED, unknown_columns
 from distlog.core.transactions.open_transactions import Isolation
 from distlog.spark.options import settle
@@ -266,6 +269,23 @@ def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterat
 
 # ---
 # The batch source: the driver turns a snapshot and options into splits, tasks turn splits into Arrow batches.
+
+
+def load_snapshot(options: ReadOptions) -> Snapshot:
+    """The topic as it is now, with what writers appended in place, or at the version or time of the options.
+
+    Raises TopicNotFoundError.
+    """
+    if isinstance(options.storage, TieredStorage):
+        # it imports all of a topic, which no other read needs
+        from distlog.core.tiered.tiered_topic import load
+
+        return load(options.storage)
+    log = topic_log(options.storage)
+    snapshot = log.load(version=options.version, timestamp_ms=options.timestamp_ms)
+    if options.version is not None or options.timestamp_ms is not None:
+        return snapshot
+    return with_tails(TopicHandle.of(options.storage, snapshot.name, log), snapshot)
 
 
 class SplitReader:

@@ -20,9 +20,9 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.spark import sink
 from distlog.spark.batch_source import schema_of
-from distlog.spark.data_source import DistlogStreamReader
 from distlog.spark.sink import DistlogWriter, KnownTopics, MicroBatch, TopicFacts, WriteOptions, WrittenSegments
 from distlog.spark.stream_plan import StreamOptions
+from distlog.spark.stream_source import DistlogStreamReader
 from simulation.oracle import Batch
 from simulation.world import Process, current
 

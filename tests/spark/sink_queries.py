@@ -15,8 +15,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
 from distlog.core.topics.append_commit import AppendResult, replayed
-from distlog.spark.data_source import DistlogDataSource, DistlogStreamWriter
+from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink import MicroBatch, WriteOptions, WrittenSegments
+from distlog.spark.stream_sink import DistlogStreamWriter
 
 KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 

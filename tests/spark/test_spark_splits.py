@@ -84,6 +84,17 @@ def test_a_part_of_a_large_segment_is_shared_by_all_tasks(tmp_path: Path) -> Non
     assert max(sizes) <= 110
 
 
+def test_tasks_are_equal_also_if_one_partition_has_nearly_all_bytes(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), 10, config={"batch.bytes": "500"})
+    for partition in range(10):
+        topic.append([{"value": bytes(90)} for _ in range(8100 if partition == 3 else 100)], partition=partition)
+    groups = split(topic.scan().slices, SplitSize(2, min_splits=9))
+    found = [read_offsets(topic, group) for group in groups]
+    assert len(found) == 9
+    assert max(map(len, found)) < 1.2 * 9000 / 9
+    assert sum(any(partition == 3 for partition, _ in rows) for rows in found) >= 8
+
+
 def test_the_size_of_splits_follows_the_cores_between_two_bounds() -> None:
     assert SplitSize(2).target_bytes(1 << 20) == 1 << 20
     assert SplitSize(8).target_bytes(2 * MIN_BYTES) == MIN_BYTES

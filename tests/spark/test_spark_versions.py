@@ -15,8 +15,9 @@ from streams import SCHEMA, Read, Stream, add_partition, append, delete_before, 
 import distlog
 from distlog import Topic
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.spark.data_source import DistlogDataSource, WholeStreamReader
+from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.stream_plan import StreamOptions
+from distlog.spark.stream_source import WholeStreamReader
 
 
 @pytest.fixture

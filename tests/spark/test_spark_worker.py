@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from spark_python import python_of_spark
+
+import distlog
 
 PROGRAM = """
 import gc, sys
@@ -15,9 +19,13 @@ from importlib.machinery import ModuleSpec
 gc.unfreeze()
 if sys.argv[1]:
     sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
+from contextlib import suppress
+
+from distlog.core.errors import InvalidConfigError
 from distlog.spark.data_source import DistlogDataSource
 
-DistlogDataSource({})
+with suppress(InvalidConfigError):  # it has no path, but by then all is imported
+    DistlogDataSource({}).schema()
 print(gc.get_freeze_count() > 0)
 """
 
@@ -35,7 +43,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv.pop(1), None)
-from distlog.spark.data_source import COMMITTER
+from distlog.spark.stream_sink import COMMITTER
 from distlog.spark.options import works_for
 
 print(works_for(COMMITTER))
@@ -59,3 +67,23 @@ def test_a_process_of_spark_is_known_by_the_module_that_it_works_for(
     command = [python_of_spark(), "-c", WORKS_FOR, program, argument]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == (f"{expected}\n", 0), run.stderr
+
+
+IMPORTED = """
+import sys
+from distlog.spark.data_source import DistlogDataSource
+from distlog.spark.batch_source import schema_of
+
+source = DistlogDataSource({"path": sys.argv[1]})
+source.streamReader(schema_of(["value"], False))
+print(*sorted(name for name in sys.modules if name.startswith(("distlog.spark.", "distlog.core.topics.", "pandas."))))
+"""
+
+
+def test_the_process_that_plans_a_stream_imports_nothing_of_writes_and_topics(tmp_path: Path) -> None:
+    """Each query of a stream begins such a process, and waits for what it imports."""
+    distlog.create(str(tmp_path / "clicks"))
+    command = [sys.executable, "-c", IMPORTED, str(tmp_path / "clicks")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    spark = ("batch_source", "data_source", "options", "read_options", "stream_plan", "stream_source", "versions")
+    assert run.stdout.split() == ["distlog.core.topics.appendable", *(f"distlog.spark.{name}" for name in spark)]

@@ -16,11 +16,11 @@ from sink_queries import Query, values
 
 import distlog
 from distlog.core.commits.commit_log import CommitLog
-from distlog.spark import data_source
+from distlog.spark import stream_sink
 from distlog.spark.batch_source import schema_of
-from distlog.spark.data_source import DistlogStreamReader
 from distlog.spark.sink import KNOWN_TOPICS
 from distlog.spark.stream_plan import FRESH_S, StreamOptions
+from distlog.spark.stream_source import DistlogStreamReader
 
 pytestmark = pytest.mark.spark
 
@@ -59,7 +59,7 @@ def counted(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Co
     address = s3_server.address()
     monkeypatch.setitem(CommitLog.__init__.__kwdefaults__, "checkpoint_commits", CHECKPOINT_COMMITS)
     # also on a machine where a micro-batch takes a while
-    monkeypatch.setattr(data_source, "RECENT_MS", 3_600_000)
+    monkeypatch.setattr(stream_sink, "RECENT_MS", 3_600_000)
     distlog.create(address.url, storage_options=address.options)
     with FaultProxy(s3_server.endpoint) as proxy:
         options = {**address.options, "endpoint_url": proxy.url}
@@ -77,7 +77,7 @@ def test_the_requests_of_a_micro_batch_do_not_grow_with_the_number_of_commits(co
 def test_a_micro_batch_a_while_after_the_last_also_looks_whether_there_are_later_commits(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_source, "RECENT_MS", 0)
+    monkeypatch.setattr(stream_sink, "RECENT_MS", 0)
     assert [counted.batch(number) for number in range(5)][1:] == [(2, 3)] * 4
 
 

@@ -1,0 +1,101 @@
+"""The streaming source, as Spark sees it: the driver plans micro-batches, tasks read their splits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from distlog.spark.batch_source import SplitReader
+from distlog.spark.stream_plan import INITIAL, StreamOptions, StreamPlan, StreamSplit
+from distlog.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+
+class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream. Spark keeps one object in the driver, which plans, and sends another to the tasks, which read.
+
+    `commit` does nothing: the checkpoint alone says how far the stream is. `clock` gives seconds.
+    """
+
+    def __init__(
+        self, options: StreamOptions, schema: StructType, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._storage, self._schema = options.read.storage, schema
+        self._limits = options.limits
+        self._plan: StreamPlan | None = StreamPlan(options, clock)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """A constant: `latestOffset` finds out what the options mean, and keeps it in its result."""
+        return dict(INITIAL)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """One of the limits, which Spark gives back to `latestOffset`; there all of them count."""
+        limits = self._limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Let the query end where the topic ends now."""
+        self._planner.freeze()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The end of the batch from `start` on; `start` itself if there is nothing new.
+
+        Raises OffsetOutOfRangeError and TopicNotFoundError when records are lost that the stream should read.
+        """
+        return dict(self._planner.next_end(start, limited=not isinstance(limit, ReadAllAvailable)))
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The offsets up to which the stream could read, for the lag in Spark's progress; sends no request."""
+        return dict(self._planner.head())
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """The splits of one batch, from metadata and indexes alone; raises as `latestOffset`."""
+        return list(self._planner.splits(start, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split, or no rows for the partition that Spark makes of an empty batch."""
+        if not isinstance(partition, StreamSplit):
+            return iter(())
+        return SplitReader(self._storage, partition.topic, self._schema).read(partition)
+
+    @property
+    def _planner(self) -> StreamPlan:
+        if self._plan is None:
+            raise RuntimeError("a stream is planned in the driver only")
+        return self._plan
+
+
+class WholeStreamReader(DistlogStreamReader):
+    """A stream for a Spark before 4.2, which asks where the topic ends and does not tell where a batch begins."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """As for any version, but a start that cannot be is told here, since `latestOffset` may begin anywhere."""
+        self._planner.check_start()
+        return super().initialOffset()
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
+        """The end of the next batch: with all that is there. Raises TopicNotFoundError for a dropped topic."""
+        return dict(self._planner.whole_end())
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """The splits of one batch; raises what `latestOffset` could not find."""
+        self._planner.check_same_topic(start, end)
+        return super().partitions(start, end)
