@@ -451,7 +451,7 @@ def fill_kernel(function: F) -> F:
     return _kept(function, **_UNCOUNTED)
 
 
-class _PartCode(JITCodeLibrary):  # type: ignore[misc]
+class _PartCode(JITCodeLibrary):
     """The code of a part, as LLVM takes it over into kernels.
 
     Numba makes machine code of each function, also of one that is called by kernels alone, and optimises it first. A
@@ -467,7 +467,7 @@ class _PartCode(JITCodeLibrary):  # type: ignore[misc]
 
     def get_pointer_to_function(self, name: str) -> int:
         """No address: there is no machine code."""
-        self._ensure_finalized()
+        self._ensure_finalized()  # type: ignore[no-untyped-call]
         return 0
 
     @property
@@ -479,18 +479,19 @@ class _PartCode(JITCodeLibrary):  # type: ignore[misc]
         """Do nothing: only code that calls Python needs an environment."""
 
 
-class _PartCompiler(Compiler):  # type: ignore[misc]
+class _PartCompiler(Compiler):
     """Numba's compiler, with the code of a part for the result."""
 
     def define_pipelines(self) -> Any:
         """Numba's own."""
-        state = self.state
-        state.library = _PartCode(state.targetctx.codegen(), state.func_id.func_qualname)
-        return super().define_pipelines()
+        state: Any = self.state
+        new_code: Any = _PartCode
+        state.library = new_code(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()  # type: ignore[no-untyped-call]
 
 
 class _Part:
-    """A function that kernels call: its code has no way in from Python, and takes a third of the time to compile."""
+    """A function that kernels call: its code has no way in from Python, and none that runs without them."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self.compiled = numba.njit(pipeline_class=_PartCompiler, **_PART, **options)(function)
@@ -500,20 +501,17 @@ class _Part:
         raise NotImplementedError(f"{self.compiled.__name__} is called by kernels alone")
 
 
-class _PartType(types.Dispatcher):  # type: ignore[misc]
+class _PartType(types.Dispatcher):
     """A part, as a caller's code sees it: one compilation serves all literals, each of which numba gives a type."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         """The types of a call, as numba finds them, if each literal were a variable."""
-        return super().get_call_type(
-            context,
-            tuple(types.unliteral(each) for each in args),
-            {name: types.unliteral(each) for name, each in kws.items()},
-        )
+        plain: Any = types.unliteral
+        return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
 
 # a value of nothing, as numba's own dispatchers are
-register_model(_PartType)(models.OpaqueModel)  # type: ignore[no-untyped-call]
+register_model(_PartType)(models.OpaqueModel)
 
 
 @typeof_impl.register(_Part)
