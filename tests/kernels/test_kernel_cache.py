@@ -343,6 +343,46 @@ print(len(recorder.buffer))
     assert ran.stdout == "0\n"
 
 
+#: A first append and scan: each function that they compile, on standard output.
+FIRST_USE = """
+import distlog
+from distlog.core.kernels import native
+from numba.core import event
+native._WORTH_A_LINE_S = 0.0
+topic = distlog.create("memory://first/clicks", 4)
+with event.install_recorder("numba:compile") as recorder:
+    topic.append([{"key": f"{n % 50}", "value": f"{n}", "headers": None} for n in range(1000)])
+    topic.scan(columns=["offset", "key", "value"], start_time=1).to_table()
+for _, one in recorder.buffer:
+    if one.is_start:
+        dispatcher = one.data["dispatcher"]
+        owner = dispatcher.py_func.__module__.rpartition(".")[2]
+        print("kernel" if id(dispatcher) in native._kernels else "part", owner, dispatcher.py_func.__name__)
+"""
+
+
+def test_a_first_append_and_scan_compile_each_of_a_few_functions_once_and_say_so_in_a_line(tmp_path: Path) -> None:
+    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-W", "ignore", "-c", FIRST_USE]
+    ran = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+    compiled = [line.split() for line in ran.stdout.splitlines()]
+    ours = [(owner, name) for _, owner, name in compiled if owner != "builtins"]
+    assert [name for kind, _, name in compiled if kind == "kernel"] == [
+        "ascend_within",
+        "assign",
+        "group",
+        "append_records",
+        "fold_batches",
+        "count_batches",
+        "read_batches",
+        "first_misplaced",
+        "scan_records",
+    ]
+    assert len(ours) == len(set(ours)) <= 45
+    assert ran.stderr.count("\n") == 1
+    assert "takes some seconds, once: the code is kept in" in ran.stderr
+
+
 def test_compilations_are_told_of_once_when_they_take_more_than_a_second(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from distlog.core.kernels.native import (
     HAS_INSTRUCTION,
     called,
-    constant,
     crc_of_word,
     fill_kernel,
     inlined,
@@ -33,11 +32,11 @@ from distlog.core.kernels.native import (
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 #: The checksum of no bytes.
-NO_BYTES = constant(0)
+NO_BYTES = 0
 #: The number of bytes in the length of a part.
 _LENGTH_BYTES = 4
 #: The size of each of the three ranges: long ranges first, then short ones for the rest.
-_LONG_LANE, _SHORT_LANE = constant(1 << 12), constant(1 << 9)
+_LONG_LANE, _SHORT_LANE = 1 << 12, 1 << 9
 
 
 def crc_tables(polynomial: int) -> np.ndarray:

@@ -25,9 +25,10 @@ import llvmlite.ir as ir  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba.core import cgutils, event, types
-from numba.core.codegen import get_host_cpu_features
+from numba.core.codegen import JITCodeLibrary, get_host_cpu_features
+from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
-from numba.extending import intrinsic, typeof_impl
+from numba.extending import intrinsic, models, register_model, typeof_impl
 
 from distlog.core import VERSION
 
@@ -424,9 +425,6 @@ _UNCOUNTED: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 #: Parts are called by kernels alone, so their code needs no way in from Python.
 _PART: Any = {**_UNCOUNTED, "no_cpython_wrapper": True}
 
-#: A constant, as the argument of a part, that is not a type of its own: one compilation then serves all values.
-constant: Any = np.int64 if COMPILED else int
-
 # A fork waits until no thread loads or compiles a kernel. Otherwise the child would find numba's lock held forever,
 # since it does not have the thread that holds it, and the state that the lock guards half changed.
 os.register_at_fork(
@@ -453,26 +451,78 @@ def fill_kernel(function: F) -> F:
     return _kept(function, **_UNCOUNTED)
 
 
+class _PartCode(JITCodeLibrary):
+    """The code of a part, as LLVM takes it over into kernels.
+
+    Numba makes machine code of each function, also of one that is called by kernels alone, and optimises it first. A
+    kernel is optimised with its parts in it, so for a part both are left out: a quarter of the time of a first append
+    and scan.
+    """
+
+    def _optimize_final_module(self) -> None:
+        """Leave the part as it is: the kernel's turn comes later."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """No address: there is no machine code."""
+        self._ensure_finalized()  # type: ignore[no-untyped-call]
+        return 0
+
+    @property
+    def codegen(self) -> _PartCode:
+        """This object, since numba sets the function's environment by it, which would be in the machine code."""
+        return self
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Do nothing: only code that calls Python needs an environment."""
+
+
+class _PartCompiler(Compiler):
+    """Numba's compiler, with the code of a part for the result."""
+
+    def define_pipelines(self) -> Any:
+        """Numba's own."""
+        state: Any = self.state
+        new_code: Any = _PartCode
+        state.library = new_code(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()  # type: ignore[no-untyped-call]
+
+
 class _Part:
-    """A function that kernels call: its code has no way in from Python, and takes a third less time to compile."""
+    """A function that kernels call: its code has no way in from Python, and none that runs without them."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        self.compiled = numba.njit(**_PART, **options)(function)
+        self.compiled = numba.njit(pipeline_class=_PartCompiler, **_PART, **options)(function)
 
     def __call__(self, *arguments: Any) -> Any:
         """Refuse, since the code would crash: in Python wrap the part in a kernel."""
         raise NotImplementedError(f"{self.compiled.__name__} is called by kernels alone")
 
 
+class _PartType(types.Dispatcher):
+    """A part, as a caller's code sees it: one compilation serves all literals, each of which numba gives a type."""
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        """The types of a call, as numba finds them, if each literal were a variable."""
+        plain: Any = types.unliteral
+        return super().get_call_type(context, tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
+
+
+# a value of nothing, as numba's own dispatchers are
+register_model(_PartType)(models.OpaqueModel)
+
+
 @typeof_impl.register(_Part)
 def _type_of_part(part: _Part, context: Any) -> Any:
-    return types.Dispatcher(part.compiled)
+    return _PartType(part.compiled)
 
 
 def inlined(function: F) -> F:
     """A part of fill kernels, merged into each of them by LLVM; it creates no array either.
 
-    Each costs some 50 ms to compile, for each set of types, in a process without kept code: prefer few, of some size.
+    Each costs some 30 ms to compile, for each set of types, in a process without kept code: prefer few, of some size.
     """
     return cast(F, _Part(function, forceinline=True)) if COMPILED else function
 

@@ -10,7 +10,6 @@ from distlog.core.kernels.batch_scan import CRC_START, HEADER_SIZE, LOG_OVERHEAD
 from distlog.core.kernels.crc import NO_BYTES, crc32c_of
 from distlog.core.kernels.native import (
     called,
-    constant,
     copy_bytes,
     fill_kernel,
     inlined,
@@ -35,7 +34,7 @@ from distlog.core.kernels.native import (
 SLACK = 64
 #: The most bytes of a 32-bit integer, and of a 64-bit one. Of a fifth byte of the first, as in Kafka, bits beyond the
 #: 32nd are dropped.
-VARINT, VARLONG = constant(5), constant(10)
+VARINT, VARLONG = 5, 10
 
 
 @called
