@@ -267,7 +267,8 @@ def _partitions_from(broker: Broker, name: str, first: int, most: int) -> Fields
     """A topic with at most so many partitions, and whether there are no more."""
     facts = broker.metadata.fresh_topic(name).facts
     end = min(facts.partitions, first + most)
-    no_elr = {"eligible_leader_replicas": None, "last_known_elr": None}
+    # an empty list, as a broker has it: the Java client takes no null, though the protocol has one
+    no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**_partition_fields(facts.topic_id, number, broker), **no_elr} for number in range(first, end)]
     fields = _topic_fields(facts._replace(partitions=0), broker)
     return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}
