@@ -148,17 +148,23 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
     ids = TopicIds(broker)
     for topic in {_key(each): each for each in wanted}.values():
-        topic_id = getattr(topic, "topic_id", None)
-        is_creatable = topic.name is not None and (request.creatable is None or topic.name in request.creatable)
-        work = partial(_requested_topic, broker, ids, topic.name, topic_id, may_create=may_create and is_creatable)
+        topic_id, name = getattr(topic, "topic_id", None), requested_name(topic)
+        is_creatable = name is not None and (request.creatable is None or name in request.creatable)
+        work = partial(_requested_topic, broker, ids, name, topic_id, may_create=may_create and is_creatable)
         # before version 12 a response has no place for an unknown name
-        name = topic.name if request.api_version >= _NULL_NAME else topic.name or ""
+        name = name if request.api_version >= _NULL_NAME else name or ""
         yield attempted(work, name=name, topic_id=topic_id, partitions=())
 
 
 def _key(topic: Any) -> object:
     """The name of a requested topic, or else its id."""
-    return topic.topic_id if topic.name is None else topic.name
+    name = requested_name(topic)
+    return topic.topic_id if name is None else name
+
+
+def requested_name(topic: Any) -> str | None:
+    """The name of a topic in Metadata, or None where its id stands: beside it the Java client has an empty name."""
+    return topic.name or None if getattr(topic, "topic_id", None) else topic.name
 
 
 def _requested_topic(

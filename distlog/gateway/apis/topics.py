@@ -35,8 +35,9 @@ _IGNORED = frozenset(
 #: The source of a value: ConfigSource of Kafka's admin client.
 _OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
 #: ConfigType of Kafka's admin client. All of our numbers that may be large are LONG.
-_BOOLEAN, _STRING, _LONG, _DOUBLE = 1, 2, 5, 6
+_BOOLEAN, _STRING, _LONG, _DOUBLE, _LIST = 1, 2, 5, 6, 7
 _TYPES = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
+_LISTS = frozenset({"cleanup.policy"})
 
 
 def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -57,7 +58,7 @@ def described(config: TopicConfig, *, documentation: bool = False, synonyms: boo
             "config_source": source,
             "is_sensitive": False,
             "synonyms": [{"name": setting.name, "value": value, "source": source}] if synonyms else [],
-            "config_type": _TYPES[type(setting.default)],
+            "config_type": _LIST if setting.name in _LISTS else _TYPES[type(setting.default)],
             "documentation": setting.meaning if documentation else None,
         }
 
@@ -67,6 +68,8 @@ def described_broker(
 ) -> Iterator[Fields]:
     """Each setting of the gateway, and the defaults of topics; none can be altered while it runs."""
     own, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
+    # the id that it has, rather than the -1 that asks for one
+    own = [each._replace(value=str(broker.cluster.node.id)) if each.name == "node.id" else each for each in own]
     for name, value, is_default, meaning in (_advertised(broker, request), *own, *defaults):
         source = _DEFAULT if is_default else _OF_BROKER
         yield {

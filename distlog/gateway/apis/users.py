@@ -52,7 +52,8 @@ def describe_users(request: Request, broker: Broker) -> Fields:
 
     def described() -> Fields:
         users.look()
-        names = users.secrets if wanted is None else (each.name for each in wanted)
+        # an empty list means all, as null does: it is what the Java client sends
+        names = (each.name for each in wanted) if wanted else users.secrets
         return {"results": [_user_fields(name, several, users) for name, several in grouped(names, str).items()]}
 
     return {"throttle_time": 0, **attempted(described, results=())}

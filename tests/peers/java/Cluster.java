@@ -25,6 +25,7 @@ class Cluster {
 
     void tell() {
         peer.story("cluster", this::cluster);
+        peer.story("cluster-operations", this::operations);
         peer.story("features", this::features);
         peer.story("quorum", this::quorum);
         peer.story("log-dirs", this::logDirs);
@@ -39,6 +40,11 @@ class Cluster {
             Peer.same(admin.describeCluster().nodes().get().size(), 1);
             Peer.check(!admin.describeCluster().clusterId().get().isEmpty(), "no id");
             Peer.check(admin.describeCluster().controller().get() != null, "no controller");
+        }
+    }
+
+    private void operations() throws Exception {
+        try (Admin admin = peer.admin()) {
             Peer.check(admin.describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true))
                 .authorizedOperations().get() != null, "no operations");
         }

@@ -20,7 +20,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /** The stories of the Java client: java -cp JARS:CLASSES Peer ADDRESS ADDRESS-WITH-ACLS PREFIX [STORY...] */
 public class Peer {
     /** How long anything may take: the machine may do much else. */
-    static final long PATIENCE_MS = 90_000;
+    static final long PATIENCE_MS = 40_000;
 
     interface Body {
         void run() throws Exception;

@@ -47,6 +47,7 @@ class Topics {
         peer.story("topic-configs", this::configs);
         peer.story("topic-configs-errors", this::configErrors);
         peer.story("broker-configs", this::brokerConfigs);
+        peer.story("broker-loggers", this::loggers);
         peer.story("list-offsets", this::listOffsets);
     }
 
@@ -223,6 +224,12 @@ class Topics {
                 "no retention");
             Peer.same(told.get("node.id").value(), "" + node);
             described(admin, new ConfigResource(ConfigResource.Type.BROKER, ""));
+        }
+    }
+
+    private void loggers() throws Exception {
+        try (Admin admin = peer.admin()) {
+            int node = admin.describeCluster().nodes().get().iterator().next().id();
             described(admin, new ConfigResource(ConfigResource.Type.BROKER_LOGGER, "" + node));
         }
     }

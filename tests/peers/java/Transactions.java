@@ -58,6 +58,7 @@ class Transactions {
                 producer.beginTransaction();
                 producer.send(new ProducerRecord<>(topic, 0, null, "a" + i));
                 producer.send(new ProducerRecord<>(topic, 1, null, "b" + i));
+                producer.flush(); // an abort drops what is not sent
                 if (i % 3 == 2) {
                     producer.abortTransaction();
                 } else {
