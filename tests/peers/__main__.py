@@ -1,4 +1,4 @@
-"""Runs Kafka's clients against the gateway and a broker: python -m peers [--only go,java] [--storage s3] [--broker]"""
+"""Kafka's clients against the gateway and a broker: python -m peers [--only go,java] [--storage s3] [--broker]"""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def _at(server: str, begin: Begin, commands: dict[str, list[str]], logs: Path, s
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="distlog-peers-"))
         stack.callback(lambda: [shutil.copy(each, logs) for each in Path(folder).glob("*.log")])
         at = stack.enter_context(begin(Path(folder)))
-        return [each for name, command in commands.items() for each in _told(name, server, command, at, logs, stories)]
+        return [
+            each for name, command in commands.items() for each in _told(name, server, command, at, logs, stories)
+        ]
 
 
-def _told(
-    program: str, server: str, command: list[str], at: Servers, logs: Path, stories: list[str]
-) -> list[Result]:
+def _told(program: str, server: str, command: list[str], at: Servers, logs: Path, stories: list[str]) -> list[Result]:
     print(f"{program} at {server}", file=sys.stderr)
     output, errors = logs / f"{program}.out", logs / f"{program}.err"
     with output.open("wb") as out, errors.open("wb") as err:

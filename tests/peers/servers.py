@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import kafka_broker
-from benchmarks.s3_server import S3Server
 from store_servers import free_port
+
+from benchmarks.s3_server import S3Server
 
 # Without it, each first member of a group waits three seconds.
 _SETTINGS = ("group.initial.rebalance.delay.ms=0",)
@@ -60,7 +63,7 @@ def on_versitygw(folder: Path) -> Iterator[Servers]:
     (folder / "files" / "bench").mkdir(parents=True)
     command = ["versitygw", "--access", keys["key"], "--secret", keys["secret"], "--port", f"127.0.0.1:{port}"]
     with _process([*command, "posix", str(folder / "files")], folder / "versitygw.log"):
-        kafka_broker.wait_for(port)
+        _wait_for(port)
         options = {"endpoint_url": f"http://127.0.0.1:{port}", **keys}
         with _over("s3://bench", options, folder) as servers:
             yield servers
@@ -76,6 +79,15 @@ def kafka(folder: Path) -> Iterator[Servers]:
 def has_versitygw() -> bool:
     """Whether that server is installed."""
     return shutil.which("versitygw") is not None
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(600):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise TimeoutError("a server did not begin")
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class Tools:
 
     def configs(self) -> None:
         """kafka-configs: of topics, brokers and clients"""
-        command, topic = "kafka.admin.ConfigCommand", self.topic("configs")
+        command, topic = f"{_TOOLS}.ConfigCommand", self.topic("configs")
         of_topic = ("--entity-type", "topics", "--entity-name", topic)
         self.run(command, "--alter", *of_topic, "--add-config", "retention.ms=5000,cleanup.policy=[delete,compact]")
         shown = self.run(command, "--describe", *of_topic)
@@ -76,7 +76,7 @@ class Tools:
 
     def client_quotas(self) -> None:
         """kafka-configs: quotas of users and client ids"""
-        command, user = "kafka.admin.ConfigCommand", ("--entity-type", "users", "--entity-name", self._prefix)
+        command, user = f"{_TOOLS}.ConfigCommand", ("--entity-type", "users", "--entity-name", self._prefix)
         self.run(command, "--alter", *user, "--add-config", "producer_byte_rate=1024")
         assert "producer_byte_rate=1024" in self.run(command, "--describe", *user)
         self.run(command, "--alter", *user, "--delete-config", "producer_byte_rate")
@@ -150,7 +150,10 @@ class Tools:
         shown = self.run(f"{_TOOLS}.LogDirsCommand", "--describe", "--topic-list", topic)
         (line,) = [each for each in shown.splitlines() if each.startswith("{")]
         sizes = [
-            part["size"] for node in json.loads(line)["brokers"] for each in node["logDirs"] for part in each["partitions"]
+            part["size"]
+            for node in json.loads(line)["brokers"]
+            for each in node["logDirs"]
+            for part in each["partitions"]
         ]
         assert sum(sizes) > 0, line
 
@@ -193,7 +196,7 @@ class Tools:
 
     def acls(self) -> None:
         """kafka-acls"""
-        command, topic = "kafka.admin.AclCommand", f"{self._prefix}-acl"
+        command, topic = f"{_TOOLS}.AclCommand", f"{self._prefix}-acl"
         given = ("--allow-principal", "User:alice", "--consumer", "--topic", topic, "--group", topic, "--force")
         self._at = self._secured
         self.run(command, "--add", *given)
@@ -204,7 +207,10 @@ class Tools:
 
     def users(self) -> None:
         """kafka-configs: SCRAM"""
-        command, user = "kafka.admin.ConfigCommand", ("--entity-type", "users", "--entity-name", f"{self._prefix}-bob")
+        command, user = (
+            f"{_TOOLS}.ConfigCommand",
+            ("--entity-type", "users", "--entity-name", f"{self._prefix}-bob"),
+        )
         self._at = self._secured
         self.run(command, "--alter", *user, "--add-config", "SCRAM-SHA-256=[iterations=4096,password=a-password]")
         assert "iterations=4096" in self.run(command, "--describe", *user)
@@ -217,7 +223,11 @@ class Tools:
         topic = self.topic("verified")
         self.run(f"{_TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "500")
         reading = ("--topic", topic, "--group-id", topic, "--max-messages", "500", "--reset-policy", "earliest")
-        told = [json.loads(each) for each in self.run(f"{_TOOLS}.VerifiableConsumer", *reading).splitlines() if each[:1] == "{"]
+        told = [
+            json.loads(each)
+            for each in self.run(f"{_TOOLS}.VerifiableConsumer", *reading).splitlines()
+            if each[:1] == "{"
+        ]
         assert sum(each["count"] for each in told if each["name"] == "records_consumed") == 500
 
     def _node(self) -> str:

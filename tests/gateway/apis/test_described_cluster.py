@@ -19,6 +19,7 @@ from distlog.gateway.gateway_server import GatewayServer
 CONFIGS, ELECT, REASSIGNMENTS, QUORUM, RESOURCES, PARTITIONS = 32, 43, 46, 55, 74, 75
 #: ConfigType of Kafka's admin client.
 LIST = 7
+ISR = "min.insync.replicas"
 TOPIC, BROKER, METRICS = 2, 4, 16
 
 
@@ -115,9 +116,11 @@ def test_a_policy_is_a_list_and_the_id_of_a_gateway_is_the_one_that_it_has(wire:
     schema = import_module("kio.schema.describe_configs.v4.request")
     asked = [
         schema.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=(key,))
-        for kind, name, key in ((TOPIC, "views", "cleanup.policy"), (BROKER, "0", "node.id"))
+        for kind, name, key in ((TOPIC, "views", "cleanup.policy"), (BROKER, "0", "node.id"), (TOPIC, "clicks", ISR))
     ]
     told = wire.ask(CONFIGS, 4, resources=tuple(asked)).results
-    ((policy,), (node,)) = [each.configs for each in told]
+    ((policy,), (node,), (replicas,)) = [each.configs for each in told]
     assert (policy.value, policy.config_type) == ("delete", LIST)
     assert node.value == "0"
+    # kafka-topics --describe --at-min-isr-partitions fails without it
+    assert replicas.value == "1"
