@@ -23,9 +23,9 @@ class Tools:
         self._jars, self._at, self._prefix = Path(jars), address, prefix
         self._secured = secured
 
-    def run(self, name: str, *arguments: str, text: str = "", server: str = "--bootstrap-server") -> str:
+    def run(self, name: str, *arguments: str, text: str = "") -> str:
         """What a tool prints. Raises AssertionError if it does not end well."""
-        command = java(self._jars, name, server, self._at, *arguments)
+        command = java(self._jars, name, "--bootstrap-server", self._at, *arguments)
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
         )
@@ -55,8 +55,10 @@ class Tools:
         self.run(command, "--alter", "--topic", topic, "--partitions", "4")
         assert "PartitionCount: 4" in self.run(command, "--describe", "--topic", topic)
         assert topic in self.run(command, "--list").splitlines()
-        for question in ("under-replicated", "unavailable", "at-min-isr", "under-min-isr"):
-            assert topic not in self.run(command, "--describe", f"--{question}-partitions")
+        for question in ("under-replicated", "unavailable", "under-min-isr"):
+            shown = self.run(command, "--describe", f"--{question}-partitions")
+            assert topic not in shown, shown
+        assert topic in self.run(command, "--describe", "--at-min-isr-partitions")
         self.run(command, "--create", "--topic", topic, "--if-not-exists")
         self.run(command, "--delete", "--topic", topic)
         assert topic not in self.run(command, "--list").splitlines()
@@ -171,7 +173,15 @@ class Tools:
 
     def cluster(self) -> None:
         """kafka-cluster"""
-        assert "Cluster ID" in self.run(f"{_TOOLS}.ClusterTool", "cluster-id", server="--bootstrap-server")
+        # the address comes after the verb
+        done = subprocess.run(
+            java(self._jars, f"{_TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", self._at),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+        )
+        assert "Cluster ID" in done.stdout, done
 
     def delete_records(self) -> None:
         """kafka-delete-records"""

@@ -138,7 +138,9 @@ def test_without_acls_clients_change_no_users(tmp_path: Path) -> None:
         wire = UserWire.__new__(UserWire)
         SaslWire.__init__(wire, gateway)
         assert altered(wire, upsertion("carol")) == {"carol": E.security_disabled}
-        assert codes(wire.plain(DESCRIBE, 0, users=None)) == {E.security_disabled}
+        # as where there are none: kafka-configs asks for users beside their quotas, which need no ACLs
+        told = wire.plain(DESCRIBE, 0, users=None)
+        assert (told.error_code, told.results) == (E.none, ())
         wire.socket.close()
         assert CREDENTIALS_TOPIC not in gateway.broker.metadata.all_topics()
 

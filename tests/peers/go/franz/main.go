@@ -48,9 +48,9 @@ func written(ctx context.Context, topic string, count int, partitions int32, opt
 		all = append(all, &kgo.Record{Topic: topic, Partition: int32(i) % partitions, Value: fmt.Appendf(nil, "%d", i)})
 	}
 	results := c.ProduceSync(ctx, all...)
-	for i, each := range results {
-		if each.Err == nil && each.Record.Offset != int64(i)/int64(partitions) {
-			return fmt.Errorf("record %d has offset %d", i, each.Record.Offset)
+	for i, each := range all {
+		if each.Offset != int64(i)/int64(partitions) {
+			return story.First(results.FirstErr(), fmt.Errorf("record %d has offset %d", i, each.Offset))
 		}
 	}
 	return results.FirstErr()
