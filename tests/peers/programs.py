@@ -120,7 +120,7 @@ def _run(command: list[str], cwd: Path | None = None, env: dict[str, str] | None
 
 #: All of them, in the order of their runs.
 PROGRAMS = (
-    Program("java", "java", KAFKA, _java("kafka")),
+    Program("java-4.4", "java", KAFKA, _java("kafka")),
     Program("java-4.0", "java", "4.0.2", _java("clients")),
     Program("java-3.9", "java", "3.9.2", _java("clients")),
     Program("kafka-tools", "java", KAFKA, _tools),

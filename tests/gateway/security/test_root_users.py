@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gateways import opened, serving, until
 from kio.schema.errors import ErrorCode
-from rights import UserWire, codes, with_acls
+from rights import UserWire, with_acls
 from users_files import PASSWORD, SaslWire, users_file
 
 from distlog.gateway.gateway_server import GatewayServer
