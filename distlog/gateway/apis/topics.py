@@ -46,7 +46,7 @@ def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 class _Details(NamedTuple):
-    """What DescribeConfigs wants besides names and values."""
+    """The documentation and the synonyms of settings, where a request wants them."""
 
     documentation: bool = False
     synonyms: bool = False
