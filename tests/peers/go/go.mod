@@ -3,8 +3,6 @@ module distlog/peers
 go 1.26.0
 
 require (
-	github.com/IBM/sarama v1.61.1
-	github.com/segmentio/kafka-go v0.4.51
 	github.com/twmb/franz-go v1.22.3
 	github.com/twmb/franz-go/pkg/kadm v1.20.0
 )
