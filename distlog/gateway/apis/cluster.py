@@ -148,12 +148,12 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
     ids = TopicIds(broker)
     for topic in {_key(each): each for each in wanted}.values():
-        topic_id, name = getattr(topic, "topic_id", None), requested_name(topic)
-        is_creatable = name is not None and (request.creatable is None or name in request.creatable)
-        work = partial(_requested_topic, broker, ids, name, topic_id, may_create=may_create and is_creatable)
+        topic_id, asked = getattr(topic, "topic_id", None), requested_name(topic)
+        is_creatable = asked is not None and (request.creatable is None or asked in request.creatable)
+        work = partial(_requested_topic, broker, ids, asked, topic_id, may_create=may_create and is_creatable)
         # before version 12 a response has no place for an unknown name
-        name = name if request.api_version >= _NULL_NAME else name or ""
-        yield attempted(work, name=name, topic_id=topic_id, partitions=())
+        shown = asked if request.api_version >= _NULL_NAME else asked or ""
+        yield attempted(work, name=shown, topic_id=topic_id, partitions=())
 
 
 def _key(topic: Any) -> object:
