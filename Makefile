@@ -1,6 +1,6 @@
-# make demo | test | check | test-versions | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
+# make demo | test | check | test-versions | soak | bench | peers | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed check test-versions soak bench docs lint kernels spark-classes compiled-tests dist version kafka-jars store-servers clean
+.PHONY: help setup demo test test-failed check test-versions soak bench peers docs lint kernels spark-classes compiled-tests dist version kafka-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -40,6 +40,8 @@ help:
 	@echo 'make soak SIMULATION=1000000 [SEED=0]'
 	@echo '                        run so many histories in simulated time, on all cores, until a promise is broken'
 	@echo 'make bench              measure, beside other tools that do the same'
+	@echo 'make peers [ONLY=go,java] [STORAGE=local,s3] [BROKER=1]'
+	@echo '                        run Kafka clients of other languages against the gateway, and beside a broker'
 	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
 	@echo 'make dist               build a wheel, and a zip for spark-submit --py-files, in dist/'
@@ -56,12 +58,15 @@ setup:
 override INPUT := $(value INPUT)
 override KEY_COLUMN := $(value KEY_COLUMN)
 override TIME_COLUMN := $(value TIME_COLUMN)
+override ONLY := $(value ONLY)
+override STORAGE := $(value STORAGE)
+override BROKER := $(value BROKER)
 override MINUTES := $(value MINUTES)
 override REPORT := $(value REPORT)
 override SIMULATION := $(value SIMULATION)
 override SEED := $(value SEED)
 override VERSION := $(value VERSION)
-export INPUT KEY_COLUMN TIME_COLUMN MINUTES REPORT SIMULATION SEED VERSION
+export INPUT KEY_COLUMN TIME_COLUMN ONLY STORAGE BROKER MINUTES REPORT SIMULATION SEED VERSION
 
 demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
@@ -112,6 +117,12 @@ soak: setup
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks
+
+# Fetches and builds what registries have below the cache; each story that fails must be in its list of such.
+peers: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support
+peers: setup
+	@$(PYTHON_BIN) -m peers --cache $(CACHE)/peers --logs $(CACHE)/peers/logs \
+		--storage $${STORAGE:-local} $${ONLY:+--only "$$ONLY"} $${BROKER:+--broker}
 
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_BIN) -m mkdocs build --strict --quiet

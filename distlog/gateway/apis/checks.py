@@ -32,7 +32,7 @@ from distlog.gateway.apis.check_parts import (
     whole,
     with_cluster,
 )
-from distlog.gateway.apis.cluster import TopicIds, topic_key, topic_place
+from distlog.gateway.apis.cluster import TopicIds, requested_name, topic_key, topic_place
 from distlog.gateway.apis.topics import TOPIC as TOPIC_SETTINGS
 from distlog.gateway.broker import Broker
 from distlog.gateway.groups.subscribed_topics import matches
@@ -153,7 +153,8 @@ def _metadata(request: Request, broker: Broker, client: Client) -> None:
     is_all = body.topics is None or (request.api_version == 0 and not body.topics)
     allowed, told, creatable = [], list[Fields](), set[str]()
     for each in () if is_all else body.topics:
-        code = None if each.name is None else _no_metadata(request, broker, client, each.name, creatable)
+        name = requested_name(each)
+        code = None if name is None else _no_metadata(request, broker, client, name, creatable)
         if code is None:
             allowed.append(each)
         else:

@@ -148,17 +148,23 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
     ids = TopicIds(broker)
     for topic in {_key(each): each for each in wanted}.values():
-        topic_id = getattr(topic, "topic_id", None)
-        is_creatable = topic.name is not None and (request.creatable is None or topic.name in request.creatable)
-        work = partial(_requested_topic, broker, ids, topic.name, topic_id, may_create=may_create and is_creatable)
+        topic_id, asked = getattr(topic, "topic_id", None), requested_name(topic)
+        is_creatable = asked is not None and (request.creatable is None or asked in request.creatable)
+        work = partial(_requested_topic, broker, ids, asked, topic_id, may_create=may_create and is_creatable)
         # before version 12 a response has no place for an unknown name
-        name = topic.name if request.api_version >= _NULL_NAME else topic.name or ""
-        yield attempted(work, name=name, topic_id=topic_id, partitions=())
+        shown = asked if request.api_version >= _NULL_NAME else asked or ""
+        yield attempted(work, name=shown, topic_id=topic_id, partitions=())
 
 
 def _key(topic: Any) -> object:
     """The name of a requested topic, or else its id."""
-    return topic.topic_id if topic.name is None else topic.name
+    name = requested_name(topic)
+    return topic.topic_id if name is None else name
+
+
+def requested_name(topic: Any) -> str | None:
+    """The name of a topic in Metadata, or None where its id stands: beside it the Java client has an empty name."""
+    return topic.name or None if getattr(topic, "topic_id", None) else topic.name
 
 
 def _requested_topic(
@@ -267,7 +273,8 @@ def _partitions_from(broker: Broker, name: str, first: int, most: int) -> Fields
     """A topic with at most so many partitions, and whether there are no more."""
     facts = broker.metadata.fresh_topic(name).facts
     end = min(facts.partitions, first + most)
-    no_elr = {"eligible_leader_replicas": None, "last_known_elr": None}
+    # an empty list, as a broker has it: the Java client takes no null, though the protocol has one
+    no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**_partition_fields(facts.topic_id, number, broker), **no_elr} for number in range(first, end)]
     fields = _topic_fields(facts._replace(partitions=0), broker)
     return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig, settings
@@ -35,8 +35,9 @@ _IGNORED = frozenset(
 #: The source of a value: ConfigSource of Kafka's admin client.
 _OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
 #: ConfigType of Kafka's admin client. All of our numbers that may be large are LONG.
-_BOOLEAN, _STRING, _LONG, _DOUBLE = 1, 2, 5, 6
+_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 _TYPES = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
+_LISTS = frozenset({"cleanup.policy"})
 
 
 def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -44,41 +45,49 @@ def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
     return {name: value for name, value in given.items() if name not in _IGNORED}
 
 
-def described(config: TopicConfig, *, documentation: bool = False, synonyms: bool = False) -> Iterator[Fields]:
-    """The fields of each setting, for DescribeConfigs and CreateTopics."""
-    own, values, inherited = config.overrides(), config.all(), dict(config.defaults)
+class _Details(NamedTuple):
+    """The documentation and the synonyms of settings, where a request wants them."""
+
+    documentation: bool = False
+    synonyms: bool = False
+
+    def fields(self, one: ShownSetting, source: int, kind: int, *, read_only: bool = False) -> Fields:
+        """The fields of a setting."""
+        return {
+            "name": one.name,
+            "value": one.value,
+            "read_only": read_only,
+            "config_source": source,
+            "is_sensitive": False,
+            "synonyms": [{"name": one.name, "value": one.value, "source": source}] if self.synonyms else [],
+            "config_type": kind,
+            "documentation": one.meaning if self.documentation else None,
+        }
+
+
+#: Without it `kafka-topics --describe --at-min-isr-partitions` fails.
+_MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: the storage replicates, or not")
+
+
+def described(config: TopicConfig, **wanted: bool) -> Iterator[Fields]:
+    """The fields of each setting, for DescribeConfigs and CreateTopics; with one that Kafka's tools need."""
+    own, values, inherited, details = config.overrides(), config.all(), dict(config.defaults), _Details(**wanted)
     for setting in settings():
         source = _OF_TOPIC if setting.name in own else _OF_BROKER if setting.name in inherited else _DEFAULT
-        value = _shown(values[setting.name])
-        yield {
-            "name": setting.name,
-            "value": value,
-            "read_only": False,
-            "config_source": source,
-            "is_sensitive": False,
-            "synonyms": [{"name": setting.name, "value": value, "source": source}] if synonyms else [],
-            "config_type": _TYPES[type(setting.default)],
-            "documentation": setting.meaning if documentation else None,
-        }
+        one = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
+        kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
+        yield details.fields(one, source, kind)
+    yield details.fields(_MIN_ISR, _DEFAULT, _INT)
 
 
-def described_broker(
-    broker: Broker, request: Request, *, documentation: bool = False, synonyms: bool = False
-) -> Iterator[Fields]:
+def described_broker(broker: Broker, request: Request, **wanted: bool) -> Iterator[Fields]:
     """Each setting of the gateway, and the defaults of topics; none can be altered while it runs."""
     own, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
-    for name, value, is_default, meaning in (_advertised(broker, request), *own, *defaults):
-        source = _DEFAULT if is_default else _OF_BROKER
-        yield {
-            "name": name,
-            "value": value,
-            "read_only": True,
-            "config_source": source,
-            "is_sensitive": False,
-            "synonyms": [{"name": name, "value": value, "source": source}] if synonyms else [],
-            "config_type": _type_of(value),
-            "documentation": meaning if documentation else None,
-        }
+    # the id that it has, rather than the -1 that asks for one
+    own = [each._replace(value=str(broker.cluster.node.id)) if each.name == "node.id" else each for each in own]
+    for one in (_advertised(broker, request), *own, *defaults):
+        source = _DEFAULT if one.is_default else _OF_BROKER
+        yield _Details(**wanted).fields(one, source, _type_of(one.value), read_only=True)
 
 
 def _advertised(broker: Broker, request: Request) -> ShownSetting:

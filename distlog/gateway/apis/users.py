@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError
@@ -28,7 +28,7 @@ _MOST_SALT_BYTES = 1 << 10
 _CODES = {name: code for code, name in _MECHANISMS.items()}
 _DISABLED = {
     "error_code": ErrorCode.security_disabled,
-    "error_message": "Clients may see and change users only at a gateway with --acls.",
+    "error_message": "Clients may change users only at a gateway with --acls.",
 }
 
 
@@ -47,19 +47,22 @@ class _RefusedError(Exception):
 def describe_users(request: Request, broker: Broker) -> Fields:
     """The requested users of the root, or all."""
     users, wanted = broker.users, request.body.users
-    if users is None:
-        return {"throttle_time": 0, "results": (), **_DISABLED}
 
     def described() -> Fields:
-        users.look()
-        names = users.secrets if wanted is None else (each.name for each in wanted)
-        return {"results": [_user_fields(name, several, users) for name, several in grouped(names, str).items()]}
+        # without ACLs there are none: an error would end kafka-configs, which asks for users beside their quotas
+        secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
+        if users is not None:
+            users.look()
+            secrets = users.secrets
+        # an empty list means all, as null does: it is what the Java client sends
+        names = (each.name for each in wanted) if wanted else secrets
+        return {"results": [_user_fields(name, several, secrets) for name, several in grouped(names, str).items()]}
 
     return {"throttle_time": 0, **attempted(described, results=())}
 
 
-def _user_fields(name: str, several: list[str], users: RootUsers) -> Fields:
-    secrets = users.secrets.get(name)
+def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, ScramSecret]]) -> Fields:
+    secrets = all.get(name)
     fields: Fields = {"user": name, "credential_infos": ()}
     if len(several) > 1:
         return {**fields, "error_code": ErrorCode.duplicate_resource, "error_message": "a request has a user twice"}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import pytest
-from gateways import Wire
+from gateways import METADATA, Wire
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 
 import distlog
 from distlog.gateway.gateway_server import GatewayServer
 
-ELECT, REASSIGNMENTS, QUORUM, RESOURCES, PARTITIONS = 43, 46, 55, 74, 75
+CONFIGS, ELECT, REASSIGNMENTS, QUORUM, RESOURCES, PARTITIONS = 32, 43, 46, 55, 74, 75
+#: ConfigType of Kafka's admin client.
+LIST = 7
+ISR = "min.insync.replicas"
 TOPIC, BROKER, METRICS = 2, 4, 16
 
 
@@ -44,6 +48,8 @@ def test_topics_are_described_by_name_and_all_of_them_without_names(wire: Wire, 
     assert (views.error_code, views.is_internal) == (ErrorCode.none, False)
     assert str(views.topic_id) == distlog.open(f"{gateway.root}/views").snapshot.topic_id
     assert {each.leader_id for each in views.partitions} == {gateway.broker.cluster.node.id}
+    # not null, which ends the Java client's call with a NullPointerException
+    assert {(each.eligible_leader_replicas, each.last_known_elr) for each in views.partitions} == {((), ())}
     assert told.next_cursor is None
     names = [name for name, _ in found(partitions(wire, ()))]
     assert names == ["__consumer_offsets", "__transaction_state", "clicks", "views"]
@@ -92,5 +98,29 @@ def test_there_is_no_quorum(wire: Wire) -> None:
     schema = import_module("kio.schema.describe_quorum.v2.request")
     asked = schema.TopicData(topic_name="__cluster_metadata", partitions=(schema.PartitionData(partition_index=0),))
     told = wire.ask(QUORUM, 2, topics=(asked,))
-    assert told.error_code is ErrorCode.none
-    assert told.topics[0].partitions[0].error_code is ErrorCode.unknown_topic_or_partition
+    # one after which a client does not ask again
+    assert (told.error_code, told.error_code.retriable) == (ErrorCode.invalid_request, False)
+    assert told.error_message == "gateways have no quorum: the storage decides"
+
+
+def test_an_id_counts_beside_an_empty_name_as_the_java_client_sends_it(wire: Wire, gateway: GatewayServer) -> None:
+    topic_id = uuid.UUID(distlog.open(f"{gateway.root}/views").snapshot.topic_id)
+    schema = import_module("kio.schema.metadata.v12.request")
+    for name in ("", None):
+        asked = schema.MetadataRequestTopic(topic_id=topic_id, name=name)
+        (told,) = wire.ask(METADATA, 12, topics=(asked,), include_topic_authorized_operations=False).topics
+        assert (told.error_code, told.name, told.topic_id) == (ErrorCode.none, "views", topic_id)
+
+
+def test_a_policy_is_a_list_and_the_id_of_a_gateway_is_the_one_that_it_has(wire: Wire) -> None:
+    schema = import_module("kio.schema.describe_configs.v4.request")
+    asked = [
+        schema.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=(key,))
+        for kind, name, key in ((TOPIC, "views", "cleanup.policy"), (BROKER, "0", "node.id"), (TOPIC, "clicks", ISR))
+    ]
+    told = wire.ask(CONFIGS, 4, resources=tuple(asked)).results
+    ((policy,), (node,), (replicas,)) = [each.configs for each in told]
+    assert (policy.value, policy.config_type) == ("delete", LIST)
+    assert node.value == "0"
+    # kafka-topics --describe --at-min-isr-partitions fails without it
+    assert replicas.value == "1"
