@@ -55,11 +55,16 @@ from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 # ---
-# The kernels that requests need are loaded before the first request, which would wait for them.
+# The kernels and schemas that requests need are loaded before the first request, which would wait for them.
+
+
+def _load_messages() -> None:
+    messages.load((api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1))
 
 
 def warm_up() -> None:
-    """Append to a small topic on disk, and read it, in the ways of the gateway."""
+    """Load the schemas of all APIs; append to a small topic on disk, and read it, in the ways of the gateway."""
+    _load_messages()
     with tempfile.TemporaryDirectory() as folder:
         # the batch is appended again with the time that it has, and the clock may be set back in between
         topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
@@ -193,8 +198,8 @@ class GatewayServer:
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
         appends = DelayedAppends(self._offer)
-        self._lease = GatewayLease(metadata.root, config.node_id, config.broker_session_timeout_ms / 1000)
-        memory = FetchMemory(config.fetch_memory_bytes)
+        self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
+        memory = FetchMemory(config.fetch_memory_limit)
         store = OffsetsTopic(
             metadata.root.url,
             linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
@@ -305,7 +310,7 @@ class GatewayServer:
 
         A storage that cannot be reached is tried again and again instead.
         """
-        messages.load((api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1))
+        _load_messages()
         self._thread.start()
         try:
             self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()
