@@ -97,9 +97,9 @@ def run_processes(count: int, tell: Tell, began: Began, clock: Callable[[], floa
     """Run so many processes until SIGTERM or SIGINT. Returns twice: this process gets its exit status, at the end.
 
     Each of the processes gets the Child that it is, at once, and does the work; `tell` is called in this one. A
-    process that ends begins again. If one ends before all have begun, or again and again soon after its beginning, all
-    end: the exit status is that process's, or FAILED. The first one begins alone, as it makes what all of them use, and
-    an error that all would have is told once.
+    process that ends begins again. If one ends before all have begun, or again and again soon after its beginning,
+    all end: the exit status is that process's, or FAILED. The first one begins alone, as it makes what all of them
+    use, and an error that all would have is told once.
     """
     lifeline, life = os.pipe()
     with ending_signals() as signalled:
@@ -178,12 +178,11 @@ class _Processes:
 
     def _has_begun(self, process: _Process) -> None:
         if self._serves:
-            facts = {"process": process.number, "pid": process.pid, **process.facts}
-            self._tell("process-started", f"process {process.number} (pid {process.pid}) has begun again", facts)
+            text = f"process {process.number} (pid {process.pid}) has begun again"
+            self._tell("process-started", text, _facts(process))
         elif all(each.began_at is not None for each in self._all):
             self._serves = True
-            text, facts = self._began([{"process": each.number, "pid": each.pid, **each.facts} for each in self._all])
-            self._tell(STARTED, text, facts)
+            self._tell(STARTED, *self._began([_facts(each) for each in self._all]))
         elif process.number == 0:
             for each in self._all[1:]:
                 each.begins_at = self._clock()
@@ -191,9 +190,9 @@ class _Processes:
     def _ended(self, process: _Process) -> int | None:
         """A process has ended: it begins again, or all must end, with the exit status that is returned."""
         pid, status = process.pid, self._reaped(process)
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
         text = f"process {process.number} (pid {pid}) {how}"
-        facts = {"process": process.number, "pid": pid, "status": status}
+        facts: Mapping[str, Any] = {"process": process.number, "pid": pid, "status": status}
         now, began_at = self._clock(), process.began_at
         lived = began_at is not None and now >= began_at + QUICK_S
         process.quick_ends = 0 if lived else process.quick_ends + 1
@@ -235,3 +234,7 @@ class _Processes:
         for process in self._all:
             if process.pid:
                 os.kill(process.pid, number)
+
+
+def _facts(process: _Process) -> Mapping[str, Any]:
+    return {"process": process.number, "pid": process.pid, **process.facts}
