@@ -102,12 +102,16 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state at the last look; `term` grows when everything held before must be loaded anew."""
+    """The state at the last look; `term` grows when everything held before must be loaded anew.
+
+    `joins` counts the times that the gateway joined: what it held before the last one, others may hold.
+    """
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
     held_partitions: frozenset[int] = frozenset()
     term: int = 0
+    joins: int = 0
 
 
 class GatewayLease:
@@ -160,6 +164,7 @@ class GatewayLease:
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
             frozenset(member.owned.keys() - set(member.leaving)),
             before.term + is_new,
+            member.joins,
         )
         return (before.held_partitions, before.term) != (self._view.held_partitions, self._view.term)
 
@@ -180,7 +185,8 @@ class GatewayLease:
     @property
     def held_partitions(self) -> frozenset[int]:
         """The partitions that it coordinates now."""
-        return frozenset() if self.is_lapsed else self._view.held_partitions
+        view = self._view
+        return frozenset() if self.is_lapsed or self._member.joins != view.joins else view.held_partitions
 
     @property
     def term(self) -> int:

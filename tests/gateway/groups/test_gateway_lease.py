@@ -119,6 +119,16 @@ def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_ha
     assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
 
 
+def test_a_gateway_that_joins_again_holds_nothing_before_it_knows_what_others_hold(gateways: Gateways) -> None:
+    one, two = gateways.begin(9092), gateways.begin(9093)
+    gateways.go_on(one, two)
+    gateways.go_on(two, seconds=2 * OVER_S)
+    # it is a member again, and has not looked what it holds; its groups are those of the time before
+    one._member.sync(PARTITIONS, lambda number, added: 0, ())
+    assert not one.is_lapsed
+    assert one.held_partitions == set()
+
+
 def test_a_gateway_whose_lease_lapsed_while_nobody_looked_learns_anew_what_it_holds(gateways: Gateways) -> None:
     one = gateways.begin(9092)
     term = one.term
