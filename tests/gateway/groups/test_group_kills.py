@@ -111,7 +111,11 @@ def test_static_members_go_on_while_their_coordinator_is_killed_and_comes_back(t
         topic.append([{"value": b"v", "partition": n % 2} for n in range(20)])
         until_all(workers, lambda worker: end in worker.acknowledged.values())
 
+    # a member that comes later would find all records read
+    until_all(workers, lambda worker: len(worker.member.assignment()) == 1)
     append_and_read(10)
+    for worker in workers:
+        worker.lost = 0
     shared = [worker.member.assignment() for worker in workers]
     for number, gateway in enumerate(gateways):
         gateway.kill()
