@@ -195,9 +195,15 @@ def serve(
             warm_up()
             # its threads take turns; one that computes must not make each step of the others wait for 5 ms
             sys.setswitchinterval(_TURN_S)
-            gateway.start()
-            facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
-            tell("started", serving(**facts), **facts)
+
+            def started() -> None:
+                facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
+                tell("started", serving(**facts), **facts)
+
+            # the parent begins the others, for which this process waits
+            gateway.start(started if child else lambda: None)
+            if child is None:
+                started()
             # its tasks print lines, so after this: the first line is the address
             if tasks:
                 tasks.start()

@@ -200,6 +200,11 @@ class GatewayLease:
         reachable = [node for node in others if node.is_reached_from(self.node.machine) and node.id != self.node.id]
         return sorted([*reachable, self.node], key=lambda node: node.id)
 
+    @property
+    def neighbours(self) -> int:
+        """The number of gateways at its host and machine, itself included."""
+        return sum((node.host, node.machine) == (self.node.host, self.node.machine) for node in self.nodes)
+
     def holder(self, partition: int) -> Node | None:
         """The gateway that coordinates a partition; None if there is none now that clients of this one can reach."""
         if self._is_mine(partition):

@@ -140,6 +140,8 @@ _MEMBERS_THREADS = 2
 _SASL_THREADS = _PASSWORD_THREADS = 1
 #: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
 _TOPICS_THREADS = 4
+#: How long one process of several waits for the others at its start.
+_OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
 #: How often it is checked for events that a summary has to tell.
@@ -305,10 +307,11 @@ class GatewayServer:
         """The value of clients' `bootstrap.servers`."""
         return f"{self._host}:{self.port}"
 
-    def start(self) -> GatewayServer:
+    def start(self, joined: Callable[[], object] = lambda: None) -> GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses, and would refuse again.
 
-        A storage that cannot be reached is tried again and again instead.
+        A storage that cannot be reached is tried again and again instead. `joined` is called when it listens and is
+        one of the root's gateways; one process of several then waits for the others before it answers.
         """
         _load_messages()
         self._thread.start()
@@ -321,6 +324,8 @@ class GatewayServer:
             self._in_loop(self._acceptor.stop(0)).result()
             self._end_loop(STOP_TIMEOUT_S)
             raise
+        joined()
+        self._await_processes()
         # until ACLs are known, only super users are served
         for look in self._looks.values() if self.broker.acls is not None else ():
             look()
@@ -333,6 +338,12 @@ class GatewayServer:
         self._groups.start()
         self._transactions.start()
         return self
+
+    def _await_processes(self) -> None:
+        # clients would take it for the only leader, and keep that for minutes
+        end = time.monotonic() + _OTHERS_S
+        while self._lease.neighbours < self.broker.config.processes and time.monotonic() < end:
+            time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Answer the requests under way, close all, and sync everything that was appended.

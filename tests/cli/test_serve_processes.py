@@ -83,6 +83,10 @@ def produced(addresses: str, values: range) -> int:
 def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"), PARTITIONS)
     with serving(tmp_path, "--metrics-port", 0) as gateways:
+        # who asks first is told of both: clients keep that for minutes
+        for address in gateways.addresses.split(","):
+            first = confluent_kafka.Producer({"bootstrap.servers": address}).list_topics(timeout=60)
+            assert {each.leader for each in first.topics["clicks"].partitions.values()} == {0, 1}
         assert produced(gateways.addresses, range(600)) == 600
         settings = {"bootstrap.servers": gateways.addresses, "group.id": "g", "auto.offset.reset": "earliest"}
         consumer = confluent_kafka.Consumer(settings)
