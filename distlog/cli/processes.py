@@ -15,12 +15,11 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from distlog.cli.services import ending_signals, stopped
 from distlog.console.output import DONE, FAILED
 from distlog.core.display import counted
 
@@ -36,6 +35,35 @@ _PAUSE_S, _MOST_QUICK = 0.5, 5
 #: How long the processes may take to end: longer than a gateway gives itself.
 _STOP_S = 15.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# ---
+# The end of a service.
+
+
+@contextmanager
+def ending_signals() -> Iterator[int]:
+    """A file that can be read as soon as SIGTERM or SIGINT came, which do not end the process meanwhile.
+
+    It is a pipe: a signal may reach any thread, and would not wake the main thread from a lock.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    wakeup = signal.set_wakeup_fd(writer)
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield reader
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(reader)
+        os.close(writer)
+
+
+def stopped(finished: bool) -> str:
+    """The text for people about the end of a service."""
+    return "stopped" if finished else "stopped; a request or a task was abandoned"
+
 
 # ---
 # One of the processes, as it sees itself.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -180,26 +181,16 @@ def serve(
     It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json each line is an
     object.
     """
-    try:
+    with _gateway_extra():
         from distlog.cli.services import serve as serve_until_signal
         from distlog.gateway.cluster import Maintenance
         from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig
         from distlog.gateway.gateway_server import GatewayServer
-    except ModuleNotFoundError as error:
-        if error.name != "kio":
-            raise
-        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
     tls = listener.tls_files(
         ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_crlfile, ssl_client_auth
     )
     places = Places(listen, advertised, None if metrics_port is None else (metrics_host, metrics_port))
-    child = None
-    if processes > 1:
-        places.check(processes)
-        found = _forked(processes, as_json=as_json)
-        if isinstance(found, int):
-            raise typer.Exit(found)
-        child, places = found, places.of(found)
+    child, places = (None, places) if processes == 1 else _forked(processes, places, as_json=as_json)
     number = child.number if child else 0
     where = listener.Listener(*places.listen, tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     settings = {name: value for each in config for name, value in each.items()}
@@ -218,15 +209,29 @@ def serve(
     raise typer.Exit(serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child))
 
 
-def _forked(processes: int, *, as_json: bool) -> Child | int:
-    """Serve by several processes: each of them gets the Child that it is, this one the exit status, at the end."""
+@contextmanager
+def _gateway_extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "kio":
+            raise
+        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
+
+
+def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Places]:
+    """Go on as each of several processes; this one ends with the exit status, when all of them have ended."""
     from distlog.gateway.gateway_server import warm_up
 
+    places.check(processes)
     line = StatusLine("distlog", str)
     line.is_visible = False
     # once for all of them
     warm_up()
-    return run_processes(processes, partial(print_event, line, as_json=as_json), _together)
+    found = run_processes(processes, partial(print_event, line, as_json=as_json), _together)
+    if isinstance(found, int):
+        raise typer.Exit(found)
+    return found, places.of(found)
 
 
 def _together(facts: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:

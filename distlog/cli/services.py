@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -13,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distlog.cli.input import is_readable
+from distlog.cli.processes import Child, ending_signals, stopped
 from distlog.console.metrics_server import metrics_server
 from distlog.console.output import DONE, FAILED, StatusLine, Summary, print_report
 from distlog.core.display import counted, size_text
@@ -21,7 +21,6 @@ from distlog.core.log_manager.scheduler import TaskRun
 
 if TYPE_CHECKING:
     # an extra, which takes as long to import as the library; commands other than `serve` do without
-    from distlog.cli.processes import Child
     from distlog.gateway.cluster import Maintenance
     from distlog.gateway.gateway_server import GatewayServer
 
@@ -123,26 +122,6 @@ def says_something(run: TaskRun) -> bool:
     return bool(run.errors) or any(run.done.values())
 
 
-@contextmanager
-def ending_signals() -> Iterator[int]:
-    """A file that can be read as soon as SIGTERM or SIGINT came, which do not end the process meanwhile.
-
-    It is a pipe: a signal may reach any thread, and would not wake the main thread from a lock.
-    """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    wakeup = signal.set_wakeup_fd(writer)
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield reader
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(wakeup)
-        os.close(reader)
-        os.close(writer)
-
-
 # ---
 # Runs a gateway until a signal ends it, and prints its events.
 
@@ -224,11 +203,6 @@ def serve(
 def serving(root: object, listen: object, **_: object) -> str:
     """The text for people about the start of a gateway; `listen` is the value of clients' `bootstrap.servers`."""
     return f"serving {root} at {listen}"
-
-
-def stopped(finished: bool) -> str:
-    """The text for people about its end."""
-    return "stopped" if finished else "stopped; a request or a task was abandoned"
 
 
 def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:
