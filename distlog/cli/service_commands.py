@@ -178,8 +178,7 @@ def serve(
 ) -> None:
     """Let Kafka's clients use the topics below a root.
 
-    It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json each line is an
-    object.
+    It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json lines are objects.
     """
     with _gateway_extra():
         from distlog.cli.services import serve as serve_until_signal
