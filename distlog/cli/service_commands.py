@@ -5,15 +5,18 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from distlog.cli import options as listener
 from distlog.cli.options import Json, Storage, usage
-from distlog.cli.services import LOOPBACK, Service, raise_open_files
-from distlog.console.output import Summary, print_report
+from distlog.cli.processes import Child, run_processes
+from distlog.cli.services import LOOPBACK, Service, print_event, raise_open_files, serving
+from distlog.console.output import StatusLine, Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
 from distlog.core.warm_up import warm_up
@@ -110,6 +113,39 @@ Maintain = Annotated[
 ]
 
 
+Processes = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1000,
+        metavar="N",
+        help="Serve by so many processes, at ports one above the other; they share memory and clients.",
+    ),
+]
+
+
+class Places(NamedTuple):
+    """The host and port where a gateway listens, that clients are told, and where it serves metrics."""
+
+    listen: tuple[str, int]
+    advertised: tuple[str, int] | None
+    metrics: tuple[str, int] | None
+
+    def check(self, processes: int) -> None:
+        """Raise BadParameter if there are not so many ports from one of these on."""
+        for port in (place[1] for place in self if place):
+            if port + processes - 1 > 65535:
+                raise typer.BadParameter(f"there are not so many ports from {port} on", param_hint="--processes")
+
+    def of(self, child: Child) -> Places:
+        """Those of one of several processes: its number above these, or where the one before it found a free port."""
+        listen, advertised, metrics = (place and (place[0], place[1] and place[1] + child.number) for place in self)
+        if child.before:
+            listen = self.listen[0], host_and_port(child.before["listen"])[1]
+            metrics = metrics and (metrics[0], child.before["metrics_port"])
+        return Places(listen or self.listen, advertised, metrics)
+
+
 def serve(
     *,
     root: Annotated[str, typer.Option(metavar="URL", help="The folder of the topics.")],
@@ -127,6 +163,7 @@ def serve(
     ssl_client_auth: listener.ClientAuth = "none",
     sasl_users: listener.SaslUsers = None,
     sasl_mechanisms: listener.SaslMechanisms = listener.ALL_MECHANISMS,
+    processes: Processes = 1,
     linger_ms: Annotated[
         int, typer.Option(min=0, metavar="MS", help="On an object store, how long an append waits for others.")
     ] = 250,
@@ -141,25 +178,25 @@ def serve(
 ) -> None:
     """Let Kafka's clients use the topics below a root.
 
-    It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json each line is an
-    object.
+    It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json lines are objects.
     """
-    try:
+    with _gateway_extra():
         from distlog.cli.services import serve as serve_until_signal
         from distlog.gateway.cluster import Maintenance
         from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig
         from distlog.gateway.gateway_server import GatewayServer
-    except ModuleNotFoundError as error:
-        if error.name != "kio":
-            raise
-        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
     tls = listener.tls_files(
         ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_crlfile, ssl_client_auth
     )
-    where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
+    places = Places(listen, advertised, None if metrics_port is None else (metrics_host, metrics_port))
+    child, places = (None, places) if processes == 1 else _forked(processes, places, as_json=as_json)
+    number = child.number if child else 0
+    where = listener.Listener(*places.listen, tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     settings = {name: value for each in config for name, value in each.items()}
     limits = GatewayConfig(
-        advertised=advertised,
+        advertised=places.advertised,
+        process=number,
+        processes=processes,
         linger_ms=linger_ms,
         auto_create_topics=auto_create,
         acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
@@ -167,9 +204,40 @@ def serve(
     )
     safe = where.arguments(insecure=insecure)
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
-    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
-    where_metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    raise typer.Exit(serve_until_signal(gateway, tasks, where_metrics, as_json=as_json))
+    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and number == 0 else None
+    raise typer.Exit(serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child))
+
+
+@contextmanager
+def _gateway_extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "kio":
+            raise
+        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
+
+
+def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Places]:
+    """Go on as each of several processes; this one ends with the exit status, when all of them have ended."""
+    from distlog.gateway.gateway_server import warm_up
+
+    places.check(processes)
+    line = StatusLine("distlog", str)
+    line.is_visible = False
+    # once for all of them
+    warm_up()
+    found = run_processes(processes, partial(print_event, line, as_json=as_json), _together)
+    if isinstance(found, int):
+        raise typer.Exit(found)
+    return found, places.of(found)
+
+
+def _together(facts: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
+    """The text and the facts of the start of several processes."""
+    all_of_them = {**facts[0], "listen": ",".join(each["listen"] for each in facts)}
+    names = "root", "listen", "metrics_port"
+    return serving(**all_of_them), {**{name: all_of_them[name] for name in names}, "processes": list(facts)}
 
 
 # ---

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -13,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distlog.cli.input import is_readable
+from distlog.cli.processes import Child, ending_signals, stopped
 from distlog.console.metrics_server import metrics_server
 from distlog.console.output import DONE, FAILED, StatusLine, Summary, print_report
 from distlog.core.display import counted, size_text
@@ -77,7 +77,7 @@ class Service:
         with self._warnings_shown(), server as port, ending_signals() as signalled:
             self._event("started", "running", roots=self._manager.roots, metrics_port=port)
             self._manager.start()
-            while not signalled(_REDRAW_S if self._line.is_visible else None):
+            while not is_readable(signalled, _REDRAW_S if self._line.is_visible else None):
                 self._line.draw()
             finished = self._manager.stop()
             self._line.clear()
@@ -122,26 +122,6 @@ def says_something(run: TaskRun) -> bool:
     return bool(run.errors) or any(run.done.values())
 
 
-@contextmanager
-def ending_signals() -> Iterator[Callable[[float | None], bool]]:
-    """Waits for SIGTERM or SIGINT, which do not end the process meanwhile: True if one came within some seconds.
-
-    A pipe tells of them: a signal may reach any thread, and would not wake the main thread from a lock.
-    """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    wakeup = signal.set_wakeup_fd(writer)
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda timeout_s: is_readable(reader, timeout_s)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(wakeup)
-        os.close(reader)
-        os.close(writer)
-
-
 # ---
 # Runs a gateway until a signal ends it, and prints its events.
 
@@ -165,18 +145,28 @@ def serve(
     metrics_at: tuple[str, int] | None,
     *,
     as_json: bool,
+    child: Child | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer the requests under way. Returns the exit status.
 
     `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_at`, nowhere else. A task that
-    does not end soon is abandoned, and the process ends at once.
+    does not end soon is abandoned, and the process ends at once. A `child` tells its parent of its start and its end.
     """
     from distlog.gateway.gateway_server import warm_up
 
-    line = StatusLine("distlog", lambda: gateway.status)
+    line = StatusLine("distlog" if child is None else f"distlog[{child.number}]", lambda: gateway.status)
+    # several processes cannot share the last line of a terminal
+    line.is_visible = line.is_visible and child is None
     tasks = maintain(partial(_print_run, line, as_json)) if maintain else None
     measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
     metrics = _served(metrics_at, measured)
+
+    def tell(name: str, text: str, **facts: object) -> None:
+        if child is None:
+            print_event(line, name, text, facts, as_json=as_json)
+        else:
+            child.tell(name, facts)
+
     logger = logging.getLogger("distlog")
     logger.addHandler(line)
     try:
@@ -184,19 +174,24 @@ def serve(
             warm_up()
             # its threads take turns; one that computes must not make each step of the others wait for 5 ms
             sys.setswitchinterval(_TURN_S)
-            gateway.start()
-            facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
-            _event(line, "started", f"serving {gateway.root} at {gateway.address}", as_json=as_json, **facts)
+
+            def started() -> None:
+                facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
+                tell("started", serving(**facts), **facts)
+
+            # the parent begins the others, for which this process waits
+            gateway.start(started if child else lambda: None)
+            if child is None:
+                started()
             # its tasks print lines, so after this: the first line is the address
             if tasks:
                 tasks.start()
-            while not signalled(_REDRAW_S if line.is_visible else None):
+            while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
                 line.draw()
             finished = tasks.stop() if tasks else True
             finished = gateway.stop() and finished
             line.clear()
-            text = "stopped" if finished else "stopped; a request or a task was abandoned"
-            _event(line, "stopped", text, as_json=as_json, finished=finished)
+            tell("stopped", stopped(finished), finished=finished)
     finally:
         logger.removeHandler(line)
     if not finished:
@@ -205,12 +200,18 @@ def serve(
     return DONE
 
 
+def serving(root: object, listen: object, **_: object) -> str:
+    """The text for people about the start of a gateway; `listen` is the value of clients' `bootstrap.servers`."""
+    return f"serving {root} at {listen}"
+
+
 def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:
     if says_something(run):
-        _event(line, "run", str(run), as_json=as_json, **run.to_dict())
+        print_event(line, "run", str(run), run.to_dict(), as_json=as_json)
 
 
-def _event(line: StatusLine, name: str, text: str, *, as_json: bool, **facts: object) -> None:
+def print_event(line: StatusLine, name: str, text: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print an event of a gateway: the text, or a JSON object."""
     if as_json:
         line.print_json({"event": name, **facts})
     else:

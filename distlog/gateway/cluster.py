@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from distlog.core.errors import DistlogError
@@ -101,12 +102,16 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state at the last look; `term` grows when everything held before must be loaded anew."""
+    """The state at the last look; `term` grows when everything held before must be loaded anew.
+
+    `joins` counts the times that the gateway joined: what it held before the last one, others may hold.
+    """
 
     nodes: tuple[Node, ...] = ()
     holders: Mapping[int, Node] = field(default_factory=dict)
     held_partitions: frozenset[int] = frozenset()
     term: int = 0
+    joins: int = 0
 
 
 class GatewayLease:
@@ -159,6 +164,7 @@ class GatewayLease:
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
             frozenset(member.owned.keys() - set(member.leaving)),
             before.term + is_new,
+            member.joins,
         )
         return (before.held_partitions, before.term) != (self._view.held_partitions, self._view.term)
 
@@ -179,7 +185,8 @@ class GatewayLease:
     @property
     def held_partitions(self) -> frozenset[int]:
         """The partitions that it coordinates now."""
-        return frozenset() if self.is_lapsed else self._view.held_partitions
+        view = self._view
+        return frozenset() if self.is_lapsed or self._member.joins != view.joins else view.held_partitions
 
     @property
     def term(self) -> int:
@@ -193,6 +200,11 @@ class GatewayLease:
         reachable = [node for node in others if node.is_reached_from(self.node.machine) and node.id != self.node.id]
         return sorted([*reachable, self.node], key=lambda node: node.id)
 
+    @property
+    def neighbours(self) -> int:
+        """The number of gateways at its host and machine, itself included."""
+        return sum((node.host, node.machine) == (self.node.host, self.node.machine) for node in self.nodes)
+
     def holder(self, partition: int) -> Node | None:
         """The gateway that coordinates a partition; None if there is none now that clients of this one can reach."""
         if self._is_mine(partition):
@@ -200,14 +212,13 @@ class GatewayLease:
         holder = self._view.holders.get(partition)
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
-    def leader(self, topic_id: str, partition: int) -> Node:
-        """The gateway that clients should ask for the records of a partition: each gateway names the same one.
+    def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
+        """The id of the gateway that clients should ask for the records of each partition: all name the same one.
 
         Every gateway would do. But the batches of one client must not overtake each other on two ways, and a fetch
         waits where the appends are.
         """
-        nodes = self.nodes
-        return nodes[0] if len(nodes) == 1 else max(nodes, key=lambda node: _weight(topic_id, partition, node))
+        return shares(topic_id, partitions, tuple(node.id for node in self.nodes))
 
     def _warn_of_unreachable(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -243,9 +254,25 @@ def _place(member: Member) -> tuple[str, int, str] | None:
     return None if node is None else node.place
 
 
-def _weight(topic_id: str, partition: int, node: Node) -> bytes:
-    """Rendezvous hashing: when a gateway comes or goes, few partitions move."""
-    return hashlib.blake2b(f"{topic_id}/{partition}/{node.id}".encode(), digest_size=8).digest()
+@lru_cache(maxsize=256)
+def shares(topic_id: str, partitions: int, ids: tuple[int, ...]) -> Sequence[int]:
+    """The id of the gateway for each partition: rendezvous hashing, so few move when a gateway comes or goes.
+
+    No gateway has more than its share, so that all are used: a partition that would be one too many goes to the next.
+    """
+    least, more = divmod(partitions, len(ids))
+    found, counts = list[int](), dict.fromkeys(ids, 0)
+    for number in range(partitions):
+        free = [each for each in ids if counts[each] < least + (more > 0)]
+        best = max(free, key=lambda each: _weight(topic_id, number, each)) if len(free) > 1 else free[0]
+        more -= counts[best] == least
+        counts[best] += 1
+        found.append(best)
+    return found
+
+
+def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
+    return hashlib.blake2b(f"{topic_id}/{partition}/{node_id}".encode(), digest_size=8).digest()
 
 
 # ---

@@ -104,9 +104,13 @@ class GatewayConfig:
     responses that clients have not taken yet. `request_timeout_ms` is how long a request, once begun, may take to
     arrive, and a client to take its response: a second more for each MiB, but no longer without a byte.
     `authentication_timeout_ms` bounds TLS's handshake, and then SASL. Of `open_files` half may be connections.
+    `process` is the number of this process, of `processes` that share the settings: each has an equal part of the
+    memory, and their ids follow each other.
     """
 
     advertised: tuple[str, int] | None = None
+    process: int = 0
+    processes: int = 1
     node_id: int | None = broker_setting(
         "node.id broker.id", None, "the id of this gateway; -1: the lowest that no other has", most=999_999_999
     )
@@ -185,6 +189,21 @@ class GatewayConfig:
     )
     groups: GroupSettings = field(default_factory=GroupSettings)
     acls: AclSettings = field(default_factory=AclSettings)
+
+    @property
+    def wanted_id(self) -> int | None:
+        """The id of this process as a broker; None for the lowest that no other has."""
+        return None if self.node_id is None else self.node_id + self.process
+
+    @property
+    def request_memory_limit(self) -> int:
+        """The bytes of requests that this process may hold."""
+        return self.queued_max_request_bytes // self.processes
+
+    @property
+    def fetch_memory_limit(self) -> int:
+        """The bytes of records in responses that this process may hold."""
+        return self.fetch_memory_bytes // self.processes
 
     @property
     def connection_limit(self) -> int:

@@ -55,11 +55,16 @@ from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
 # ---
-# The kernels that requests need are loaded before the first request, which would wait for them.
+# The kernels and schemas that requests need are loaded before the first request, which would wait for them.
+
+
+def _load_messages() -> None:
+    messages.load((api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1))
 
 
 def warm_up() -> None:
-    """Append to a small topic on disk, and read it, in the ways of the gateway."""
+    """Load the schemas of all APIs; append to a small topic on disk, and read it, in the ways of the gateway."""
+    _load_messages()
     with tempfile.TemporaryDirectory() as folder:
         # the batch is appended again with the time that it has, and the clock may be set back in between
         topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
@@ -135,6 +140,8 @@ _MEMBERS_THREADS = 2
 _SASL_THREADS = _PASSWORD_THREADS = 1
 #: Threads of their own to end or change topics, each of which may wait for a lock that a stopped process holds.
 _TOPICS_THREADS = 4
+#: How long one process of several waits for the others at its start.
+_OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
 #: How often it is checked for events that a summary has to tell.
@@ -193,8 +200,8 @@ class GatewayServer:
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
         appends = DelayedAppends(self._offer)
-        self._lease = GatewayLease(metadata.root, config.node_id, config.broker_session_timeout_ms / 1000)
-        memory = FetchMemory(config.fetch_memory_bytes)
+        self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
+        memory = FetchMemory(config.fetch_memory_limit)
         store = OffsetsTopic(
             metadata.root.url,
             linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
@@ -300,12 +307,13 @@ class GatewayServer:
         """The value of clients' `bootstrap.servers`."""
         return f"{self._host}:{self.port}"
 
-    def start(self) -> GatewayServer:
+    def start(self, joined: Callable[[], object] = lambda: None) -> GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses, and would refuse again.
 
-        A storage that cannot be reached is tried again and again instead.
+        A storage that cannot be reached is tried again and again instead. `joined` is called when it listens and is
+        one of the root's gateways; one process of several then waits for the others before it answers.
         """
-        messages.load((api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1))
+        _load_messages()
         self._thread.start()
         try:
             self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()
@@ -316,6 +324,8 @@ class GatewayServer:
             self._in_loop(self._acceptor.stop(0)).result()
             self._end_loop(STOP_TIMEOUT_S)
             raise
+        joined()
+        self._await_processes()
         # until ACLs are known, only super users are served
         for look in self._looks.values() if self.broker.acls is not None else ():
             look()
@@ -328,6 +338,12 @@ class GatewayServer:
         self._groups.start()
         self._transactions.start()
         return self
+
+    def _await_processes(self) -> None:
+        # clients would take it for the only leader, and keep that for minutes
+        end = time.monotonic() + _OTHERS_S
+        while self._lease.neighbours < self.broker.config.processes and time.monotonic() < end:
+            time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Answer the requests under way, close all, and sync everything that was appended.

@@ -26,7 +26,8 @@ from topics import values
 from waiting import until
 
 import distlog
-from distlog.cli.services import ending_signals
+from distlog.cli.input import is_readable
+from distlog.cli.processes import ending_signals
 from distlog.console.metrics_server import metrics_server
 from distlog.console.output import StatusLine
 from distlog.core.errors import StorageError
@@ -218,10 +219,10 @@ def test_a_signal_that_another_thread_gets_is_noticed_too() -> None:
 
     before = signal.getsignal(signal.SIGTERM)
     with ending_signals() as signalled:
-        assert not signalled(0)
+        assert not is_readable(signalled, 0)
         other = threading.Thread(target=end)
         other.start()
-        assert signalled(60)
+        assert is_readable(signalled, 60)
         other.join()
     assert signal.getsignal(signal.SIGTERM) is before
 

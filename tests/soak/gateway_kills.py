@@ -27,17 +27,22 @@ CONFIG = {"internal.segment.bytes": 50_000, "index.interval.bytes": 500}
 _PATIENCE_S = 120.0
 
 
-def run(folder: Path, seed: int, *, kills: int = 9, senders: int = 4, gateways: int = 1) -> Tally:
-    """One topic on a local root, and so many kills; Violation if a promise is broken."""
+def run(
+    folder: Path, seed: int, *, kills: int = 9, senders: int = 4, gateways: int = 1, program: Sequence[str] = ()
+) -> Tally:
+    """One topic on a local root, and so many kills; Violation if a promise is broken. Senders are of `program`."""
 
     def log_bytes() -> int:
         # records are written, and before they are acknowledged comes a sync
         return sum(file.stat().st_size for file in folder.glob("root/events/*/*.log"))
 
-    return _run(folder, (str(folder / "root"), {}), random.Random(seed), (kills, senders, gateways), [log_bytes])
+    counts, root = (kills, senders, gateways), (str(folder / "root"), {})
+    return _run(folder, root, random.Random(seed), counts, [log_bytes], lambda: None, program)
 
 
-def run_on_s3(folder: Path, seed: int, *, kills: int = 9, senders: int = 3, gateways: int = 1) -> Tally:
+def run_on_s3(
+    folder: Path, seed: int, *, kills: int = 9, senders: int = 3, gateways: int = 1, program: Sequence[str] = ()
+) -> Tally:
     """The same on moto's S3 server, which also loses replies and refuses requests now and then."""
     chance = random.Random(seed)
     with server() as (root, options), FaultProxy(str(options["endpoint_url"])) as proxy:
@@ -48,9 +53,8 @@ def run_on_s3(folder: Path, seed: int, *, kills: int = 9, senders: int = 3, gate
         def bundles() -> int:
             return proxy.count("PUT", "*/events/*") - commits()
 
-        address = root, {**options, "endpoint_url": proxy.url}
-        moments = commits, bundles
-        tally = _run(folder, address, chance, (kills, senders, gateways), moments, lambda: disturb(proxy, chance))
+        address, counts = (root, {**options, "endpoint_url": proxy.url}), (kills, senders, gateways)
+        tally = _run(folder, address, chance, counts, [commits, bundles], lambda: disturb(proxy, chance), program)
         faults = sum(request.fault is not None for request in proxy.requests)
         return tally + Tally(requests=len(proxy.requests), faults=faults)
 
@@ -61,7 +65,8 @@ def _run(
     chance: random.Random,
     counts: tuple[int, int, int],
     moments: Sequence[Callable[[], int]],
-    disturb: Callable[[], None] = lambda: None,
+    disturb: Callable[[], None],
+    program: Sequence[str],
 ) -> Tally:
     try:
         import confluent_kafka  # noqa: F401
@@ -72,7 +77,7 @@ def _run(
     topic = distlog.create(f"{root[0]}/events", PARTITIONS, CONFIG, storage_options=root[1])
     serving = [GatewayProcess(*root) for _ in range(gateways)]
     addresses = ",".join(each.address for each in serving)
-    sending, killed = [Sender(addresses, str(name), folder) for name in range(senders)], list[Sender]()
+    sending, killed = [Sender(addresses, str(name), folder, program) for name in range(senders)], list[Sender]()
     try:
         for number in range(kills):
             disturb()
@@ -80,7 +85,7 @@ def _run(
             time.sleep(chance.uniform(0, 0.5))
             kind = number % 3
             if kind == 2:
-                sending.append(Sender(addresses, str(senders + number), folder))
+                sending.append(Sender(addresses, str(senders + number), folder, program))
                 killed.append(sending.pop(chance.randrange(senders)))
                 killed[-1].kill()
                 continue

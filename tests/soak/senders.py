@@ -96,14 +96,15 @@ class _Client:
 
 
 class Sender:
-    """A producer in a process, whose notes are in `folder`."""
+    """A producer in a process, whose notes are in `folder`. `program` is another one than that of librdkafka."""
 
-    def __init__(self, addresses: str, name: str, folder: Path) -> None:
+    def __init__(self, addresses: str, name: str, folder: Path, program: Sequence[str] = ()) -> None:
         self.name, self._folder, self._told = name, folder, folder / f"{name}.told"
         self._told.touch()
         call = f"from soak.senders import send; send({addresses!r}, {name!r}, {str(folder)!r})"
+        command = [*program, addresses, name, str(folder)] if program else [sys.executable, "-c", call]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen([sys.executable, "-c", call], env=environment)
+        self._process = subprocess.Popen(command, env=environment)
 
     def kill(self) -> None:
         """By kill -9."""

@@ -210,21 +210,24 @@ def _topic_fields(facts: TopicFacts, broker: Broker) -> Fields:
         "name": facts.name,
         "topic_id": uuid.UUID(facts.topic_id),
         "is_internal": facts.name.startswith("__"),
-        "partitions": [_partition_fields(facts.topic_id, number, broker) for number in range(facts.partitions)],
+        "partitions": _partition_fields(facts, range(facts.partitions), broker),
     }
 
 
-def _partition_fields(topic_id: str, number: int, broker: Broker) -> Fields:
-    leader = broker.cluster.leader(topic_id, number).id
-    return {
-        "error_code": ErrorCode.none,
-        "partition_index": number,
-        "leader_id": leader,
-        "leader_epoch": NO_EPOCH,
-        "replica_nodes": (leader,),
-        "isr_nodes": (leader,),
-        "offline_replicas": (),
-    }
+def _partition_fields(facts: TopicFacts, numbers: range, broker: Broker) -> list[Fields]:
+    leaders = broker.cluster.leaders(facts.topic_id, facts.partitions)
+    return [
+        {
+            "error_code": ErrorCode.none,
+            "partition_index": number,
+            "leader_id": leaders[number],
+            "leader_epoch": NO_EPOCH,
+            "replica_nodes": (leaders[number],),
+            "isr_nodes": (leaders[number],),
+            "offline_replicas": (),
+        }
+        for number in numbers
+    ]
 
 
 def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
@@ -275,7 +278,7 @@ def _partitions_from(broker: Broker, name: str, first: int, most: int) -> Fields
     end = min(facts.partitions, first + most)
     # an empty list, as a broker has it: the Java client takes no null, though the protocol has one
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
-    partitions = [{**_partition_fields(facts.topic_id, number, broker), **no_elr} for number in range(first, end)]
+    partitions = [{**each, **no_elr} for each in _partition_fields(facts, range(first, end), broker)]
     fields = _topic_fields(facts._replace(partitions=0), broker)
     return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}
 

@@ -74,6 +74,7 @@ class GroupRegistry:
         self.check = check
         self._lock, self._groups = threading.Lock(), dict[str, Group]()
         self._queue: list[tuple[float, str]] = []
+        self._unloads = 0
         self._is_over = False
 
     def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
@@ -112,6 +113,7 @@ class GroupRegistry:
     def unload(self, is_of: Callable[[str], bool]) -> None:
         """Forget the groups of these names, which `check` refuses by now: another gateway coordinates them."""
         with self._lock:
+            self._unloads += 1
             groups = [group for name, group in self._groups.items() if is_of(name)]
         for group in groups:
             with group.lock:
@@ -124,21 +126,35 @@ class GroupRegistry:
     def opened(
         self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
     ) -> Iterator[Group]:
-        """The group, with its lock held; a missing one is made, or GroupRefusedError has the code `missing`."""
+        """The group, with its lock held; a missing one is made, or GroupRefusedError has the code `missing`.
+
+        A group that is unloaded meanwhile is not missing: a member that was told so would give up its partitions.
+        """
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
-        self.check(name)
-        with self._opened(name, make, missing) as group:
+        with self._opened(name, make, missing, self.check) as group:
             # it may have been made while `unload` was running
             self.check(name)
             yield group
 
     @contextmanager
-    def _opened(self, name: str, make: bool, missing: ErrorCode = ErrorCode.unknown_member_id) -> Iterator[Group]:
+    def _opened(
+        self,
+        name: str,
+        make: bool,
+        missing: ErrorCode = ErrorCode.none,
+        check: Callable[[str], None] = lambda name: None,
+    ) -> Iterator[Group]:
         while True:
+            unloads = self._unloads
+            check(name)
             if self._is_over:
                 raise GroupRefusedError(ErrorCode.not_coordinator)
-            group = self._find(name, make, missing)
+            group = self._find(name, make)
+            if group is None:
+                if unloads != self._unloads:
+                    continue
+                raise GroupRefusedError(missing)
             with group.lock:
                 if group.is_gone or self._is_over:
                     continue
@@ -163,13 +179,11 @@ class GroupRegistry:
         with self._lock:
             return [name for name, group in self._groups.items() if group.positions.has_pending]
 
-    def _find(self, name: str, make: bool, missing: ErrorCode = ErrorCode.none) -> Group:
+    def _find(self, name: str, make: bool) -> Group | None:
         with self._lock:
-            if name in self._groups:
-                return self._groups[name]
-            if not make:
-                raise GroupRefusedError(missing)
-            return self._groups.setdefault(name, Group(self._new_classic(name), Positions(name)))
+            if name not in self._groups and make:
+                self._groups[name] = Group(self._new_classic(name), Positions(name))
+            return self._groups.get(name)
 
     def _new_classic(self, name: str) -> ClassicGroup:
         return ClassicGroup(
@@ -245,7 +259,7 @@ class GroupRegistry:
         self._store(name, changes, done)
 
     def _store(self, name: str, changes: Sequence[GroupChange], done: Stored) -> None:
-        group = self._find(name, make=False)
+        group = self._groups[name]
 
         def locked(code: ErrorCode) -> None:
             with group.lock:

@@ -250,7 +250,7 @@ class Processor:
         self.principals = PrincipalMapper(config.principal_mapping_rules)
         self.config, self.loop, self.offer, self.supports, self.clock = config, loop, offer, supports, clock
         self.authentication, self.shares, self.quotas = authentication, shares, quotas
-        self.memory = RequestMemory(config.queued_max_request_bytes)
+        self.memory = RequestMemory(config.request_memory_limit)
         self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))
         self.connections = set[Any]()
         self.is_open = False

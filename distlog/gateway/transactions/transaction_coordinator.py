@@ -180,6 +180,7 @@ class TransactionCoordinator:
     ) -> None:
         self._log, self._ends, self._clock, self._new_id, self._check = log, ends, clock, new_id, check
         self._lock, self._transactions = threading.Lock(), dict[str, CoordinatedTransaction]()
+        self._unloads = 0
 
     def load(self, states: Iterable[TransactionState]) -> None:
         """Load stored states, before `check` admits their ids; `tick` finishes decided transactions."""
@@ -191,6 +192,7 @@ class TransactionCoordinator:
     def unload(self, is_of: Callable[[str], bool]) -> None:
         """Forget these ids, which `check` refuses by now; no call is under way for them when this returns."""
         with self._lock:
+            self._unloads += 1
             unloaded = {id_: each for id_, each in self._transactions.items() if is_of(id_)}
         for id_, transaction in unloaded.items():
             with transaction.lock:
@@ -323,10 +325,14 @@ class TransactionCoordinator:
     @contextmanager
     def _opened(self, id_: str, *, make: bool = True) -> Iterator[CoordinatedTransaction]:
         while True:
+            unloads = self._unloads
             self._check(id_)
             with self._lock:
                 transaction = self._transactions.get(id_) or (CoordinatedTransaction() if make else None)
                 if transaction is None:
+                    if unloads != self._unloads:
+                        # it is not missing: it was unloaded since the check
+                        continue
                     raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
                 self._transactions.setdefault(id_, transaction)
             with transaction.lock:

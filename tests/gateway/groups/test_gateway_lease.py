@@ -8,7 +8,7 @@ import pytest
 from followers import Time
 
 from distlog.core.storage.storage import Storage
-from distlog.gateway.cluster import GatewayLease, Node, advertised, this_machine
+from distlog.gateway.cluster import GatewayLease, Node, advertised, shares, this_machine
 
 LEASE_S = 9.0
 PARTITIONS = 10
@@ -62,8 +62,26 @@ def test_two_gateways_share_and_each_names_the_same_holders(gateways: Gateways) 
     assert [node.id for node in one.nodes] == [node.id for node in two.nodes] == [0, 1]
     for number in range(PARTITIONS):
         assert one.holder(number) == two.holder(number)
-        assert one.leader("topic", number) == two.leader("topic", number)
-    assert len({one.leader("topic", number).id for number in range(PARTITIONS)}) == 2
+    assert one.leaders("topic", PARTITIONS) == two.leaders("topic", PARTITIONS)
+    assert sorted(one.leaders("topic", PARTITIONS)) == PARTITIONS // 2 * [0] + PARTITIONS // 2 * [1]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 60, 1000])
+@pytest.mark.parametrize("ids", [(4,), (0, 1), (0, 1, 2, 5, 9)])
+def test_leaders_have_equal_parts_of_a_topic_and_few_move(partitions: int, ids: tuple[int, ...]) -> None:
+    before = shares("topic", partitions, ids)
+    counts = [before.count(number) for number in ids]
+    assert len(before) == partitions
+    assert set(counts) <= {partitions // len(ids), -(-partitions // len(ids))}
+    after = shares("topic", partitions, (*ids, 10))
+    moved = sum(one != other for one, other in zip(before, after, strict=True))
+    # the least is the part of the new one; with as few as these, half of them may move
+    assert moved <= max(2.2 * partitions / (len(ids) + 1), 1)
+
+
+def test_topics_of_one_partition_are_shared_by_all_gateways() -> None:
+    ids = tuple(range(5))
+    assert {shares(f"topic {number}", 1, ids)[0] for number in range(100)} == set(ids)
 
 
 def test_a_partition_is_not_given_up_while_something_of_it_is_on_its_way(gateways: Gateways) -> None:
@@ -99,6 +117,16 @@ def test_a_gateway_that_slept_holds_nothing_when_it_wakes_and_a_share_when_it_ha
     gateways.go_on(one, two)
     assert one.term > term
     assert len(one.held_partitions) == len(two.held_partitions) == PARTITIONS // 2
+
+
+def test_a_gateway_that_joins_again_holds_nothing_before_it_knows_what_others_hold(gateways: Gateways) -> None:
+    one, two = gateways.begin(9092), gateways.begin(9093)
+    gateways.go_on(one, two)
+    gateways.go_on(two, seconds=2 * OVER_S)
+    # it is a member again, and has not looked what it holds; its groups are those of the time before
+    one._member.sync(PARTITIONS, lambda number, added: 0, ())
+    assert not one.is_lapsed
+    assert one.held_partitions == set()
 
 
 def test_a_gateway_whose_lease_lapsed_while_nobody_looked_learns_anew_what_it_holds(gateways: Gateways) -> None:

@@ -22,8 +22,13 @@ COUNT, BETWEEN = 100, 2
 class Worker:
     """A member that reads a few records, commits them, and notes what it was told."""
 
-    def __init__(self, address: str) -> None:
-        settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "reconnect.backoff.max.ms": 200}
+    def __init__(self, address: str, **more: object) -> None:
+        settings = {
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "reconnect.backoff.max.ms": 200,
+            **more,
+        }
         self.member = confluent_kafka.Consumer(
             {"bootstrap.servers": address, "group.id": "billing", "log_level": 0, **settings}
         )
@@ -92,3 +97,38 @@ def test_acknowledged_positions_are_there_and_the_members_go_on_without_a_rebala
         assert worker.values == [(number, offset) for offset in range(first, COUNT)]
         assert worker.lost == 0
         worker.member.close()
+
+
+def test_static_members_go_on_while_their_coordinator_is_killed_and_comes_back(tmp_path: Path) -> None:
+    """The other gateway takes the group over, and gives it back: two moves, and no rebalance."""
+    topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
+    gateways = [GatewayProcess(str(tmp_path), {}) for _ in range(2)]
+    addresses = ",".join(each.address for each in gateways)
+    names = [{"group.instance.id": name, "session.timeout.ms": 30_000} for name in ("one", "two")]
+    workers = [Worker(addresses, **name) for name in names]
+
+    def append_and_read(end: int) -> None:
+        topic.append([{"value": b"v", "partition": n % 2} for n in range(20)])
+        until_all(workers, lambda worker: end in worker.acknowledged.values())
+
+    # a member that comes later would find all records read
+    until_all(workers, lambda worker: len(worker.member.assignment()) == 1)
+    append_and_read(10)
+    for worker in workers:
+        worker.lost = 0
+    shared = [worker.member.assignment() for worker in workers]
+    for number, gateway in enumerate(gateways):
+        gateway.kill()
+        append_and_read(10 * (2 * number + 2))
+        gateway.begin()
+        append_and_read(10 * (2 * number + 3))
+    assert [worker.member.assignment() for worker in workers] == shared
+    assert [len(each) for each in shared] == [1, 1]
+    for worker in workers:
+        number = worker.member.assignment()[0].partition
+        own = [value for value in worker.values if value[0] == number]
+        assert own == [(number, offset) for offset in range(50)]
+        assert worker.lost == 0
+        worker.member.close()
+    for gateway in gateways:
+        gateway.end()

@@ -1,0 +1,205 @@
+"""`distlog serve --processes N`: real processes and clients, kills, and the errors of a start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_programs import Program, command, run
+from waiting import until
+
+import distlog
+from distlog.gateway.config import GatewayConfig
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+pytest.importorskip("kio")
+
+pytestmark = pytest.mark.long
+
+PARTITIONS = 6
+
+
+class Serving:
+    """`distlog serve --json` with two processes."""
+
+    def __init__(self, process: Program) -> None:
+        assert process.stdout is not None
+        self.process, self._lines = process, process.stdout
+        self.started = self.event("started")
+        self.addresses = self.started["listen"]
+        self.pids = [each["pid"] for each in self.started["processes"]]
+
+    def event(self, name: str) -> dict[str, Any]:
+        """The next event, which is of that name."""
+        found: dict[str, Any] = json.loads(self._lines.readline())
+        assert found["event"] == name, found
+        return found
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End the command, which is what its parent is told, and see that all of it is gone."""
+        self.process.send_signal(number)
+        assert self.event("stopped") == {"event": "stopped", "finished": True}
+        assert self.process.wait(300) == 0
+        assert not any(is_there(pid) for pid in self.pids)
+
+
+def is_there(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+@contextmanager
+def serving(root: Path, *options: object) -> Iterator[Serving]:
+    given = ("--root", root, "--listen", "127.0.0.1:0", "--processes", 2, "--json", *options)
+    with ExitStack() as after:
+        process = command("serve", *given, stdout=subprocess.PIPE)
+        after.callback(process.kill)
+        yield Serving(process)
+
+
+def produced(addresses: str, values: range) -> int:
+    """How many records of all partitions are acknowledged."""
+    told: list[Any] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": addresses, "enable.idempotence": True, "log_level": 0})
+    for number in values:
+        producer.produce(
+            "clicks", str(number).encode(), partition=number % PARTITIONS, on_delivery=lambda e, m: told.append(e)
+        )
+    assert producer.flush(300) == 0
+    return told.count(None)
+
+
+def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"), PARTITIONS)
+    with serving(tmp_path, "--metrics-port", 0) as gateways:
+        # who asks first is told of both: clients keep that for minutes
+        for address in gateways.addresses.split(","):
+            first = confluent_kafka.Producer({"bootstrap.servers": address}).list_topics(timeout=60)
+            assert {each.leader for each in first.topics["clicks"].partitions.values()} == {0, 1}
+        assert produced(gateways.addresses, range(600)) == 600
+        settings = {"bootstrap.servers": gateways.addresses, "group.id": "g", "auto.offset.reset": "earliest"}
+        consumer = confluent_kafka.Consumer(settings)
+        consumer.subscribe(["clicks"])
+        values = set[bytes]()
+        until(lambda: values.update(each.value() for each in consumer.consume(600, 1)) or len(values) == 600)
+        topic = consumer.list_topics("clicks").topics["clicks"]
+        assert {each.leader for each in topic.partitions.values()} == {0, 1}
+        brokers = {f"{each.host}:{each.port}" for each in consumer.list_topics().brokers.values()}
+        assert brokers == set(gateways.addresses.split(","))
+        consumer.close()
+        for each in gateways.started["processes"]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{each['metrics_port']}/") as response:
+                text = response.read().decode()
+            assert f"distlog_gateway_node_id {each['process']}.0" in text
+            assert "distlog_gateway_coordinated_partitions 25.0" in text
+        gateways.end()
+    assert sum(distlog.open(str(tmp_path / "clicks")).end_offsets().values()) == 600
+
+
+def test_a_killed_process_begins_again_at_its_address_and_nothing_is_lost(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), PARTITIONS)
+    with serving(tmp_path) as gateways:
+        acknowledged = produced(gateways.addresses, range(100))
+        for number in (1, 0):
+            os.kill(gateways.pids[number], signal.SIGKILL)
+            ended = gateways.event("process-ended")
+            assert (ended["process"], ended["pid"], ended["status"]) == (number, gateways.pids[number], -9)
+            again = gateways.event("process-started")
+            assert again["listen"] == gateways.started["processes"][number]["listen"]
+            gateways.pids[number] = again["pid"]
+            acknowledged += produced(again["listen"], range(100))
+        gateways.end(signal.SIGINT)
+    assert acknowledged == 300
+    found = [row["value"] for row in topic.refresh().scan().to_table().to_pylist()]
+    assert sorted(found) == sorted(3 * [str(number).encode() for number in range(100)])
+
+
+def test_the_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path) as gateways:
+        gateways.process.kill()
+        # an orphan that has ended may wait for init as a zombie
+        until(lambda: not any(is_there(pid) and state(pid) != "Z" for pid in gateways.pids))
+
+
+def state(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    return "Z"
+
+
+def failed(root: object, *options: object) -> tuple[int, str]:
+    """The exit status and the error of a command that ends by itself, on one line."""
+    done = run("distlog.cli", "serve", "--root", root, "--processes", 2, *options, module=True)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    return done.returncode, done.stderr
+
+
+def test_an_error_of_the_start_is_told_once_and_is_the_exit_status(tmp_path: Path) -> None:
+    status, text = failed(tmp_path, "--listen", "127.0.0.1:0", "--config", "max.connections=-5")
+    assert (status, "max.connections must be between 0 and 2147483647" in text) == (2, True)
+    status, text = failed(tmp_path, "--listen", "127.0.0.1:0", "--ssl-certfile", "none")
+    assert (status, "TLS needs --ssl-certfile and --ssl-keyfile" in text) == (2, True)
+    status, text = failed(tmp_path, "--listen", "127.0.0.1:65535")
+    assert (status, "there are not so many ports from 65535 on" in text) == (2, True)
+    (tmp_path / "file").touch()
+    status, text = failed(tmp_path / "file", "--listen", "127.0.0.1:0")
+    assert (status, "Not a directory" in text) == (1, True)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_port_that_is_taken_ends_all(tmp_path: Path, number: int) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        status, text = failed(tmp_path, "--listen", f"127.0.0.1:{taken.getsockname()[1] - number}")
+    assert (status, "cannot listen: Address already in use" in text) == (1, True)
+
+
+@pytest.mark.s3
+def test_a_bucket_that_is_not_there_is_an_error(s3_server: Any) -> None:
+    options = [word for name, value in s3_server.options.items() for word in ("--storage", f"{name}={value}")]
+    status, text = failed("s3://no-such-bucket/logs", "--listen", "127.0.0.1:0", *options)
+    assert (status, "NoSuchBucket (HTTP 404)" in text) == (1, True)
+
+
+ENDING = """
+import os, signal, sys, time
+from distlog.cli import processes
+processes._PAUSE_S = 0.01
+found = processes.run_processes(2, lambda *event: print(*event, flush=True), lambda facts: ("all", {}))
+if isinstance(found, int):
+    sys.exit(found)
+found.tell("started", {"begun": found.number})
+time.sleep(0.01)
+if found.number:
+    sys.exit(int(sys.argv[1])) if int(sys.argv[1]) >= 0 else os.kill(os.getpid(), -int(sys.argv[1]))
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("status", "told", "end"), [(-9, "killed by signal 9", 1), (3, "exit status 3", 3)])
+def test_one_that_ends_again_and_again_ends_all_with_its_exit_status(status: int, told: str, end: int) -> None:
+    done = run(ENDING, status)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (end, "")
+    assert [line.split()[0] for line in lines].count("process-ended") == 5
+    assert f"{told}, 5 times soon after its beginning: all processes end" in lines[-1]
+
+
+def test_processes_share_the_memory_and_have_ids_one_after_the_other() -> None:
+    alone, second = GatewayConfig(node_id=7), GatewayConfig(node_id=7, process=1, processes=4)
+    assert (alone.wanted_id, second.wanted_id, GatewayConfig(process=1, processes=4).wanted_id) == (7, 8, None)
+    assert second.request_memory_limit == alone.request_memory_limit / 4 == alone.queued_max_request_bytes / 4
+    assert second.fetch_memory_limit == alone.fetch_memory_limit / 4 == alone.fetch_memory_bytes / 4

@@ -1,0 +1,139 @@
+"""A group, or a transaction, that is unloaded while a request for it is under way: it is elsewhere, not unknown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import transaction_parts
+from consumer_groups import GROUP, Client, Gateway, stable
+from consumer_members import ConsumerGateway
+from kio.schema.errors import ErrorCode
+from waiting import until
+
+import distlog
+from distlog.core.consumer_offsets import Position
+from distlog.gateway.groups.classic_group import GroupRefusedError
+from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+
+
+class Loader:
+    """Unloads the groups of a gateway at once after the `passed` check has passed, as its thread may do."""
+
+    def __init__(self, gateway: Gateway, *, passed: int = 1, loads_again: bool = False) -> None:
+        self._gateway, self._passed, self._loads_again, self.checks = gateway, passed, loads_again, 0
+        gateway.groups.check = self._check
+
+    def _check(self, name: str) -> None:
+        self.checks += 1
+        if self.checks == self._passed:
+            self._gateway.groups.unload(lambda name: True)
+            if self._loads_again:
+                self._gateway.groups.load(self._gateway.store.load())
+        elif self.checks > self._passed and not self._loads_again:
+            raise GroupRefusedError(ErrorCode.not_coordinator)
+
+
+def committed(member: Client) -> ErrorCode | None:
+    told: list[ErrorCode] = []
+    positions, ids = {("clicks", 0): Position(7)}, {"member_id": member.id, "generation": member.generation}
+    member.gateway.offsets.commit(GROUP, positions, told.append, **ids)  # type: ignore[arg-type]
+    return told[0]
+
+
+def fetched(member: Client) -> ErrorCode:
+    try:
+        member.gateway.offsets.fetch(GROUP, [("clicks", 0)])
+    except GroupRefusedError as refused:
+        return refused.code
+    return ErrorCode.none
+
+
+ASK: dict[str, Callable[[Client], ErrorCode | None]] = {
+    "Heartbeat": lambda member: member.beat(),
+    "JoinGroup": lambda member: member.join().told,
+    "SyncGroup": lambda member: member.sync().synced.error,  # type: ignore[union-attr]
+    "LeaveGroup": lambda member: member.leave(),
+    "OffsetCommit": committed,
+    "OffsetFetch": fetched,
+}
+
+
+@pytest.mark.parametrize("api", ASK)
+def test_a_member_whose_group_is_unloaded_meanwhile_is_sent_to_the_coordinator(api: str) -> None:
+    gateway = Gateway()
+    member = gateway.member("a")
+    stable(gateway, member)
+    Loader(gateway)
+    assert ASK[api](member) is ErrorCode.not_coordinator
+
+
+@pytest.mark.parametrize("api", ["Heartbeat", "SyncGroup", "OffsetCommit", "OffsetFetch"])
+def test_a_member_whose_group_is_unloaded_and_loaded_again_meanwhile_goes_on(api: str) -> None:
+    gateway = Gateway()
+    member = gateway.member("a", instance_id="one")
+    stable(gateway, member)
+    member.instance_id = None
+    loader = Loader(gateway, loads_again=True)
+    assert ASK[api](member) is ErrorCode.none
+    assert loader.checks >= 2
+
+
+def test_a_member_that_waits_for_the_lock_of_a_group_that_is_unloaded_is_sent_to_the_coordinator() -> None:
+    gateway = Gateway()
+    member = gateway.member("a")
+    stable(gateway, member)
+    checks, told, refused = list[str](), list[ErrorCode](), False
+
+    def check(name: str) -> None:
+        checks.append(name)
+        if refused:
+            raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+
+    with gateway.groups.opened(GROUP):
+        gateway.groups.check = check
+        asking = threading.Thread(target=lambda: told.append(member.beat()))
+        asking.start()
+        until(lambda: checks)
+        refused = True
+        gateway.groups.unload(lambda name: True)
+    asking.join()
+    assert told == [ErrorCode.coordinator_load_in_progress]
+
+
+def test_a_member_of_the_newer_protocol_is_sent_to_the_coordinator_too() -> None:
+    gateway = ConsumerGateway()
+    member = gateway.consumer("a")
+    member.goes_on()
+    # the subscriptions of the group are looked at first
+    Loader(gateway, passed=3)
+    assert member.code() is ErrorCode.not_coordinator
+
+
+def test_a_group_that_is_deleted_is_unknown() -> None:
+    gateway = Gateway()
+    member = gateway.member("a")
+    stable(gateway, member)
+    member.leave()
+    gateway.admin.delete(GROUP, lambda code: None)
+    assert member.beat() is ErrorCode.unknown_member_id
+
+
+def test_a_producer_whose_transaction_is_unloaded_meanwhile_is_sent_to_the_coordinator(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"), 1)
+    parts = transaction_parts.Parts(tmp_path)
+    producer, checks = parts.begin(), list[str]()
+
+    def check(id_: str) -> None:
+        checks.append(id_)
+        if len(checks) > 1:
+            raise TransactionRefusedError(ErrorCode.not_coordinator)
+        parts.coordinator.unload(lambda id_: True)
+
+    parts.coordinator._check = check  # type: ignore[method-assign]
+    with pytest.raises(TransactionRefusedError) as refused:
+        parts.coordinator.add_partitions(transaction_parts.ID, producer, [("clicks", 0)])
+    assert refused.value.code is ErrorCode.not_coordinator
+    parts.close()
