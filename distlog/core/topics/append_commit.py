@@ -16,10 +16,11 @@ from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_json import TABLE_ROWS, UNNAMED, Origin
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import GroupCommit, pending_append
+from distlog.core.commits.commit_race import GroupCommit
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.waiting_append import pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, InvalidRecordError, RetentionWarning, StorageFullError
