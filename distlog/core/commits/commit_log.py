@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import time
 import uuid
@@ -15,7 +16,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
 from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
-from distlog.core.commits.commit_race import CROWDED_S, LONGEST_POLL_S, POLL_S, CommitRetries, Followed, GroupCommit
+from distlog.core.commits.commit_race import CROWDED_S, JUST_NOW_S, LONGEST_POLL_S, POLL_S, CommitRetries, Followed, GroupCommit
 from distlog.core.commits.prepared_commit import CommitPreparation, PreparedCommit, check_read_version
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS, BehindFloorError, CommitFiles, SnapshotLoader
@@ -168,7 +169,7 @@ class CommitLog:
         self._sleep = sleep
         self._monotonic = monotonic
         self._commit_limit = commit_limit
-        self._crowded_until, self._may_join_line = 0.0, True
+        self._crowded_at, self._may_join_line = -math.inf, True
         self._next_append: str | None = None
         self._past = Followed()
 
@@ -177,10 +178,9 @@ class CommitLog:
         """Settings for what the topic does not set itself."""
         return self._loader.defaults
 
-    @property
-    def is_crowded(self) -> bool:
-        """True if many writers append, and the last append of this one was not long ago."""
-        return bool(self._crowded_until) and self._monotonic() < self._crowded_until
+    def was_crowded(self, within_s: float) -> bool:
+        """True if the last append was in a crowd of writers, and ended at most so many seconds ago."""
+        return self._monotonic() < self._crowded_at + within_s
 
     def create(
         self, partitions: int, config: TopicConfig, *, topic_id: str | None = None, imported: Sequence[Action] = ()
@@ -306,7 +306,7 @@ class CommitLog:
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
         group.knows(self._past)
-        joins_line = self.is_crowded
+        joins_line = self.was_crowded(CROWDED_S)
         while True:
             head = self._there_still(head)
             self._catch_up(group, head)
@@ -345,10 +345,10 @@ class CommitLog:
         """
         commit = self._files.decode(head.version + 1, winner)
         race.lost_to(commit)
-        joins = (race.probes() > 1 or commit.next_append is not None) and group.may_wait(self._monotonic())
-        if not joins:
+        if commit.next_append is None and race.probes() == 1:
             race.wait()
-        return joins, self._followed(apply(head, commit), head, group, [commit], race.probes())
+        head = self._followed(apply(head, commit), head, group, [commit], race.probes())
+        return group.meets_many and group.may_wait(self._monotonic()), head
 
     def _wait_in_line(self, group: GroupCommit, head: Snapshot, race: CommitRetries) -> Snapshot:
         """Wait until the append was committed by another writer, or it is this one's turn; returns the head then."""
@@ -410,7 +410,8 @@ class CommitLog:
 
     def _leave_line(self, group: GroupCommit, commit: Commit, followed: Followed) -> None:
         """Delete from the line what is committed, and note whether it was long."""
-        self._crowded_until = self._monotonic() + CROWDED_S if group.is_crowd(commit) else 0.0
+        is_crowd = group.meets_many or group.is_crowd(commit)
+        self._crowded_at = self._monotonic() if is_crowd else -math.inf
         self._next_append, self._past = commit.next_append, followed
         try:
             group.clear()
@@ -573,6 +574,10 @@ class CurrentSnapshot:
         if not self.pinned:
             self.advance(self._log.refresh(self.snapshot))
         return self.snapshot
+
+    def recent(self) -> Snapshot:
+        """As `refresh`; in a crowd of writers that of the append that has just ended: the next one follows the log."""
+        return self.snapshot if self._log.was_crowded(JUST_NOW_S) else self.refresh()
 
     def advance(self, snapshot: Snapshot) -> None:
         """Move on to `snapshot`, unless another thread has moved on to a newer one."""

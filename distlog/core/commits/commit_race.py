@@ -135,8 +135,12 @@ POLL_S, LONGEST_POLL_S = 0.05, 0.3
 PATIENCE_S = 1.0
 #: The longest wait in line while nothing before the append is committed, and at all, in seconds; then it races.
 LONGEST_WAIT_S, LONGEST_LINE_S = 3.0, 30.0
+#: An append that meets so many commits of others waits in line.
+MANY = 2
 #: After a commit of many appends, a writer's next one joins the line at once, so long, in seconds.
 CROWDED_S = 10.0
+#: So long, in seconds, an append in a crowd may begin with what the one before it has seen of the log.
+JUST_NOW_S = 1.0
 #: The most appends that one commit takes along, and that a writer lists.
 MOST_TOGETHER, MOST_LISTED = 200, 1000
 #: A commit that could take along so many leaves one of them in line, whose writer commits next.
@@ -181,6 +185,7 @@ class GroupCommit:
         self._waits_for_next = False
         self._races_at = self._ends_at = float("inf")
         self._next: str | None = None
+        self._met = 0
         self._is_shorter = False
         self._others = dict[str, Commit | None]()
         self._taken = list[str]()
@@ -212,7 +217,7 @@ class GroupCommit:
 
     def saw(self, commit: Commit) -> None:
         """Note the next commit of the log."""
-        self.followed = self.followed.then(commit)
+        self.followed, self._met = self.followed.then(commit), self._met + 1
         if self._append is None:
             return
         stems = self.followed.stems[-1]
@@ -223,6 +228,11 @@ class GroupCommit:
             self._next, self._goes_at = commit.next_append, None
         self._is_shorter = self._is_shorter or any(stem < self._stem for stem in stems)
         self._is_over = self._is_over or any(isinstance(action, Drop) for action in commit.actions)
+
+    @property
+    def meets_many(self) -> bool:
+        """True if several other commits came since the append began, or these say whose turn it is."""
+        return self._met >= MANY or self.is_led
 
     @property
     def is_led(self) -> bool:

@@ -379,7 +379,7 @@ class Transaction:
         in_order: bool = False,
     ) -> None:
         self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
-        snapshot = current.refresh()
+        snapshot = current.recent()
         self._read_version = snapshot.version
         self._in_order = in_order
         self._is_replay = replayed(snapshot, app_id, batch_id, in_order=in_order) is not None
