@@ -136,7 +136,7 @@ PATIENCE_S = 1.0
 #: The longest wait in line while nothing before the append is committed, and at all, in seconds; then it races.
 LONGEST_WAIT_S, LONGEST_LINE_S = 3.0, 30.0
 #: An append that meets so many commits of others waits in line.
-MANY = 2
+MANY = 3
 #: After a commit of many appends, a writer's next one joins the line at once, so long, in seconds.
 CROWDED_S = 10.0
 #: So long, in seconds, an append in a crowd may begin with what the one before it has seen of the log.
@@ -231,7 +231,7 @@ class GroupCommit:
 
     @property
     def meets_many(self) -> bool:
-        """True if several other commits came since the append began, or these say whose turn it is."""
+        """True if so many commits came since the append began, or one says whose turn it is. Two writers seldom do."""
         return self._met >= MANY or self.is_led
 
     @property
