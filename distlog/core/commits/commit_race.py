@@ -226,7 +226,8 @@ class GroupCommit:
             self.found = commit
         if commit.next_append or self._next is None or self._next in stems:
             self._next, self._goes_at = commit.next_append, None
-        self._is_shorter = self._is_shorter or any(stem < self._stem for stem in stems)
+        before = (stem for stem in stems if stem < self._stem)
+        self._is_shorter = self._is_shorter or any(self._line is None or stem in self._line for stem in before)
         self._is_over = self._is_over or any(isinstance(action, Drop) for action in commit.actions)
 
     @property
