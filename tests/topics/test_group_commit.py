@@ -6,18 +6,20 @@ import dataclasses
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from conftest import Address
+from crc32c import crc32c
 from simulation.object_store import ObjectStore, connected
 from simulation.world import World
 from topics import contents, topic_on, values
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits import actions, commit_json, commit_race
+from distlog.core.commits import actions, commit_json, commit_race, waiting_append
 from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_race import CROWD, LONGEST_LINE_S, LONGEST_WAIT_S, PATIENCE_S, Followed, GroupCommit
@@ -37,6 +39,7 @@ from distlog.core.errors import (
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
+ROOT = Path(__file__).parents[2]
 BATCH = SetTransaction("app", 1, {})
 
 
@@ -285,7 +288,12 @@ def test_a_name_that_is_not_of_an_append_of_the_topic_is_passed_over(topic: Topi
     assert name is not None
     wrong = paths.told_by_pending_file(file_of(other, other.encode(), topic.storage))
     assert wrong is not None
-    for one, letters in ((stem, name[:-9]), (stem, "A"), (stem_of(append_of(topic, 7)), name), (stem_of(other), wrong)):
+    for one, letters in (
+        (stem, name[:-9]),
+        (stem, "A"),
+        (stem_of(append_of(topic, 7)), name),
+        (stem_of(other), wrong),
+    ):
         topic.storage.put(paths.pending_file(one, letters), b"x")
     own = append_of(topic, 1)
     assert group_of(topic, own).others(topic.snapshot, own.actions) == []
@@ -299,6 +307,11 @@ def test_the_name_of_a_file_is_not_longer_than_a_store_takes(topic: Topic, monke
     assert file_of(append, append.encode(), topic.storage) == file
     monkeypatch.setattr("distlog.core.commits.waiting_append.LONGEST_ADDRESS", limit - 1)
     assert file_of(append, append.encode(), topic.storage) == paths.pending_file(stem_of(append))
+
+
+def test_the_dictionary_of_names_is_a_part_of_the_format() -> None:
+    assert crc32c(waiting_append._ALIKE.encode()) == 4008998440
+    assert f"CRC-32C {crc32c(waiting_append._ALIKE.encode())}" in (ROOT / "docs" / "formats.md").read_text()
 
 
 def test_the_name_of_an_append_to_one_partition_is_short(topic: Topic) -> None:

@@ -16,7 +16,15 @@ from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
 from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
-from distlog.core.commits.commit_race import CROWDED_S, JUST_NOW_S, LONGEST_POLL_S, POLL_S, CommitRetries, Followed, GroupCommit
+from distlog.core.commits.commit_race import (
+    CROWDED_S,
+    JUST_NOW_S,
+    LONGEST_POLL_S,
+    POLL_S,
+    CommitRetries,
+    Followed,
+    GroupCommit,
+)
 from distlog.core.commits.prepared_commit import CommitPreparation, PreparedCommit, check_read_version
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS, BehindFloorError, CommitFiles, SnapshotLoader

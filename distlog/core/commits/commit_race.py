@@ -12,11 +12,11 @@ from random import Random
 
 from distlog.core import paths
 from distlog.core.arrays import booleans
+from distlog.core.commits import waiting_append
 from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_segments
-from distlog.core.commits import waiting_append
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.waiting_append import LARGEST_PENDING, PENDING, PENDING_KEYED, is_plain
 from distlog.core.errors import (
@@ -110,14 +110,14 @@ class CommitRetries:
 
 
 # ---
-# Group commit: on an object store, appends that lost a race wait for one of them, which commits them all.
+# Group commit: on an object store, appends that lost races wait for one of them, which commits them all.
 #
 # Only one commit is put at a time, whatever the number of writers. So a writer that lost leaves its append as a file
-# in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose file
-# comes first takes along what waits. The others look for the next commit, and find themselves in it. If it does not
-# come, the next one in line goes ahead, and each after LONGEST_WAIT_S in which the line before it got no shorter:
-# nobody is waited for who may be dead. Each that goes ahead reads what waits. So a line that gets shorter is not
-# left: of a thousand writers that go ahead at once each would read all the others, and one would commit.
+# in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose turn
+# it is takes along what waits, but for the oldest append, which its commit names: that one's writer commits next. The
+# others look for the next commit, and find themselves in it. If it does not come, the first one in line goes ahead,
+# then the next one, and each after LONGEST_WAIT_S in which the line before it got no shorter: nobody is waited for who
+# may be dead. A line that gets shorter is not left: of a thousand writers that go ahead at once one would commit.
 #
 # An append is committed once, since commits are a chain. Whoever puts version V has read all commits before it, back
 # to the one that the files of each append were begun at: the stem says which that is. An append that is in one of
