@@ -584,7 +584,7 @@ class CurrentSnapshot:
         return self.snapshot
 
     def recent(self) -> Snapshot:
-        """As `refresh`; in a crowd of writers that of the append that has just ended: the next one follows the log."""
+        """As `refresh`; in a crowd that of the append that has just ended, as the next one follows the log."""
         return self.snapshot if self._log.was_crowded(JUST_NOW_S) else self.refresh()
 
     def advance(self, snapshot: Snapshot) -> None:

@@ -116,8 +116,8 @@ class CommitRetries:
 # in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose turn
 # it is takes along what waits, but for the oldest append, which its commit names: that one's writer commits next. The
 # others look for the next commit, and find themselves in it. If it does not come, the first one in line goes ahead,
-# then the next one, and each after LONGEST_WAIT_S in which the line before it got no shorter: nobody is waited for who
-# may be dead. A line that gets shorter is not left: of a thousand writers that go ahead at once one would commit.
+# then the next one, and each after LONGEST_WAIT_S in which the line before it got no shorter: nobody is waited for
+# who may be dead. A line that gets shorter is not left: of a thousand writers that go ahead at once one would commit.
 #
 # An append is committed once, since commits are a chain. Whoever puts version V has read all commits before it, back
 # to the one that the files of each append were begun at: the stem says which that is. An append that is in one of
@@ -135,7 +135,7 @@ POLL_S, LONGEST_POLL_S = 0.05, 0.3
 PATIENCE_S = 1.0
 #: The longest wait in line while nothing before the append is committed, and at all, in seconds; then it races.
 LONGEST_WAIT_S, LONGEST_LINE_S = 3.0, 30.0
-#: An append that meets so many commits of others waits in line.
+#: An append that meets so many commits of others waits in line; of two writers seldom one does.
 MANY = 3
 #: After a commit of many appends, a writer's next one joins the line at once, so long, in seconds.
 CROWDED_S = 10.0
@@ -232,7 +232,7 @@ class GroupCommit:
 
     @property
     def meets_many(self) -> bool:
-        """True if so many commits came since the append began, or one says whose turn it is. Two writers seldom do."""
+        """True if MANY commits came since the append began, or one says whose turn it is."""
         return self._met >= MANY or self.is_led
 
     @property

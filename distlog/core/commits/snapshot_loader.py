@@ -229,7 +229,9 @@ class SnapshotLoader:
         try:
             for commits in self._files.follow(snapshot.version + 1, group=group, asked=asked):
                 head = fold(head, commits)
-                if any([saw(commit) for commit in commits]):
+                # each is shown, whatever one before it says
+                ends = [saw(commit) for commit in commits]
+                if any(ends):
                     asked.time_ms = 0
                     break
         except CorruptMetadataError:
