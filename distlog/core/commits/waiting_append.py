@@ -20,8 +20,8 @@ from distlog.core.storage.storage import Storage
 #
 # It is a commit without a place in the log, named by the stem of its first segment. A short one is in the file's name
 # too: deflated, in the letters of URLs' base64. So a writer that commits what waits lists the folder, and reads no
-# file: of a hundred small files that are read at once, one always takes long. The dictionary of the compression is what
-# all such commits have alike, and the stem and the topic's id: so a name has about 30 letters for each part of a
+# file: of a hundred small files that are read at once, one always takes long. The dictionary of the compression is
+# what all such commits have alike, and the topic's id and the stem: so a name has about 30 letters for each part of a
 # bundle. An object store's names have 1,024 bytes at most, with those of the folders.
 
 
@@ -101,18 +101,16 @@ def read(storage: Storage, file: str, topic_id: str) -> Commit | None:
     """
     stem, told = paths.parse_pending_file(file) or "", paths.told_by_pending_file(file)
     try:
-        data = (
-            storage.read(file, 0, LARGEST_PENDING + 1) if told is None else _told(told, _dictionary(stem, topic_id))
-        )
+        data = storage.read(file, 0, LARGEST_PENDING + 1) if told is None else _told(told, stem, topic_id)
         append = Commit.decode(data, file)
     except (FileNotFoundError, StorageError, CorruptMetadataError, UnsupportedVersionError, ValueError, zlib.error):
         return None
     return append if first_stem(append.actions) == stem else None
 
 
-def _told(told: str, dictionary: bytes) -> bytes:
+def _told(told: str, stem: str, topic_id: str) -> bytes:
     squeezed = base64.urlsafe_b64decode(told + "=" * (-len(told) % 4))
-    return zlib.decompressobj(-15, zdict=dictionary).decompress(squeezed, LARGEST_PENDING)
+    return zlib.decompressobj(-15, zdict=_dictionary(stem, topic_id)).decompress(squeezed, LARGEST_PENDING)
 
 
 def _dictionary(stem: str, topic_id: str) -> bytes:
