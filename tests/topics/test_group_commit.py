@@ -27,6 +27,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_segments
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import BehindFloorError, SnapshotLoader
+from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.commits.waiting_append import LARGEST_PENDING, file_of, pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
@@ -242,6 +243,18 @@ def test_one_application_has_one_batch_in_a_commit(topic: Topic) -> None:
     own = append_of(topic, 1)
     taken = group_of(topic, own).others(topic.snapshot, own.actions)
     assert [type(action) for action in taken] == [Add, SetTransaction]
+
+
+def test_a_batch_for_which_the_topic_has_no_room_is_left_to_its_writer(topic: Topic) -> None:
+    many = [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
+    topic.handle.log.commit(topic.snapshot, "append", lambda _: many)
+    full = dataclasses.replace(topic.refresh().snapshot, config=TopicConfig.parse({"batch.ids.bytes": 0}))
+    leave(topic, append_of(topic, 5, batch=SetTransaction("other", "new", {})))
+    leave(topic, append_of(topic, 6, batch=SetTransaction("stream", 6, {}, in_order=True)))
+    own = append_of(topic, 1)
+    taken = group_of(topic, own).others(full, own.actions)
+    assert [action.app_id for action in taken if isinstance(action, SetTransaction)] == ["stream"]
+    assert len(group_of(topic, own).others(topic.snapshot, own.actions)) == 4
 
 
 def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Topic) -> None:

@@ -406,6 +406,9 @@ class GroupCommit:
             adds.append(last)
         elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):
             return False
+        elif not last.in_order and head.transactions.size > head.config.batch_ids_bytes:
+            # its writer refuses it, too
+            return False
         oldest, parts = max(self._base, head.gc_floor), set[tuple[int, str]]()
         for add in adds:
             if not isinstance(add, Add) or not is_plain(add.segment) or add.segment.stem in stems:
