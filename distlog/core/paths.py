@@ -175,7 +175,7 @@ def parse_pending_file(name: str) -> str | None:
 
 
 def told_by_pending_file(name: str) -> str | None:
-    """What `pending_file` was told; None if the file itself has the actions, and for any other file."""
+    """The actions that `pending_file` was told; None if the file itself has the actions, and for any other file."""
     match = _PENDING.fullmatch(name)
     return match["told"] if match else None
 
