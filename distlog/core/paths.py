@@ -14,6 +14,7 @@ A topic is a folder; all names below are relative to it:
     <topic>-<partition>/leader-epoch-checkpoint                 the leader epochs of a broker's log
     _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
     _pending/<stem>.json                                        an append that waits for another writer's commit
+    _pending/<stem>.<its actions>.append                        the same, told by the name alone
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of appends in place
     <topic>-<partition>/.lock.page .flush.page                  copies of the locks' pages, for users that only read
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
@@ -82,7 +83,9 @@ _SEGMENT_FILE = re.compile(
 )
 _BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN}){re.escape(BUNDLE_SUFFIX)}")
 
-_PENDING = re.compile(rf"{PENDING_DIR}/(?P<stem>{NEW_STEM_PATTERN})\.json")
+_PENDING = re.compile(
+    rf"{PENDING_DIR}/(?P<stem>{NEW_STEM_PATTERN})(?:\.json|\.(?P<told>[A-Za-z0-9_-]{{1,1000}})\.append)"
+)
 
 
 def is_topic_name(name: str) -> bool:
@@ -157,15 +160,24 @@ def parse_bundle_file(name: str) -> str | None:
     return match["stem"] if match else None
 
 
-def pending_file(stem: str) -> str:
-    """The relative name of an append that waits for a commit; `stem` is that of its first segment."""
-    return f"{PENDING_DIR}/{check_stem(stem)}.json"
+def pending_file(stem: str, told: str = "") -> str:
+    """The relative name of an append that waits for a commit; `stem` is that of its first segment.
+
+    `told` are its actions, if the name has them, in the letters of URLs' base64.
+    """
+    return f"{PENDING_DIR}/{check_stem(stem)}.{f'{told}.append' if told else 'json'}"
 
 
 def parse_pending_file(name: str) -> str | None:
     """The stem in the relative name of an append that waits; None for any other file."""
     match = _PENDING.fullmatch(name)
     return match["stem"] if match else None
+
+
+def told_by_pending_file(name: str) -> str | None:
+    """The actions that `pending_file` was told; None if the file itself has the actions, and for any other file."""
+    match = _PENDING.fullmatch(name)
+    return match["told"] if match else None
 
 
 def commit_file(version: int) -> str:

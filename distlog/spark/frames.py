@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
-from distlog.core.errors import InvalidConfigError, InvalidTopicError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, InvalidTopicError, StorageFullError, TopicNotFoundError
 from distlog.core.integers import count_of
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.merge import CompactReport, compact_or_merge, job_bytes_of
@@ -32,7 +32,14 @@ from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
-from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch, replayed, warn_of_retention
+from distlog.core.topics.append_commit import (
+    AppendResult,
+    BatchId,
+    check_batch,
+    check_room,
+    replayed,
+    warn_of_retention,
+)
 from distlog.core.topics.appendable import ACCEPTED, IGNORED, warn_of_early
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import topics
@@ -72,6 +79,11 @@ def append_to(
     if shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
         rows = by_id(rows, topic.partitions, "partition")
+    try:
+        check_room(topic.snapshot, app_id, batch_id)
+    except StorageFullError:
+        # what the topic allows may have been raised since it was opened
+        check_room(topic.refresh().snapshot, app_id, batch_id)
     write_id, facts = uuid.uuid4().hex, TopicFacts.of(topic.snapshot, app_id, batch_id)
     options = {"writeId": write_id, "topicFacts": str(facts)}
     if app_id is not None:

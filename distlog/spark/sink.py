@@ -46,6 +46,7 @@ from distlog.core.topics.append_commit import (
     AppendResult,
     BatchId,
     check_batch,
+    check_room,
     commit_append,
     offsets_of,
     records_beyond,
@@ -585,11 +586,12 @@ class DistlogWriter(DataSourceArrowWriter):
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
         """Load the facts of the topic, unless the driver passed them, and check the write before any task runs.
 
-        Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
+        Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError, StorageFullError as `check_room`.
         """
         topic = options.topic
         if topic is None:
             _, snapshot = KNOWN_TOPICS.load(options.storage)
+            check_room(snapshot, options.app_id, options.batch_id)
             topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
         options.check_topic(topic.name)
         check_writable(schema, topic.config)

@@ -21,14 +21,16 @@ from pyspark.sql.types import StructType
 import distlog
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import GcFloor, LogFloor, SetConfig
+from distlog.core.commits.actions import GcFloor, LogFloor, SetConfig, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot_loader import CommitFiles
+from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptMetadataError,
     InvalidConfigError,
+    StorageFullError,
 )
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult
@@ -47,6 +49,16 @@ def test_rows_keep_the_order_of_the_tasks_and_of_their_rows(tmp_path: Path) -> N
     late, early = write(planned, "c", "d"), write(planned, "a", "b")
     commit(planned, early, late)
     assert values(topic) == ["a", "b", "c", "d"]
+
+
+def test_a_batch_for_which_the_topic_has_no_room_is_refused_before_any_task_runs(topic: distlog.Topic) -> None:
+    topic.alter_config({"batch.ids.bytes": 0})
+    many = [SetTransaction("job", number, {}) for number in range(TAIL_LIMIT + 1)]
+    topic.log.commit(topic.refresh().snapshot, "append", lambda _: many)
+    with pytest.raises(StorageFullError, match=r"batch\.ids\.bytes"):
+        writer(topic.url, txnAppId="job", txnVersion="a new one")
+    writer(topic.url, txnAppId="job", txnVersion="7")
+    writer(topic.url)
 
 
 @pytest.mark.parametrize("option", ["compression", "kafka.compression.type"])

@@ -6,32 +6,29 @@ import dataclasses
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from conftest import Address
+from crc32c import crc32c
 from simulation.object_store import ObjectStore, connected
 from simulation.world import World
 from topics import contents, topic_on, values
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits import actions, commit_json, commit_race
+from distlog.core.commits import actions, commit_json, commit_race, waiting_append
 from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_race import (
-    LARGEST_PENDING,
-    LONGEST_LINE_S,
-    LONGEST_WAIT_S,
-    PATIENCE_S,
-    GroupCommit,
-    pending_append,
-)
+from distlog.core.commits.commit_race import CROWD, LONGEST_LINE_S, LONGEST_WAIT_S, PATIENCE_S, Followed, GroupCommit
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_segments
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import BehindFloorError, SnapshotLoader
+from distlog.core.commits.transaction_table import TAIL_LIMIT
+from distlog.core.commits.waiting_append import LARGEST_PENDING, file_of, pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -43,7 +40,21 @@ from distlog.core.errors import (
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
+ROOT = Path(__file__).parents[2]
 BATCH = SetTransaction("app", 1, {})
+
+
+@pytest.fixture(autouse=True)
+def everything_is_taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No commit leaves an append in line for the next one, except where a test is of that."""
+    if "turns" not in request.fixturenames:
+        monkeypatch.setattr("distlog.core.commits.commit_race.CROWD", 1000)
+
+
+@pytest.fixture
+def turns() -> int:
+    """So many appends that wait are a crowd, whose next leader each commit names."""
+    return CROWD
 
 
 @pytest.fixture
@@ -234,6 +245,18 @@ def test_one_application_has_one_batch_in_a_commit(topic: Topic) -> None:
     assert [type(action) for action in taken] == [Add, SetTransaction]
 
 
+def test_a_batch_for_which_the_topic_has_no_room_is_left_to_its_writer(topic: Topic) -> None:
+    many = [SetTransaction("job", uuid.uuid4().hex, {}) for _ in range(TAIL_LIMIT + 1)]
+    topic.handle.log.commit(topic.snapshot, "append", lambda _: many)
+    full = dataclasses.replace(topic.refresh().snapshot, config=TopicConfig.parse({"batch.ids.bytes": 0}))
+    leave(topic, append_of(topic, 5, batch=SetTransaction("other", "new", {})))
+    leave(topic, append_of(topic, 6, batch=SetTransaction("stream", 6, {}, in_order=True)))
+    own = append_of(topic, 1)
+    taken = group_of(topic, own).others(full, own.actions)
+    assert [action.app_id for action in taken if isinstance(action, SetTransaction)] == ["stream"]
+    assert len(group_of(topic, own).others(topic.snapshot, own.actions)) == 4
+
+
 def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Topic) -> None:
     append = append_of(topic, 5)
     part = append.actions[0].segment  # type: ignore[union-attr]
@@ -244,6 +267,129 @@ def test_an_append_that_readers_would_refuse_does_not_stop_the_others(topic: Top
     own = append_of(topic, 1)
     committed(topic, group_of(topic, own), own)
     assert contents(topic.refresh()) == {0: [b"v1"], 1: []}
+
+
+# --- a file whose name tells the append
+
+
+def told(topic: Topic, append: Commit) -> str:
+    """Let the append wait, as its writer does, and return the name of its file."""
+    data = append.encode()
+    file = file_of(append, data, topic.storage)
+    topic.storage.put(file, data)
+    return file
+
+
+def test_a_commit_of_appends_that_names_tell_reads_none_of_their_files(topic: Topic) -> None:
+    appends = [append_of(topic, 2, 3), append_of(topic, 4, partition=1, batch=BATCH)]
+    assert all(told(topic, append).endswith(".append") for append in appends)
+    own = append_of(topic, 1)
+    group, before = group_of(topic, own), topic.storage.counters.gets
+    added = group.others(topic.snapshot, own.actions)
+    assert topic.storage.counters.gets == before
+    segments = [action.segment for action in added if isinstance(action, Add)]
+    assert {(each.partition, each.base_offset, each.record_count) for each in segments} == {(0, 1, 2), (1, 0, 1)}
+    commit = committed(topic, group, own)
+    assert any(isinstance(action, SetTransaction) for action in commit.actions)
+    assert waiting(topic) == []
+
+
+def test_a_name_that_is_not_of_an_append_of_the_topic_is_passed_over(topic: Topic) -> None:
+    append = append_of(topic, 5)
+    other = dataclasses.replace(append_of(topic, 6), topic_id=str(uuid.uuid4()))
+    stem, name = stem_of(append), paths.told_by_pending_file(file_of(append, append.encode(), topic.storage))
+    assert name is not None
+    wrong = paths.told_by_pending_file(file_of(other, other.encode(), topic.storage))
+    assert wrong is not None
+    for one, letters in (
+        (stem, name[:-9]),
+        (stem, "A"),
+        (stem_of(append_of(topic, 7)), name),
+        (stem_of(other), wrong),
+    ):
+        topic.storage.put(paths.pending_file(one, letters), b"x")
+    own = append_of(topic, 1)
+    assert group_of(topic, own).others(topic.snapshot, own.actions) == []
+
+
+def test_the_name_of_a_file_is_not_longer_than_a_store_takes(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = append_of(topic, 5)
+    file = file_of(append, append.encode(), topic.storage)
+    limit = len(topic.storage.url) + 1 + len(file)
+    monkeypatch.setattr("distlog.core.commits.waiting_append.LONGEST_ADDRESS", limit)
+    assert file_of(append, append.encode(), topic.storage) == file
+    monkeypatch.setattr("distlog.core.commits.waiting_append.LONGEST_ADDRESS", limit - 1)
+    assert file_of(append, append.encode(), topic.storage) == paths.pending_file(stem_of(append))
+
+
+def test_the_dictionary_of_names_is_a_part_of_the_format() -> None:
+    assert crc32c(waiting_append._ALIKE.encode()) == 4008998440
+    assert f"CRC-32C {crc32c(waiting_append._ALIKE.encode())}" in (ROOT / "docs" / "formats.md").read_text()
+
+
+def test_the_name_of_an_append_to_one_partition_is_short(topic: Topic) -> None:
+    append = append_of(topic, *range(100), batch=BATCH)
+    assert len(file_of(append, append.encode(), topic.storage)) < 300
+
+
+# --- turns: a commit of many names the append whose writer commits next
+
+
+def test_a_commit_of_a_crowd_leaves_the_oldest_append_in_line_whose_writer_commits_next(
+    topic: Topic, turns: int
+) -> None:
+    left = sorted((append_of(topic, number) for number in range(10, 11 + turns)), key=stem_of)
+    for append in left:
+        told(topic, append)
+    groups = [GroupCommit(topic.storage, append, topic.snapshot) for append in left]
+    for group in groups:
+        assert group.joins_line(100)
+    own = append_of(topic, 1)
+    commit = committed(topic_on(topic.storage), group_of(topic, own), own)
+    assert commit.next_append == stem_of(left[0])
+    for group in groups:
+        group.saw(commit)
+    assert [group.found is not None for group in groups] == [False, *[True] * turns]
+    assert groups[0].is_first(101), "it is its turn"
+
+
+def test_the_writers_that_a_commit_does_not_name_wait_for_its_turn_and_then_for_their_own(topic: Topic) -> None:
+    group, others = in_line(topic, 3)
+    own = append_of(topic, 1)
+    commit = committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), own)
+    group.saw(dataclasses.replace(commit, next_append=stem_of(others[0])))
+    assert not group.is_first(101)
+    assert not group.is_first(100.9 + PATIENCE_S)
+    assert not group.is_first(101 + PATIENCE_S), "one more is before it, besides the one that seems to be dead"
+    assert group.is_first(101 + 2 * PATIENCE_S)
+
+
+def test_an_append_that_was_named_and_did_not_go_ahead_is_not_named_again(topic: Topic, turns: int) -> None:
+    left = sorted((append_of(topic, number) for number in range(10, 11 + turns)), key=stem_of)
+    for append in left:
+        told(topic, append)
+    own = append_of(topic, 1)
+    group = GroupCommit(topic.storage, own, topic.snapshot)
+    assert group.joins_line(100, stem_of(left[0]))
+    commit = committed(topic, group, own)
+    assert commit.next_append == stem_of(left[1])
+    assert stem_of(left[0]) in {each.segment.stem for each in commit.actions if isinstance(each, Add)}
+
+
+def test_a_writer_that_followed_the_log_takes_along_what_was_begun_before_its_own_append(topic: Topic) -> None:
+    told(topic, append_of(topic, 5))
+    base = topic.snapshot
+    topic.append(values([0]))
+    (commit,) = topic.handle.log.commits(1, 2)
+    own = append_of(topic, 1)
+    group = GroupCommit(topic.storage, own, topic.snapshot)
+    group.knows(Followed(base.version, base.commit_id).then(commit))
+    group.joins_line(0)
+    assert len(group.others(topic.snapshot, own.actions)) == 1
+    stranger = GroupCommit(topic.storage, own, topic.snapshot)
+    stranger.knows(Followed(base.version, str(uuid.uuid4())))
+    stranger.joins_line(0)
+    assert stranger.others(topic.snapshot, own.actions) == []
 
 
 # --- the line
@@ -378,7 +524,7 @@ def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(t
     group = GroupCommit(topic.storage, append_of(topic, 1), topic.snapshot)
     later = dataclasses.replace(topic.snapshot, version=7)
     group.lost_track(later)
-    assert group.version == 7
+    assert group.followed.version == 7
     assert group.joins_line(0)
     with pytest.raises(CommitStateUnknownError, match="may have the append"):
         group.lost_track(dataclasses.replace(later, version=9))

@@ -64,6 +64,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import REMOVED_SCHEMA, to_columns
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CommitConflictError, CorruptMetadataError, UnsupportedVersionError
+from distlog.core.paths import NEW_STEM_PATTERN
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 # ---
@@ -438,6 +439,8 @@ class Commit:
     # See Origin.
     write_id: str | None = stored(optional(NAME), default=None)
     run_id: str | None = stored(optional(NAME), default=None)
+    # The stem of an append that waits in line, if many do: its writer commits next, see `commit_race`.
+    next_append: str | None = stored(optional(Text(NEW_STEM_PATTERN)), default=None)
     # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.
     size: int = dataclasses.field(default=0, compare=False)
 

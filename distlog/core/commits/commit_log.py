@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import time
 import uuid
@@ -15,7 +16,15 @@ from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
 from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
-from distlog.core.commits.commit_race import CROWDED_S, POLL_S, CommitRetries, GroupCommit
+from distlog.core.commits.commit_race import (
+    CROWDED_S,
+    JUST_NOW_S,
+    LONGEST_POLL_S,
+    POLL_S,
+    CommitRetries,
+    Followed,
+    GroupCommit,
+)
 from distlog.core.commits.prepared_commit import CommitPreparation, PreparedCommit, check_read_version
 from distlog.core.commits.snapshot import Snapshot, apply
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS, BehindFloorError, CommitFiles, SnapshotLoader
@@ -168,12 +177,18 @@ class CommitLog:
         self._sleep = sleep
         self._monotonic = monotonic
         self._commit_limit = commit_limit
-        self._crowded_until, self._may_join_line = 0.0, True
+        self._crowded_at, self._may_join_line = -math.inf, True
+        self._next_append: str | None = None
+        self._past = Followed()
 
     @property
     def defaults(self) -> Mapping[str, object]:
         """Settings for what the topic does not set itself."""
         return self._loader.defaults
+
+    def was_crowded(self, within_s: float) -> bool:
+        """True if the last append was in a crowd of writers, and ended at most so many seconds ago."""
+        return self._monotonic() < self._crowded_at + within_s
 
     def create(
         self, partitions: int, config: TopicConfig, *, topic_id: str | None = None, imported: Sequence[Action] = ()
@@ -298,12 +313,13 @@ class CommitLog:
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
-        joins_line = bool(self._crowded_until) and self._monotonic() < self._crowded_until
+        group.knows(self._past)
+        joins_line = self.was_crowded(CROWDED_S)
         while True:
             head = self._there_still(head)
             self._catch_up(group, head)
             if group.found is not None:
-                self._leave_line(group, group.found)
+                self._leave_line(group, group.found, group.followed)
                 return group.found, snapshot if is_gone(head, snapshot) else head
             self._check_goes_on(head, snapshot)
             check_writable(head, read_version)
@@ -312,7 +328,7 @@ class CommitLog:
                 self._sync()
                 group.withdraw()
                 return None, head
-            if joins_line and group.joins_line(self._monotonic()):
+            if joins_line and group.joins_line(self._monotonic(), self._next_append):
                 joins_line, head = False, self._wait_in_line(group, head, race)
                 continue
             attempt = _prepared(attempts, head, actions, race.waited_ms(), group)
@@ -320,41 +336,63 @@ class CommitLog:
             put_time = PutTime()
             winner = self._put(attempt, race.left_s(), put_time)
             if winner is not None:
-                joins_line, head = True, self._lose(head, winner, group, race)
+                joins_line, head = self._lose(head, winner, group, race)
                 continue
             newer = self._newer_head(head, attempt, put_time)
             if newer is None:
                 self.checkpoints.write_if_due(head, attempt.after)
-                self._leave_line(group, attempt.commit)
+                self._leave_line(group, attempt.commit, group.followed.then(attempt.commit))
                 return attempt.commit, attempt.after
             head = newer
 
-    def _lose(self, head: Snapshot, winner: bytes, group: GroupCommit, race: CommitRetries) -> Snapshot:
-        """The newest head after a lost race; waits before, unless the append will wait in line."""
+    def _lose(self, head: Snapshot, winner: bytes, group: GroupCommit, race: CommitRetries) -> tuple[bool, Snapshot]:
+        """After a lost race: whether the append now waits in line, and the newest head.
+
+        Of two writers each wins the next race most often, since the other one writes a file meanwhile; so one waits
+        in line when it has lost again.
+        """
         commit = self._files.decode(head.version + 1, winner)
         race.lost_to(commit)
-        if not group.may_wait(self._monotonic()):
+        if commit.next_append is None and race.probes() == 1:
             race.wait()
-        return self._followed(apply(head, commit), head, group, [commit], race.probes())
+        head = self._followed(apply(head, commit), head, group, [commit], race.probes())
+        return group.meets_many and group.may_wait(self._monotonic()), head
 
     def _wait_in_line(self, group: GroupCommit, head: Snapshot, race: CommitRetries) -> Snapshot:
         """Wait until the append was committed by another writer, or it is this one's turn; returns the head then."""
+        looks = 0
         while not group.is_first(self._monotonic()):
-            self._sleep(self._random.uniform(0.5, 1.5) * POLL_S)
-            head = self._followed(head, head, group, [])
+            if looks:
+                # the longer none comes, the longer the next one takes
+                self._sleep(self._random.uniform(0.5, 1.5) * min(POLL_S * looks, LONGEST_POLL_S))
+            before, head = head, self._followed(head, head, group, [], stops=True)
+            looks = looks + 1 if head is before else min(looks, 1)
             if group.found is None:
                 race.check_time()
         return head
 
     def _followed(
-        self, snapshot: Snapshot, base: Snapshot, group: GroupCommit, commits: list[Commit], probes: int = 1
+        self,
+        snapshot: Snapshot,
+        base: Snapshot,
+        group: GroupCommit,
+        commits: list[Commit],
+        probes: int = 1,
+        *,
+        stops: bool = False,
     ) -> Snapshot:
         """`snapshot`, made of `base` and `commits`, with all later ones, or the newest head; `group` sees them.
 
-        It sees none before all are believed: a commit may stand where a later one was deleted.
+        It sees none before all are believed: a commit may stand where a later one was deleted. If it `stops`, one
+        request is enough.
         """
+
+        def saw(commit: Commit) -> bool:
+            commits.append(commit)
+            return stops
+
         try:
-            head = self._loader.follow(snapshot, group=probes, base=base, saw=commits.append)
+            head = self._loader.follow(snapshot, group=probes, base=base, saw=saw)
         except BehindFloorError:
             head = self._anew(base)
             self._catch_up(group, head)
@@ -365,21 +403,24 @@ class CommitLog:
 
     def _catch_up(self, group: GroupCommit, head: Snapshot) -> None:
         """Show `group` the commits up to `head` that it has not seen, if they are there, and lead there."""
-        if group.version == head.version:
+        version, commit_id = group.followed.version, group.followed.commit_id
+        if version == head.version:
             return
         try:
-            commits = self.commits(group.version + 1, head.version + 1) if group.is_left else []
+            commits = self.commits(version + 1, head.version + 1) if group.is_left else []
         except (CorruptMetadataError, OffsetOutOfRangeError):
             commits = []
-        if commits and commits[0].prev == group.commit_id and commits[-1].id == head.commit_id:
+        if commits and commits[0].prev == commit_id and commits[-1].id == head.commit_id:
             for commit in commits:
                 group.saw(commit)
         else:
             group.lost_track(head)
 
-    def _leave_line(self, group: GroupCommit, commit: Commit) -> None:
+    def _leave_line(self, group: GroupCommit, commit: Commit, followed: Followed) -> None:
         """Delete from the line what is committed, and note whether it was long."""
-        self._crowded_until = self._monotonic() + CROWDED_S if group.is_crowd(commit) else 0.0
+        is_crowd = group.meets_many or group.is_crowd(commit)
+        self._crowded_at = self._monotonic() if is_crowd else -math.inf
+        self._next_append, self._past = commit.next_append, followed
         try:
             group.clear()
         except StorageError as error:
@@ -507,7 +548,8 @@ def _prepared(
 ) -> PreparedCommit:
     """The commit of `actions`, and of the appends that wait, unless readers would refuse it with these."""
     try:
-        return attempts.make(head, head.topic_id, [*actions, *group.others(head, actions)], waited_ms)
+        others = group.others(head, actions)
+        return attempts.make(head, head.topic_id, [*actions, *others], waited_ms, group.next_append)
     except CommitConflictError:
         if not group.go_alone():
             raise
@@ -540,6 +582,10 @@ class CurrentSnapshot:
         if not self.pinned:
             self.advance(self._log.refresh(self.snapshot))
         return self.snapshot
+
+    def recent(self) -> Snapshot:
+        """As `refresh`; in a crowd that of the append that has just ended, as the next one follows the log."""
+        return self.snapshot if self._log.was_crowded(JUST_NOW_S) else self.refresh()
 
     def advance(self, snapshot: Snapshot) -> None:
         """Move on to `snapshot`, unless another thread has moved on to a newer one."""

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
 from random import Random
 
 from distlog.core import paths
 from distlog.core.arrays import booleans
+from distlog.core.commits import waiting_append
 from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_segments
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.waiting_append import LARGEST_PENDING, PENDING, PENDING_KEYED, is_plain
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
-    CorruptMetadataError,
     DistlogError,
     StorageError,
     TransactionTooOldError,
-    UnsupportedVersionError,
 )
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -110,14 +110,14 @@ class CommitRetries:
 
 
 # ---
-# Group commit: on an object store, appends that lost a race wait for one of them, which commits them all.
+# Group commit: on an object store, appends that lost races wait for one of them, which commits them all.
 #
 # Only one commit is put at a time, whatever the number of writers. So a writer that lost leaves its append as a file
-# in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose file
-# comes first takes along what waits. The others look for the next commit, and find themselves in it. If it does not
-# come, the next one in line goes ahead, and each after LONGEST_WAIT_S in which the line before it got no shorter:
-# nobody is waited for who may be dead. Each that goes ahead reads what waits. So a line that gets shorter is not
-# left: of a thousand writers that go ahead at once each would read all the others, and one would commit.
+# in `_pending/`: a commit without a place in the log, named by the stem of its first segment. The writer whose turn
+# it is takes along what waits, but for the oldest append, which its commit names: that one's writer commits next. The
+# others look for the next commit, and find themselves in it. If it does not come, the first one in line goes ahead,
+# then the next one, and each after LONGEST_WAIT_S in which the line before it got no shorter: nobody is waited for
+# who may be dead. A line that gets shorter is not left: of a thousand writers that go ahead at once one would commit.
 #
 # An append is committed once, since commits are a chain. Whoever puts version V has read all commits before it, back
 # to the one that the files of each append were begun at: the stem says which that is. An append that is in one of
@@ -129,43 +129,42 @@ class CommitRetries:
 # files are too old.
 
 
-#: A waiting append looks for the next commit so often, in seconds.
-POLL_S = 0.15
+#: A waiting append looks for the next commit after so long, in seconds, and the more seldom the longer none comes.
+POLL_S, LONGEST_POLL_S = 0.05, 0.3
 #: So long each append in line waits for those before it, in seconds.
 PATIENCE_S = 1.0
 #: The longest wait in line while nothing before the append is committed, and at all, in seconds; then it races.
 LONGEST_WAIT_S, LONGEST_LINE_S = 3.0, 30.0
+#: An append that meets so many commits of others waits in line; of two writers seldom one does.
+MANY = 3
 #: After a commit of many appends, a writer's next one joins the line at once, so long, in seconds.
 CROWDED_S = 10.0
-#: The most appends that one commit takes along, and the bytes of one.
-MOST_TOGETHER, MOST_LISTED, LARGEST_PENDING = 200, 1000, 64 << 10
-#: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
-PENDING, PENDING_KEYED = "append", "append-keyed"
+#: So long, in seconds, an append in a crowd may begin with what the one before it has seen of the log.
+JUST_NOW_S = 1.0
+#: The most appends that one commit takes along, and that a writer lists.
+MOST_TOGETHER, MOST_LISTED = 200, 1000
+#: A commit that could take along so many leaves one of them in line, whose writer commits next.
+CROWD = 2
 
 _log = logging.getLogger(__name__)
 
 
-def pending_append(
-    snapshot: Snapshot, segments: Sequence[SegmentInfo], batch: SetTransaction | None, *, is_keyed: bool
-) -> Commit | None:
-    """An append of these segments that may wait for others; None if it cannot.
+#: So many commits are remembered that a process has followed, one after the other.
+_MOST_FOLLOWED = 64
 
-    `batch` is of the application that appends, if it names any. `is_keyed` says that all records have keys.
-    """
-    if not segments or paths.stem_read_version(segments[0].stem) is None:
-        return None
-    if not all(map(_is_plain, segments)):
-        return None
-    return Commit(
-        version=0,
-        id=str(uuid.uuid4()),
-        prev=None,
-        topic_id=snapshot.topic_id,
-        timestamp_ms=0,
-        operation=PENDING_KEYED if is_keyed else PENDING,
-        writer="distlog",
-        actions=(*map(Add, segments), *([batch] if batch else [])),
-    )
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The stems in the commits that one process has followed up to the one of `commit_id`, the newest last."""
+
+    version: int = -1
+    commit_id: str = ""
+    stems: tuple[frozenset[str], ...] = ()
+
+    def then(self, commit: Commit) -> Followed:
+        """The same with the next commit."""
+        before = self.stems if self.commit_id == commit.prev else ()
+        return Followed(commit.version, commit.id, (*before, frozenset(_added_stems(commit)))[-_MOST_FOLLOWED:])
 
 
 class GroupCommit:
@@ -177,12 +176,17 @@ class GroupCommit:
 
     def __init__(self, storage: Storage, append: Commit | None, base: Snapshot) -> None:
         self._storage, self._append = storage, append
-        self._stem, self._stems = (_first_stem(append), _added_stems(append)) if append else ("", set[str]())
+        self._stem = waiting_append.first_stem(append.actions) if append else ""
+        self._stems = _added_stems(append) if append else set[str]()
+        self._file = ""
         self._begin(base)
-        self._listed = list[str]()
+        self._line: dict[str, str] | None = None
         self._goes_at: float | None = None
+        self._waits_for_next = False
         self._races_at = self._ends_at = float("inf")
-        self._ahead = 0
+        self._next: str | None = None
+        self._met = 0
+        self._is_shorter = False
         self._others = dict[str, Commit | None]()
         self._taken = list[str]()
         self._goes_alone = self._is_over = False
@@ -192,12 +196,20 @@ class GroupCommit:
         self.is_in_line = False
         #: The commit of another writer that has the append.
         self.found: Commit | None = None
+        #: The append that the next commit leaves in line, so that its writer commits next.
+        self.next_append: str | None = None
 
     def _begin(self, base: Snapshot) -> None:
-        self._base = self._version = base.version
-        #: The id of the last commit that it has seen.
-        self.commit_id = base.commit_id
+        self._base = base.version
+        #: The commits up to the last one that it has seen.
+        self.followed = Followed(base.version, base.commit_id)
         self._seen = set[str]()
+
+    def knows(self, followed: Followed) -> None:
+        """Note what this process has followed before, so that older appends can be taken along, too."""
+        if followed.commit_id == self.followed.commit_id:
+            self.followed, self._base = followed, followed.version - len(followed.stems)
+            self._seen.update(*followed.stems)
 
     def is_crowd(self, commit: Commit) -> bool:
         """True if the commit, which has the append, has more than one other."""
@@ -205,19 +217,28 @@ class GroupCommit:
 
     def saw(self, commit: Commit) -> None:
         """Note the next commit of the log."""
-        self._version, self.commit_id, self._goes_at = commit.version, commit.id, None
+        self.followed, self._met = self.followed.then(commit), self._met + 1
         if self._append is None:
             return
-        stems = _added_stems(commit)
+        stems = self.followed.stems[-1]
         self._seen |= stems
         if self._stem in stems:
             self.found = commit
+        if commit.next_append or self._next is None or self._next in stems:
+            self._next, self._goes_at = commit.next_append, None
+        before = (stem for stem in stems if stem < self._stem)
+        self._is_shorter = self._is_shorter or any(self._line is None or stem in self._line for stem in before)
         self._is_over = self._is_over or any(isinstance(action, Drop) for action in commit.actions)
 
     @property
-    def version(self) -> int:
-        """The version up to which it has seen all commits, from its base on."""
-        return self._version
+    def meets_many(self) -> bool:
+        """True if MANY commits came since the append began, or one says whose turn it is."""
+        return self._met >= MANY or self.is_led
+
+    @property
+    def is_led(self) -> bool:
+        """True if the last commits say whose turn it is."""
+        return self._next is not None
 
     def lost_track(self, head: Snapshot) -> None:
         """Begin anew at `head`, since commits before it cannot be read any more.
@@ -233,22 +254,27 @@ class GroupCommit:
         """True if the append may wait in line; False if it must go on racing. `now_s` is in seconds."""
         return self._append is not None and not self._goes_alone and now_s < self._races_at
 
-    def joins_line(self, now_s: float) -> bool:
+    def joins_line(self, now_s: float, next_append: str | None = None) -> bool:
         """Let others commit the append, and look who comes before it; False if it does not wait for them.
 
-        A large append does not wait in line, but takes along what does.
+        A large append does not wait in line, but takes along what does. `next_append` is that of a crowd, if this
+        writer was in one just now.
         """
         if not self.is_in_line and self._append is not None and not self._goes_alone:
-            self._join(self._append.encode())
+            self._next = self._next or next_append
+            self._join(self._append)
             self._races_at, self._ends_at = now_s + LONGEST_WAIT_S, now_s + LONGEST_LINE_S
         return self.is_left and self.may_wait(now_s)
 
-    def _join(self, data: bytes) -> None:
+    def _join(self, append: Commit) -> None:
+        data = append.encode()
         try:
             if len(data) <= LARGEST_PENDING:
-                self.is_left = True
-                self._storage.put(paths.pending_file(self._stem), data)
-            self._listed, self.is_in_line = self._list(), True
+                self._file, self.is_left = waiting_append.file_of(append, data, self._storage), True
+                self._storage.put(self._file, data)
+            if not self.is_led:
+                self._line = self._list()
+            self.is_in_line = True
         except (StorageError, FileNotFoundError) as error:
             # as where a policy lets no one list, or vacuum ended an upload: then it goes on as if there was no line
             _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
@@ -256,18 +282,33 @@ class GroupCommit:
 
     def is_first(self, now_s: float) -> bool:
         """True if this writer need not wait in line: it is its turn, or it was found; `now_s` is in seconds."""
+        if self.found is not None or not self.is_left or self._goes_alone or self._is_over:
+            return True
+        if self._is_shorter:
+            self._is_shorter, self._races_at = False, min(now_s + LONGEST_WAIT_S, self._ends_at)
         if self._goes_at is None:
-            ahead = sum(stem < self._stem for stem in self._listed if stem not in self._seen)
-            if ahead < self._ahead:
-                self._races_at = min(now_s + LONGEST_WAIT_S, self._ends_at)
-            self._ahead = ahead
-            self._goes_at = min(now_s + ahead * PATIENCE_S, self._races_at)
-        waits = self.is_left and not self._goes_alone and not self._is_over
-        return self.found is not None or not waits or now_s >= self._goes_at
+            self._waits_for_next = self._next not in (None, self._stem)
+            self._goes_at = now_s + (PATIENCE_S if self._waits_for_next else self._place_s())
+        if self._waits_for_next and now_s >= self._goes_at:
+            # the writer whose turn it is may be dead
+            self._waits_for_next, self._goes_at = False, now_s + self._place_s()
+        return self._goes_alone or now_s >= min(self._goes_at, self._races_at)
+
+    def _place_s(self) -> float:
+        """After how many seconds it is this writer's turn, if no commit comes."""
+        if self._next == self._stem:
+            return 0.0
+        try:
+            self._line = self._list() if self._line is None else self._line
+        except StorageError:
+            self._goes_alone = True
+            return 0.0
+        ahead = (stem for stem in self._line if stem not in self._seen and stem != self._next)
+        return PATIENCE_S * sum(stem < self._stem for stem in ahead)
 
     def others(self, head: Snapshot, actions: Sequence[Action]) -> list[Action]:
         """The actions of the appends that wait, behind this one's own `actions`, which add to `head`."""
-        self._taken = []
+        self._taken, self.next_append = [], None
         if (
             not self.is_in_line
             or self._goes_alone
@@ -276,53 +317,46 @@ class GroupCommit:
             return []
         own = [action.segment for action in actions if isinstance(action, Add)]
         try:
-            self._listed = self._list()
+            self._line = self._list()
         except StorageError:
             self._goes_alone = True
             return []
-        ends = {segment.partition: segment.next_offset for segment in own}
         stems = {*self._seen, *(segment.stem for segment in own)}
         applications = {action.app_id for action in actions if isinstance(action, SetTransaction)}
-        added, batches = list[Action](), list[Action]()
-        for stem, append in self._waiting():
-            if not self._may_take(head, append, stems, applications):
-                continue
-            offsets = dict[int, tuple[int, int]]()
-            for action in append.actions:
-                if isinstance(action, Add):
-                    number = action.segment.partition
-                    end = ends.get(number, head.partitions[number].log_end_offset)
-                    segment = action.segment.at(end)
-                    ends[number] = segment.next_offset
-                    offsets[number] = (offsets.get(number, (end, 0))[0], segment.next_offset)
-                    stems.add(segment.stem)
-                    added.append(Add(segment))
-                elif isinstance(action, SetTransaction):
-                    applications.add(action.app_id)
-                    batches.append(dataclasses.replace(action, offsets=offsets))
-            self._taken.append(stem)
-        return [*added, *batches]
+        taken = dict[str, Commit]()
+        for stem, append in self._waiting(head.topic_id):
+            if self._may_take(head, append, stems, applications):
+                taken[stem] = append
+                stems |= _added_stems(append)
+                applications.update(each.app_id for each in append.actions if isinstance(each, SetTransaction))
+        if len(taken) >= CROWD:
+            # the oldest one, whose writer can take along most; not twice, since its writer may be dead
+            self.next_append = next(stem for stem in taken if stem != self._next)
+            del taken[self.next_append]
+        self._taken = list(taken)
+        return _placed(taken.values(), head, {segment.partition: segment.next_offset for segment in own})
 
     def go_alone(self) -> bool:
         """Take along nothing from now on, since a commit with the others is refused; False if it had none."""
-        had_others, self._goes_alone, self._taken = bool(self._taken), True, []
+        had_others, self._goes_alone, self._taken, self.next_append = bool(self._taken), True, [], None
         return had_others
 
     def clear(self) -> None:
         """Delete the files of what this writer has committed, and of what it knows to be committed."""
         if self.found is not None:
             return
-        stems = [*self._taken, *(stem for stem in self._listed if stem in self._seen)]
+        done = {*self._taken, *self._seen}
+        files = [file for stem, file in (self._line or {}).items() if stem in done]
         if self.is_left:
-            stems.append(self._stem)
-        if stems:
-            self._storage.delete([paths.pending_file(stem) for stem in stems])
+            files.append(self._file)
+        if files:
+            self._storage.delete(files)
 
     def withdraw(self) -> None:
         """Delete the append's own file, as its writer gives up; a writer that has read it may commit it still."""
         if self.is_left:
             with suppress(Exception):
-                self._storage.delete([paths.pending_file(self._stem)])
+                self._storage.delete([self._file])
 
     def found_segments(self) -> list[SegmentInfo]:
         """The segments of the append, as the commit that was found adds them."""
@@ -335,31 +369,31 @@ class GroupCommit:
                 found += to_segments(action.rows.filter(booleans(own)))
         return found
 
-    def _list(self) -> list[str]:
-        """The other appends that wait, in line; not those that this writer could not take along."""
-        oldest = f"v{self._base:020d}"
-        files = self._storage.list_after(paths.PENDING_DIR, oldest)
-        stems = (paths.parse_pending_file(file.name) for file in files)
-        others = (stem for stem in stems if stem is not None and stem > oldest and stem != self._stem)
-        return sorted(itertools.islice(others, MOST_LISTED))
+    def _list(self) -> dict[str, str]:
+        """The files of the other appends that wait, in line; not those that this writer could not take along."""
+        oldest, found = f"v{self._base:020d}", dict[str, str]()
+        for file in self._storage.list_after(paths.PENDING_DIR, oldest):
+            stem = paths.parse_pending_file(file.name)
+            if stem is not None and stem > oldest and stem != self._stem:
+                found[stem] = file.name
+                if len(found) == MOST_LISTED:
+                    break
+        return dict(sorted(found.items()))
 
-    def _waiting(self) -> Iterator[tuple[str, Commit]]:
-        names = [stem for stem in self._listed if stem not in self._seen][:MOST_TOGETHER]
+    def _waiting(self, topic_id: str) -> Iterator[tuple[str, Commit]]:
+        line = self._line or {}
+        names = list(islice((stem for stem in line if stem not in self._seen), MOST_TOGETHER))
         unread = [stem for stem in names if stem not in self._others]
-        self._others.update(zip(unread, in_parallel(self._read, unread), strict=True))
+        told = [stem for stem in unread if paths.told_by_pending_file(line[stem]) is not None]
+        for stem in told:
+            self._others[stem] = waiting_append.read(self._storage, line[stem], topic_id)
+        rest = [stem for stem in unread if stem not in self._others]
+        read = in_parallel(lambda stem: waiting_append.read(self._storage, line[stem], topic_id), rest)
+        self._others.update(zip(rest, read, strict=True))
         for stem in names:
             append = self._others[stem]
             if append is not None:
                 yield stem, append
-
-    def _read(self, stem: str) -> Commit | None:
-        """The append that waits under this name; None if there is none that this library can commit."""
-        file = paths.pending_file(stem)
-        try:
-            append = Commit.decode(self._storage.read(file, 0, LARGEST_PENDING + 1), file)
-        except (FileNotFoundError, StorageError, CorruptMetadataError, UnsupportedVersionError):
-            return None
-        return append if _first_stem(append) == stem else None
 
     def _may_take(self, head: Snapshot, append: Commit, stems: set[str], applications: set[str]) -> bool:
         """True if the append is of this topic, is in no commit, and may be committed by any writer behind `head`."""
@@ -372,9 +406,12 @@ class GroupCommit:
             adds.append(last)
         elif last.app_id in applications or head.transactions.has(last.app_id, last.batch_id, in_order=last.in_order):
             return False
+        elif not last.in_order and head.transactions.size > head.config.batch_ids_bytes:
+            # its writer refuses it, too
+            return False
         oldest, parts = max(self._base, head.gc_floor), set[tuple[int, str]]()
         for add in adds:
-            if not isinstance(add, Add) or not _is_plain(add.segment) or add.segment.stem in stems:
+            if not isinstance(add, Add) or not is_plain(add.segment) or add.segment.stem in stems:
                 return False
             begun = paths.stem_read_version(add.segment.stem)
             if begun is None or not oldest <= begun <= head.version or add.segment.partition >= len(head.partitions):
@@ -394,13 +431,8 @@ class GroupCommit:
                 raise
             raise CommitStateUnknownError(
                 "other writers may commit the append, which was left for them: look whether its records are there",
-                file=paths.pending_file(self._stem),
+                file=self._file,
             ) from error
-
-
-def _is_plain(segment: SegmentInfo) -> bool:
-    """True if nothing in the segment depends on the commit before it."""
-    return segment.append_time_ms == -1 and not segment.has_producers and not segment.has_transactions
 
 
 def _added_stems(commit: Commit) -> set[str]:
@@ -410,6 +442,19 @@ def _added_stems(commit: Commit) -> set[str]:
     return stems.union(*tables)
 
 
-def _first_stem(append: Commit) -> str:
-    first = append.actions[0] if append.actions else None
-    return first.segment.stem if isinstance(first, Add) else ""
+def _placed(appends: Iterable[Commit], head: Snapshot, ends: dict[int, int]) -> list[Action]:
+    """The actions of appends that waited, behind the log `ends` by partition, which move on, or those of `head`."""
+    added, batches = list[Action](), list[Action]()
+    for append in appends:
+        offsets = dict[int, tuple[int, int]]()
+        for action in append.actions:
+            if isinstance(action, Add):
+                number = action.segment.partition
+                end = ends.get(number, head.partitions[number].log_end_offset)
+                segment = action.segment.at(end)
+                ends[number] = segment.next_offset
+                offsets[number] = (offsets.get(number, (end, 0))[0], segment.next_offset)
+                added.append(Add(segment))
+            elif isinstance(action, SetTransaction):
+                batches.append(dataclasses.replace(action, offsets=offsets))
+    return [*added, *batches]

@@ -207,9 +207,14 @@ class CommitPreparation:
         self._files = CommitWriter(storage, limit)
 
     def make(
-        self, head: Snapshot | None, topic_id: str, actions: Sequence[Action], waited_ms: int = 0
+        self,
+        head: Snapshot | None,
+        topic_id: str,
+        actions: Sequence[Action],
+        waited_ms: int = 0,
+        next_append: str | None = None,
     ) -> PreparedCommit:
-        """The commit of `actions` after `head`.
+        """The commit of `actions` after `head`, which names the append in line whose writer commits next, if any.
 
         Raises CommitConflictError when readers would refuse the commit, TransactionTooOldError when files are too
         old.
@@ -229,6 +234,7 @@ class CommitPreparation:
             waited_ms=waited_ms,
             write_id=self._origin.write_id,
             run_id=self._origin.run_id,
+            next_append=next_append,
             actions=actions,
             requires=features(actions).beyond(head.requires if head else NOTHING),
         )

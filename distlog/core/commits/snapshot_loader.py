@@ -218,19 +218,22 @@ class SnapshotLoader:
         *,
         group: int = 1,
         base: Snapshot | None = None,
-        saw: Callable[[Commit], None] = lambda _: None,
+        saw: Callable[[Commit], object] = lambda _: None,
     ) -> Snapshot:
         """`snapshot` with all later commits applied; it begins with `group` requests at once.
 
-        `base` is the state from which `snapshot` was made, if it was. `saw` gets each commit. Raises
-        BehindFloorError.
+        `base` is the state from which `snapshot` was made, if it was. `saw` gets each commit; if it returns true,
+        no more are asked for. Raises BehindFloorError.
         """
         head, asked, base = snapshot, AskedAt(), base or snapshot
         try:
             for commits in self._files.follow(snapshot.version + 1, group=group, asked=asked):
                 head = fold(head, commits)
-                for commit in commits:
-                    saw(commit)
+                # each is shown, whatever one before it says
+                ends = [saw(commit) for commit in commits]
+                if any(ends):
+                    asked.time_ms = 0
+                    break
         except CorruptMetadataError:
             # a slow writer may have put its commit in the place of one that was deleted
             if base.is_fresh_at(self._storage.replied_ms()):

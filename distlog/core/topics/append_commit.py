@@ -16,10 +16,11 @@ from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_json import TABLE_ROWS, UNNAMED, Origin
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.commit_race import GroupCommit, pending_append
+from distlog.core.commits.commit_race import GroupCommit
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, moved
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.waiting_append import pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CommitConflictError, InvalidRecordError, RetentionWarning, StorageFullError
@@ -378,7 +379,7 @@ class Transaction:
         in_order: bool = False,
     ) -> None:
         self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
-        snapshot = current.refresh()
+        snapshot = current.recent()
         self._read_version = snapshot.version
         self._in_order = in_order
         self._is_replay = replayed(snapshot, app_id, batch_id, in_order=in_order) is not None
