@@ -143,8 +143,8 @@ class OldCommits:
                         if pin.version < floor and pin.until_ms > BEGIN_MS + now_s * 1000:
                             yield f"the log floor is {floor}, although {pin.name} pins version {pin.version}"
 
-    def delete(self, version: int, now_s: float, files: Iterable[str]) -> Iterable[str]:
-        """Take note that a commit is deleted; says which rules that breaks. `files` are there still."""
+    def delete(self, version: int, now_s: float, checkpoints: Iterable[str]) -> Iterable[str]:
+        """Take note that a commit is deleted; says which rules that breaks. `checkpoints` are there."""
         if version in self.late:
             self.late.remove(version)
             return
@@ -154,7 +154,7 @@ class OldCommits:
             yield f"{what}, although the floor is {self.floor}"
         elif (age_s := now_s - self.written_s.get(version + 1, now_s)) < self.kept_s - 3:
             yield f"{what} {age_s:.0f} s after the next one came, not {self.kept_s:.0f}"
-        elif not any((checkpoint.version_of(name) or -1) >= self.floor for name in files):
+        elif not any((checkpoint.version_of(name) or -1) >= self.floor for name in checkpoints):
             yield f"{what}, and there is no checkpoint from the floor {self.floor} on"
         left = sorted(one for one in self.written_s if one < version and one not in self.deleted)
         if len(left) >= self.at_once:
@@ -192,11 +192,11 @@ class Oracle:
     _leading: set[str] = field(default_factory=set)
     _leaders: dict[tuple[str, int], Process] = field(default_factory=dict)
 
-    @property
-    def _prefix(self) -> str:
-        return self.url.partition("://")[2] + "/"
+    #: The names of the checkpoints that are there.
+    _checkpoints: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self._prefix = self.url.partition("://")[2] + "/"
         self.store.watchers.append(self._changes)
 
     def new_batch(
@@ -258,6 +258,8 @@ class Oracle:
         version = paths.parse_commit_file(file) if folder == paths.COMMITS_DIR else None
         if version is not None:
             self._commit_changes(kind, name, version, data)
+        elif checkpoint.version_of(name) is not None:
+            (self._checkpoints.add if kind == "put" else self._checkpoints.discard)(name)
         elif kind == "delete":
             self._file_is_deleted(name)
 
@@ -282,8 +284,7 @@ class Oracle:
     def _commit_changes(self, kind: str, name: str, version: int, data: bytes | None) -> None:
         now_s = self.world.now
         if kind == "delete":
-            names = (key.partition(self._prefix)[2] for key in self.store.objects)
-            for text in self.old.delete(version, now_s, names):
+            for text in self.old.delete(version, now_s, self._checkpoints):
                 self.says(text)
             return
         assert data is not None

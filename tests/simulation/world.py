@@ -254,7 +254,7 @@ class World:
     def pause(self, seconds: float = 0.0) -> None:
         """Let the calling fiber go on after so long."""
         fiber = self._fiber()
-        self.resume_at(self.now + seconds, fiber)
+        heapq.heappush(self._line, (self.now + seconds, next(self._order), fiber, fiber.token))
         self.wait(fiber)
 
     def wait(self, fiber: Fiber) -> None:
@@ -364,9 +364,12 @@ class SimLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`."""
-        world = self.world
-        fiber = world._fiber()
-        world.maybe_switch()
+        world, fiber = self.world, getcurrent()
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
+        # as `maybe_switch`, which would be a tenth of the calls of a history
+        if world.switching and world._draw() < world.switching:
+            world.pause()
         if self.owner is None:
             self.owner = fiber
             return True
@@ -677,6 +680,26 @@ def _choose(real: Any, simulated: Callable[..., Any]) -> Any:
     return choose
 
 
+def _choose_bare(real: Any, simulated: Callable[[Fiber], Any]) -> Any:
+    """The same for what takes no arguments: a history calls these most."""
+
+    def choose() -> Any:
+        fiber = getcurrent()
+        return simulated(fiber) if fiber.__class__ is Fiber else real()
+
+    choose.__name__ = real.__name__
+    return choose
+
+
+def _pid() -> int:
+    # the library asks this several times for each request
+    fiber = getcurrent()
+    return fiber.process.pid if fiber.__class__ is Fiber else _real_pid()
+
+
+_real_pid = os.getpid
+
+
 def _kind(real: type, simulated: type) -> type:
     """A class whose objects are simulated within a world, and real outside; subclasses of it are real."""
 
@@ -705,32 +728,32 @@ def _uuid4(fiber: Fiber) -> uuid.UUID:
 
 
 _SURROUNDINGS: list[tuple[Any, str, Any]] = [
-    (threading, "Lock", _choose(threading.Lock, lambda fiber: SimLock(fiber.world))),
-    (threading, "RLock", _choose(threading.RLock, lambda fiber: SimRLock(fiber.world))),
+    (threading, "Lock", _choose_bare(threading.Lock, lambda fiber: SimLock(fiber.world))),
+    (threading, "RLock", _choose_bare(threading.RLock, lambda fiber: SimRLock(fiber.world))),
     (
         threading,
         "Condition",
         _choose(threading.Condition, lambda fiber, lock=None: SimCondition(fiber.world, lock)),
     ),
-    (threading, "Event", _choose(threading.Event, lambda fiber: SimEvent(fiber.world))),
+    (threading, "Event", _choose_bare(threading.Event, lambda fiber: SimEvent(fiber.world))),
     (threading, "Thread", _kind(threading.Thread, SimThread)),
     (threading, "Timer", _kind(threading.Timer, SimTimer)),
-    (threading, "current_thread", _choose(threading.current_thread, lambda fiber: fiber.thread or fiber)),
-    (threading, "get_ident", _choose(threading.get_ident, lambda fiber: id(fiber))),
+    (threading, "current_thread", _choose_bare(threading.current_thread, lambda fiber: fiber.thread or fiber)),
+    (threading, "get_ident", _choose_bare(threading.get_ident, lambda fiber: id(fiber))),
     (time, "sleep", _choose(time.sleep, _sleep)),
-    (time, "monotonic", _choose(time.monotonic, lambda fiber: fiber.world.now)),
-    (time, "monotonic_ns", _choose(time.monotonic_ns, lambda fiber: int(fiber.world.now * 1e9))),
-    (time, "perf_counter", _choose(time.perf_counter, lambda fiber: fiber.world.now)),
+    (time, "monotonic", _choose_bare(time.monotonic, lambda fiber: fiber.world.now)),
+    (time, "monotonic_ns", _choose_bare(time.monotonic_ns, lambda fiber: int(fiber.world.now * 1e9))),
+    (time, "perf_counter", _choose_bare(time.perf_counter, lambda fiber: fiber.world.now)),
     (time, "clock_gettime", _choose(time.clock_gettime, lambda fiber, _: fiber.world.now)),
-    (time, "time", _choose(time.time, lambda fiber: fiber.process.now_ns() / 1e9)),
-    (time, "time_ns", _choose(time.time_ns, lambda fiber: fiber.process.now_ns())),
-    (parallel, "cores", _choose(parallel.cores, lambda fiber: 2)),
-    (os, "getpid", _choose(os.getpid, lambda fiber: fiber.process.pid)),
+    (time, "time", _choose_bare(time.time, lambda fiber: fiber.process.now_ns() / 1e9)),
+    (time, "time_ns", _choose_bare(time.time_ns, lambda fiber: fiber.process.now_ns())),
+    (parallel, "cores", _choose_bare(parallel.cores, lambda fiber: 2)),
+    (os, "getpid", _pid),
     (os, "urandom", _choose(os.urandom, lambda fiber, size: fiber.process.random.randbytes(size))),
-    (uuid, "uuid4", _choose(uuid.uuid4, _uuid4)),
+    (uuid, "uuid4", _choose_bare(uuid.uuid4, _uuid4)),
     (queue, "Queue", _choose(queue.Queue, lambda fiber, maxsize=0: SimQueue(fiber.world, maxsize))),
-    (queue, "SimpleQueue", _choose(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
-    (random, "random", _choose(random.random, lambda fiber: _draw(fiber))),
+    (queue, "SimpleQueue", _choose_bare(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
+    (random, "random", _choose_bare(random.random, lambda fiber: _draw(fiber))),
     (
         random,
         "SystemRandom",
