@@ -180,6 +180,9 @@ class Oracle:
     _files: dict[tuple[int, str], File] = field(default_factory=dict)
     _times: dict[int, int] = field(default_factory=dict)
     _commits: dict[str, bytes] = field(default_factory=dict)
+    #: The state up to the last look at it, and the commits since.
+    _state: Snapshot | None = None
+    _unfolded: dict[str, bytes] = field(default_factory=dict)
     #: The newest version, and what commits say of each.
     head: int = -1
     bounds: dict[int, Bounds] = field(default_factory=dict)
@@ -295,7 +298,7 @@ class Oracle:
             if self._commits[name] != data:
                 self.says(f"the commit of version {version} was overwritten")
             return
-        self._commits[name] = data
+        self._commits[name] = self._unfolded[name] = data
         commit = Commit.decode(data, name)
         for text in self.old.put(version, commit, now_s):
             self.says(text)
@@ -398,7 +401,9 @@ class Oracle:
 
     def _told(self) -> Snapshot:
         """The newest state, folded from the commits as they were put."""
-        return fold(None, [Commit.decode(data, name) for name, data in sorted(self._commits.items())])
+        self._state = fold(self._state, [Commit.decode(data, name) for name, data in sorted(self._unfolded.items())])
+        self._unfolded.clear()
+        return self._state
 
     def _audit(
         self,

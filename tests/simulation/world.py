@@ -158,7 +158,8 @@ class World:
         self.story: list[str] | None = [] if traced else None
         self.errors: list[tuple[Process, BaseException]] = []
         self._order = itertools.count()
-        self._line: list[tuple[float, int, Fiber | Callable[[], None], int]] = []
+        #: When, in which order, a fiber or what is called, and how often the fiber was resumed.
+        self._line: list[tuple[float, int, Any, int]] = []
         #: Whether nothing happens any more, since what was looked for is found.
         self.is_decided = False
         self._until = float("inf")
@@ -209,11 +210,10 @@ class World:
             if when > self._until or self.is_decided or self.calls > self.most_calls:
                 return None
             heapq.heappop(line)
-            assert isinstance(fiber, Fiber)
             process = fiber.process
             if fiber.dead or (token != fiber.token and process.is_alive):
                 continue
-            if process.is_alive and process.still_until > when:
+            if process.still_until > when and process.is_alive:
                 heapq.heappush(line, (process.still_until, next(self._order), fiber, token))
                 continue
             if when > self.now:
