@@ -28,6 +28,7 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
+from distlog.core.errors import CorruptMetadataError
 from distlog.core.segments.segment_parts import part_of
 from simulation.object_store import ObjectStore
 from simulation.world import BEGIN_MS, Process, World
@@ -197,6 +198,8 @@ class Oracle:
 
     #: The names of the checkpoints that are there.
     _checkpoints: set[str] = field(default_factory=set)
+    #: The checkpoint of which a bit has flipped.
+    damaged: str = ""
 
     def __post_init__(self) -> None:
         self._prefix = self.url.partition("://")[2] + "/"
@@ -394,10 +397,47 @@ class Oracle:
                 self.says(f"{name} is there after vacuum, and no version names it")
             if paths.parse_pending_file(name):
                 self.says(f"{name} waits for a commit after vacuum")
+        for name in self._checkpoints:
+            if (base := checkpoint.base_of(name)) and base not in self._checkpoints:
+                self.says(f"{name} is there after vacuum, and {base}, which it needs, is not")
         for key, _, _ in self.store.uploads.values():
             own = paths.parse_segment_file(key.partition(self._prefix)[2], topic)
             if key.startswith(self._prefix) and not (own and own not in live and _is_adopted(own)):
                 self.says(f"the parts of {key} are there after vacuum")
+
+    def damage(self) -> None:
+        """Flip a bit of the newest full checkpoint, if another one makes that no loss."""
+        full = sorted(
+            name
+            for name in self._checkpoints
+            if checkpoint.base_of(name) is None and (checkpoint.version_of(name) or 0) >= self.old.floor
+        )
+        if len({checkpoint.version_of(name) for name in full}) > 1:
+            stored = self.store.objects[self._prefix + full[-1]]
+            data = bytearray(stored.data)
+            data[self.world.random.randrange(len(data))] ^= 1 << self.world.random.randrange(8)
+            stored.data = bytes(data)
+            self.damaged = full[-1]
+            self.world.note(f"a bit of {full[-1]} flips")
+
+    def check_checkpoints(self) -> None:
+        """Every checkpoint that is there has the state of its version, if nobody has damaged what it needs."""
+        head: Snapshot | None = None
+        commits = iter(sorted(self._commits.items()))
+        for name in sorted(self._checkpoints, key=lambda name: checkpoint.version_of(name) or 0):
+            version, base = checkpoint.version_of(name) or 0, checkpoint.base_of(name)
+            if self.damaged in (name, base):
+                continue
+            while head is None or head.version < version:
+                head = fold(head, [Commit.decode(*reversed(next(commits)))])
+            files = [self.store.objects.get(self._prefix + each) for each in (base or name, name)[: 2 if base else 1]]
+            try:
+                state = checkpoint.decode(files[0].data, name, *(each.data for each in files[1:]))
+            except CorruptMetadataError as error:
+                self.says(f"nobody can read {name}: {error}")
+            else:
+                if state != head:
+                    self.says(f"{name} has another state than the commits up to its version")
 
     def _told(self) -> Snapshot:
         """The newest state, folded from the commits as they were put."""
