@@ -548,19 +548,21 @@ def _dead_appends_stay() -> Any:
 
 def _on_another_base() -> Any:
     """A reader puts an incremental checkpoint on the full one that it read last, not on the one that it names."""
-    real, last = checkpoint.decode, list[bytes]()
+    real, last = checkpoint.decode, dict[Any, bytes]()
 
     def decode(data: bytes, file: str, *changes: bytes) -> Any:
+        fiber = current()
+        process = fiber and fiber.process
         if not changes:
-            last[:] = [data]
-        return real(last[0] if changes and last else data, file, *changes)
+            last[process] = data
+        return real(last.get(process, data) if changes else data, file, *changes)
 
     return mock.patch.object(checkpoint, "decode", decode)
 
 
 def _on_a_stale_base() -> Any:
     """A process writes incremental checkpoints of what changed since the first full one that it wrote on."""
-    real, read, first, names = checkpoint.write_incremental, checkpoint._read_file, dict[int, bytes](), set[str]()
+    real, read, first, names = checkpoint.write_incremental, checkpoint._read_file, dict[Any, bytes](), set[str]()
 
     def write(storage: Any, snapshot: Any, base: str, commits: int) -> Any:
         names.add(base)
@@ -570,7 +572,7 @@ def _on_a_stale_base() -> Any:
         fiber = current()
         data = read(storage, name)
         is_base = fiber is not None and name in names
-        return first.setdefault(fiber.process.pid, data) if is_base else data
+        return first.setdefault(fiber.process, data) if is_base else data
 
     return mock.patch.multiple(checkpoint, write_incremental=write, _read_file=read_file)
 
