@@ -613,9 +613,7 @@ def _a_merge_lacks_a_segment() -> Any:
     real = merge.do_job
 
     def do_job(handle: Any, job: Any, **named: Any) -> Any:
-        groups = [
-            SegmentGroup(each.segments.part(0, max(1, len(each.segments) - 1))) for each in job.groups
-        ]
+        groups = [SegmentGroup(each.segments.part(0, max(1, len(each.segments) - 1))) for each in job.groups]
         return real(handle, merge_job.MergeJob.of(groups), **named)
 
     return mock.patch.object(merge, "do_job", do_job)
