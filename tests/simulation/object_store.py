@@ -105,7 +105,7 @@ _LOGNORMAL = [(math.log(median), math.log(p99 / median) / 2.326) for median, p99
 
 def lognormal(random: Random, writes: bool) -> float:
     """How long a request to S3 takes, in s."""
-    return math.exp(random.gauss(*_LOGNORMAL[writes]))
+    return random.lognormvariate(*_LOGNORMAL[writes])
 
 
 @dataclass(slots=True)

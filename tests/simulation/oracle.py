@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from random import Random
 
 import distlog
 from distlog.core import paths
@@ -415,7 +416,8 @@ class Oracle:
         if len({checkpoint.version_of(name) for name in full}) > 1:
             stored = self.store.objects[self._prefix + full[-1]]
             data = bytearray(stored.data)
-            data[self.world.random.randrange(len(data))] ^= 1 << self.world.random.randrange(8)
+            chosen = Random(f"damage/{self.world.seed}")
+            data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
             stored.data = bytes(data)
             self.damaged = full[-1]
             self.world.note(f"a bit of {full[-1]} flips")
