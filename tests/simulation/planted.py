@@ -18,7 +18,6 @@ from distlog.core.commits import (
     commit_log,
     commit_race,
     prepared_commit,
-    row_changes,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset
@@ -546,64 +545,6 @@ def _dead_appends_stay() -> Any:
 # Of incremental checkpoints.
 
 
-def _on_another_base() -> Any:
-    """A reader puts an incremental checkpoint on the full one that it read last, not on the one that it names."""
-    real, last = checkpoint.decode, dict[Any, bytes]()
-
-    def decode(data: bytes, file: str, *changes: bytes) -> Any:
-        fiber = current()
-        process = fiber and fiber.process
-        if not changes:
-            last[process] = data
-        return real(last.get(process, data) if changes else data, file, *changes)
-
-    return mock.patch.object(checkpoint, "decode", decode)
-
-
-def _on_a_stale_base() -> Any:
-    """A process writes incremental checkpoints of what changed since the first full one that it wrote on."""
-    real, read, first, names = checkpoint.write_incremental, checkpoint._read_file, dict[Any, bytes](), set[str]()
-
-    def write(storage: Any, snapshot: Any, base: str, commits: int) -> Any:
-        names.add(base)
-        return real(storage, snapshot, base, commits)
-
-    def read_file(storage: Any, name: str) -> bytes:
-        fiber = current()
-        data = read(storage, name)
-        is_base = fiber is not None and name in names
-        return first.setdefault(fiber.process, data) if is_base else data
-
-    return mock.patch.multiple(checkpoint, write_incremental=write, _read_file=read_file)
-
-
-def _bases_are_deleted() -> Any:
-    """Vacuum deletes full checkpoints that incremental ones need."""
-    return mock.patch.object(log_floor, "with_bases", set)
-
-
-def _removed_rows_stay() -> Any:
-    """An incremental checkpoint does not say which rows are gone."""
-    real = row_changes.RowChanges.between
-
-    def between(base: Any, rows: Any, keys: Any) -> Any:
-        return dataclasses.replace(real(base, rows, keys), gone=np.empty(0, np.int64))
-
-    return mock.patch.object(row_changes.RowChanges, "between", between)
-
-
-def _changed_rows_are_the_same() -> Any:
-    """An incremental checkpoint lacks rows that have changed since, and have the same key."""
-    return mock.patch.object(row_changes, "_same", lambda left, chosen, *_: np.ones(len(chosen), np.bool_))
-
-
-def _damage_is_not_noticed() -> Any:
-    """A reader does not look at the checksum of a checkpoint."""
-    return mock.patch.object(
-        checkpoint, "_read_file", lambda storage, name: storage.read(name, 0, checkpoint.MAX_BYTES)
-    )
-
-
 # ---
 # Of merging, and of appends in line.
 
@@ -617,16 +558,6 @@ def _a_merge_lacks_a_segment() -> Any:
         return real(handle, merge_job.MergeJob.of(groups), **named)
 
     return mock.patch.object(merge, "do_job", do_job)
-
-
-def _merged_groups_are_swapped() -> Any:
-    """A merge of several groups says of each that its part of the bundle is where another one's is."""
-    real = merge_job._Writing._stored
-
-    def stored(self: Any, *arguments: Any) -> Any:
-        return {name: places[::-1].copy() for name, places in real(self, *arguments).items()}
-
-    return mock.patch.object(merge_job._Writing, "_stored", stored)
 
 
 def _found_appends_are_where_they_were_planned() -> Any:
@@ -710,13 +641,6 @@ BUGS: Mapping[str, Bug] = {
     "pins hold no commits": bug(_pins_are_ignored, "vacuumer"),
     "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
-    "another base is taken": bug(_on_another_base, "incremental"),
-    "a base is stale": bug(_on_a_stale_base, "incremental"),
-    "bases are deleted": bug(_bases_are_deleted, "incremental", "vacuum"),
-    "removed rows stay": bug(_removed_rows_stay, "incremental", "compact"),
-    "changed rows are the same": bug(_changed_rows_are_the_same, "incremental", "compact"),
-    "damage is not noticed": bug(_damage_is_not_noticed, "damage"),
     "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
-    "merged groups are swapped": bug(_merged_groups_are_swapped, "compact"),
     "found appends are where they were planned": bug(_found_appends_are_where_they_were_planned, "crowd"),
 }
