@@ -146,6 +146,6 @@ def test_a_store_too_slow_for_vacuum_is_no_damage(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(SnapshotLoader, "_from_hint", lambda self, end: None)
     monkeypatch.setattr(SnapshotLoader, "_from_listing", behind)
-    with pytest.raises(StorageError, match="commits vanish while they are read.*try again") as raised:
+    with pytest.raises(StorageError, match=r"commits vanish while they are read.*try again") as raised:
         SnapshotLoader(storage).load()
     assert not isinstance(raised.value, CorruptionError)
