@@ -18,6 +18,7 @@ from distlog.core.commits import (
     commit_log,
     commit_race,
     prepared_commit,
+    row_changes,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset
@@ -545,6 +546,16 @@ def _dead_appends_stay() -> Any:
 # Of incremental checkpoints.
 
 
+def _removed_rows_stay() -> Any:
+    """An incremental checkpoint does not say which rows are gone."""
+    real = row_changes.RowChanges.between
+
+    def between(base: Any, rows: Any, keys: Any) -> Any:
+        return dataclasses.replace(real(base, rows, keys), gone=np.empty(0, np.int64))
+
+    return mock.patch.object(row_changes.RowChanges, "between", between)
+
+
 # ---
 # Of merging, and of appends in line.
 
@@ -641,6 +652,7 @@ BUGS: Mapping[str, Bug] = {
     "pins hold no commits": bug(_pins_are_ignored, "vacuumer"),
     "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
+    "removed rows stay": bug(_removed_rows_stay, "incremental", "compact"),
     "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
     "found appends are where they were planned": bug(_found_appends_are_where_they_were_planned, "crowd"),
 }
