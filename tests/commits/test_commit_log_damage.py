@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from histories import (
     CONFIG,
@@ -11,10 +13,18 @@ from histories import (
     forged,
 )
 
+import distlog
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CorruptMetadataError, TopicNotFoundError, UnsupportedVersionError
+from distlog.core.commits.snapshot_loader import BehindFloorError, SnapshotLoader
+from distlog.core.errors import (
+    CorruptionError,
+    CorruptMetadataError,
+    StorageError,
+    TopicNotFoundError,
+    UnsupportedVersionError,
+)
 from distlog.core.storage.storage import Storage
 
 
@@ -125,3 +135,17 @@ def test_an_unknown_action_that_is_safe_for_readers_stops_writers_only(storage: 
         with pytest.raises(UnsupportedVersionError, match="bloom_filter"):
             append(log, stale)
     assert log.load() == loaded
+
+
+def test_a_store_too_slow_for_vacuum_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(tmp_path / "t")
+    distlog.create(str(tmp_path / "t"))
+
+    def behind(self: SnapshotLoader, end: int) -> None:
+        raise BehindFloorError
+
+    monkeypatch.setattr(SnapshotLoader, "_from_hint", lambda self, end: None)
+    monkeypatch.setattr(SnapshotLoader, "_from_listing", behind)
+    with pytest.raises(StorageError, match=r"commits vanish while they are read.*try again") as raised:
+        SnapshotLoader(storage).load()
+    assert not isinstance(raised.value, CorruptionError)

@@ -81,6 +81,10 @@ class Plan(Drawn):
     part_bytes: int = 8 << 20
     #: `commit.retention.ms`, in s; 0 for the default, which no history is long enough for.
     commits_s: float = 0.0
+    #: Whether checkpoints are incremental, and written in the background, as those of large topics.
+    incremental: bool = False
+    #: When a bit of a full checkpoint flips, in s since the actors began; 0 for never.
+    damage_s: float = 0.0
 
     @property
     def url(self) -> str:
@@ -95,6 +99,10 @@ class Plan(Drawn):
             yield "long"
         if self.config["file.delete.delay.ms"] == 20_000:
             yield "deletes soon"
+        if self.incremental:
+            yield "incremental"
+        if self.damage_s:
+            yield "damage"
 
 
 def plan(seed: int) -> Plan:
@@ -178,7 +186,10 @@ def plan(seed: int) -> Plan:
         pause_s=random.choice((2.0, 10.0, 30.0)),
         protocol=random.choice(("s3", "s3", "gs", "abfs")),
         part_bytes=random.choice((256, 8 << 20)),
+        incremental=seed % 7 == 2,
     )
+    if drawn.incremental and crowd.random() < 0.5:
+        drawn = replace(drawn, damage_s=crowd.uniform(0, drawn.length_s))
     if is_crowd:
         # they hardly rest, so they wait for each other
         drawn = replace(drawn, pause_s=4.0 if commits_s else 0.3, length_s=30.0)
@@ -225,7 +236,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
-        checkpoints = frequent_checkpoints(large=drawn.seed % 7 == 2)
+        checkpoints = frequent_checkpoints(large=drawn.incremental)
         with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once():
             world.process("creator").start(lambda: actors.create(stage, drawn.config))
             world.run()
@@ -233,6 +244,8 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
             if stage.kafka is not None:
                 stage.kafka.stage.end_s = stage.end_s
             memories = _begin(world, stage, drawn)
+            if drawn.damage_s:
+                world.at(world.now + drawn.damage_s, oracle.damage)
             world.run()
             for process, error in world.errors:
                 oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
@@ -278,6 +291,7 @@ def _audit_topic(stage: Stage) -> None:
         topic.vacuum()
     topic.log.checkpoints.wait()
     stage.oracle.check_vacuumed()
+    stage.oracle.check_checkpoints()
     stage.oracle.audit(stage.open())
 
 

@@ -25,7 +25,8 @@ from greenlet import getcurrent
 from distlog.core.storage import durable_files, locks_and_pages
 from distlog.core.storage.locks_and_pages import SharedPage
 from simulation.device import PAGE, Change, File, Folder, count_left
-from simulation.world import MEMORY, Fiber, Places, Process, ProcessDiedError, World, current
+from simulation.places import Places
+from simulation.world import MEMORY, Fiber, Process, ProcessDiedError, World, current
 
 #: How long a process waits at most between two looks at a lock that another one holds, in s.
 _LOOK_S = 0.5

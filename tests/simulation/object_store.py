@@ -278,7 +278,8 @@ class Client:
             del error
 
     def _note(self, kind: str, key: str, outcome: str) -> None:
-        self.world.note(f"{self.process.name} {kind} {key}: {outcome}")
+        if self.world.story is not None:
+            self.world.note(f"{self.process.name} {kind} {key}: {outcome}")
 
     # --- the interface of fsspec
 
@@ -348,13 +349,13 @@ class Client:
 
         def effect() -> list[dict[str, Any]]:
             found: dict[str, dict[str, Any]] = {}
-            for key, stored in sorted(self.store.listed().items()):
-                if key.startswith(prefix):
-                    name, _, below = key[len(prefix) :].partition("/")
-                    if below:
-                        found[name] = {"name": prefix + name, "type": "directory", "size": 0}
-                    else:
-                        found[name] = self._entry(key, stored)
+            listed = self.store.listed()
+            for key in sorted(key for key in listed if key.startswith(prefix)):
+                name, _, below = key[len(prefix) :].partition("/")
+                if below:
+                    found[name] = {"name": prefix + name, "type": "directory", "size": 0}
+                else:
+                    found[name] = self._entry(key, listed[key])
             if not found:
                 raise FileNotFoundError(path)
             return list(found.values())

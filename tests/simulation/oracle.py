@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from random import Random
 
 import distlog
 from distlog.core import paths
@@ -28,6 +29,7 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
+from distlog.core.errors import CorruptMetadataError
 from distlog.core.segments.segment_parts import part_of
 from simulation.object_store import ObjectStore
 from simulation.world import BEGIN_MS, Process, World
@@ -143,8 +145,8 @@ class OldCommits:
                         if pin.version < floor and pin.until_ms > BEGIN_MS + now_s * 1000:
                             yield f"the log floor is {floor}, although {pin.name} pins version {pin.version}"
 
-    def delete(self, version: int, now_s: float, files: Iterable[str]) -> Iterable[str]:
-        """Take note that a commit is deleted; says which rules that breaks. `files` are there still."""
+    def delete(self, version: int, now_s: float, checkpoints: Iterable[str]) -> Iterable[str]:
+        """Take note that a commit is deleted; says which rules that breaks. `checkpoints` are there."""
         if version in self.late:
             self.late.remove(version)
             return
@@ -154,7 +156,7 @@ class OldCommits:
             yield f"{what}, although the floor is {self.floor}"
         elif (age_s := now_s - self.written_s.get(version + 1, now_s)) < self.kept_s - 3:
             yield f"{what} {age_s:.0f} s after the next one came, not {self.kept_s:.0f}"
-        elif not any((checkpoint.version_of(name) or -1) >= self.floor for name in files):
+        elif not any((checkpoint.version_of(name) or -1) >= self.floor for name in checkpoints):
             yield f"{what}, and there is no checkpoint from the floor {self.floor} on"
         left = sorted(one for one in self.written_s if one < version and one not in self.deleted)
         if len(left) >= self.at_once:
@@ -180,6 +182,9 @@ class Oracle:
     _files: dict[tuple[int, str], File] = field(default_factory=dict)
     _times: dict[int, int] = field(default_factory=dict)
     _commits: dict[str, bytes] = field(default_factory=dict)
+    #: The state up to the last look at it, and the commits since.
+    _state: Snapshot | None = None
+    _unfolded: dict[str, bytes] = field(default_factory=dict)
     #: The newest version, and what commits say of each.
     head: int = -1
     bounds: dict[int, Bounds] = field(default_factory=dict)
@@ -192,11 +197,13 @@ class Oracle:
     _leading: set[str] = field(default_factory=set)
     _leaders: dict[tuple[str, int], Process] = field(default_factory=dict)
 
-    @property
-    def _prefix(self) -> str:
-        return self.url.partition("://")[2] + "/"
+    #: The names of the checkpoints that are there.
+    _checkpoints: set[str] = field(default_factory=set)
+    #: The checkpoint of which a bit has flipped.
+    damaged: str = ""
 
     def __post_init__(self) -> None:
+        self._prefix = self.url.partition("://")[2] + "/"
         self.store.watchers.append(self._changes)
 
     def new_batch(
@@ -258,6 +265,8 @@ class Oracle:
         version = paths.parse_commit_file(file) if folder == paths.COMMITS_DIR else None
         if version is not None:
             self._commit_changes(kind, name, version, data)
+        elif checkpoint.version_of(name) is not None:
+            (self._checkpoints.add if kind == "put" else self._checkpoints.discard)(name)
         elif kind == "delete":
             self._file_is_deleted(name)
 
@@ -282,8 +291,7 @@ class Oracle:
     def _commit_changes(self, kind: str, name: str, version: int, data: bytes | None) -> None:
         now_s = self.world.now
         if kind == "delete":
-            names = (key.partition(self._prefix)[2] for key in self.store.objects)
-            for text in self.old.delete(version, now_s, names):
+            for text in self.old.delete(version, now_s, self._checkpoints):
                 self.says(text)
             return
         assert data is not None
@@ -294,7 +302,7 @@ class Oracle:
             if self._commits[name] != data:
                 self.says(f"the commit of version {version} was overwritten")
             return
-        self._commits[name] = data
+        self._commits[name] = self._unfolded[name] = data
         commit = Commit.decode(data, name)
         for text in self.old.put(version, commit, now_s):
             self.says(text)
@@ -390,14 +398,54 @@ class Oracle:
                 self.says(f"{name} is there after vacuum, and no version names it")
             if paths.parse_pending_file(name):
                 self.says(f"{name} waits for a commit after vacuum")
+        for name in self._checkpoints:
+            if (base := checkpoint.base_of(name)) and base not in self._checkpoints:
+                self.says(f"{name} is there after vacuum, and {base}, which it needs, is not")
         for key, _, _ in self.store.uploads.values():
             own = paths.parse_segment_file(key.partition(self._prefix)[2], topic)
             if key.startswith(self._prefix) and not (own and own not in live and _is_adopted(own)):
                 self.says(f"the parts of {key} are there after vacuum")
 
+    def damage(self) -> None:
+        """Flip a bit of the newest full checkpoint, if another one makes that no loss."""
+        full = sorted(
+            name
+            for name in self._checkpoints
+            if checkpoint.base_of(name) is None and (checkpoint.version_of(name) or 0) >= self.old.floor
+        )
+        if len({checkpoint.version_of(name) for name in full}) > 1:
+            stored = self.store.objects[self._prefix + full[-1]]
+            data = bytearray(stored.data)
+            chosen = Random(f"damage/{self.world.seed}")
+            data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+            stored.data = bytes(data)
+            self.damaged = full[-1]
+            self.world.note(f"a bit of {full[-1]} flips")
+
+    def check_checkpoints(self) -> None:
+        """Every checkpoint that is there has the state of its version, if nobody has damaged what it needs."""
+        head: Snapshot | None = None
+        commits = iter(sorted(self._commits.items()))
+        for name in sorted(self._checkpoints, key=lambda name: checkpoint.version_of(name) or 0):
+            version, base = checkpoint.version_of(name) or 0, checkpoint.base_of(name)
+            if self.damaged in (name, base):
+                continue
+            while head is None or head.version < version:
+                head = fold(head, [Commit.decode(*reversed(next(commits)))])
+            files = [self.store.objects.get(self._prefix + each) for each in (base or name, name)[: 2 if base else 1]]
+            try:
+                state = checkpoint.decode(files[0].data, name, *(each.data for each in files[1:]))
+            except CorruptMetadataError as error:
+                self.says(f"nobody can read {name}: {error}")
+            else:
+                if state != head:
+                    self.says(f"{name} has another state than the commits up to its version")
+
     def _told(self) -> Snapshot:
         """The newest state, folded from the commits as they were put."""
-        return fold(None, [Commit.decode(data, name) for name, data in sorted(self._commits.items())])
+        self._state = fold(self._state, [Commit.decode(data, name) for name, data in sorted(self._unfolded.items())])
+        self._unfolded.clear()
+        return self._state
 
     def _audit(
         self,

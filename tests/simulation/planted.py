@@ -13,7 +13,14 @@ from unittest import mock
 import numpy as np
 
 from distlog.core import times
-from distlog.core.commits import checkpoint, commit_log, commit_race, prepared_commit, snapshot_loader
+from distlog.core.commits import (
+    checkpoint,
+    commit_log,
+    commit_race,
+    prepared_commit,
+    row_changes,
+    snapshot_loader,
+)
 from distlog.core.commits.actions import SetLogStartOffset
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.producer_table import NO_PRODUCERS
@@ -23,7 +30,8 @@ from distlog.core.commits.transaction_table import NO_TRANSACTIONS
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.groups import group_log, membership
 from distlog.core.kafka_directory import adopt, export
-from distlog.core.maintenance import log_floor, restore, vacuum
+from distlog.core.maintenance import log_floor, merge, merge_job, restore, vacuum
+from distlog.core.maintenance.group_rewrite import SegmentGroup
 from distlog.core.maintenance.removals import StemSet
 from distlog.core.storage import object_store, retry
 from distlog.core.topics import append_commit, committed_batches, producer, topic
@@ -534,6 +542,40 @@ def _dead_appends_stay() -> Any:
     return mock.patch.object(vacuum, "dead_appends", return_value=[])
 
 
+# ---
+# Of incremental checkpoints.
+
+
+def _removed_rows_stay() -> Any:
+    """An incremental checkpoint does not say which rows are gone."""
+    real = row_changes.RowChanges.between
+
+    def between(base: Any, rows: Any, keys: Any) -> Any:
+        return dataclasses.replace(real(base, rows, keys), gone=np.empty(0, np.int64))
+
+    return mock.patch.object(row_changes.RowChanges, "between", between)
+
+
+# ---
+# Of merging, and of appends in line.
+
+
+def _a_merge_lacks_a_segment() -> Any:
+    """A merge does not read the last segment of a group, and removes it."""
+    real = merge.do_job
+
+    def do_job(handle: Any, job: Any, **named: Any) -> Any:
+        groups = [SegmentGroup(each.segments.part(0, max(1, len(each.segments) - 1))) for each in job.groups]
+        return real(handle, merge_job.MergeJob.of(groups), **named)
+
+    return mock.patch.object(merge, "do_job", do_job)
+
+
+def _found_appends_are_where_they_were_planned() -> Any:
+    """An append that another writer committed is told to be where its own writer wanted it."""
+    return mock.patch.object(commit_race.GroupCommit, "found_segments", return_value=[])
+
+
 @dataclasses.dataclass(frozen=True)
 class Bug:
     """A bug, and the words of the plans of histories that are likely to meet it: others are passed over."""
@@ -610,4 +652,7 @@ BUGS: Mapping[str, Bug] = {
     "pins hold no commits": bug(_pins_are_ignored, "vacuumer"),
     "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
+    "removed rows stay": bug(_removed_rows_stay, "incremental", "compact"),
+    "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
+    "found appends are where they were planned": bug(_found_appends_are_where_they_were_planned, "crowd"),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,9 @@ from simulation import oracle
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Snapshot))
 _STATE = tuple(name for name in _FIELDS if name != "seen_ms")
-_set = object.__setattr__
+_values_of, _state_of = attrgetter(*_FIELDS), attrgetter(*_STATE)
+_PUTS = tuple(getattr(Snapshot, name).__set__ for name in _FIELDS)
+_put_seen_ms = _PUTS[_FIELDS.index("seen_ms")]
 
 
 class _Folds:
@@ -33,21 +36,21 @@ class _Folds:
     def fold(self, head: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
         """As `snapshot.fold`."""
         followed = list(commits)
-        state = () if head is None else tuple([id(getattr(head, name)) for name in _STATE])
+        state = () if head is None else tuple(map(id, _state_of(head)))
         key = (*state, *map(id, followed))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._fold(head, followed), head, followed
         made = _copy(known[0])
         if head is not None:
-            _set(made, "seen_ms", head.seen_ms)
+            _put_seen_ms(made, head.seen_ms)
         return made
 
 
 def _copy(head: Snapshot) -> Snapshot:
     made = object.__new__(Snapshot)
-    for name in _FIELDS:
-        _set(made, name, getattr(head, name))
+    for put, value in zip(_PUTS, _values_of(head), strict=True):
+        put(made, value)
     return made
 
 

@@ -23,13 +23,10 @@ import sys
 import tempfile
 import threading
 import time
-import types
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -37,6 +34,7 @@ from greenlet import getcurrent, greenlet
 from distlog.core.indexes import index_cache
 from distlog.core.storage import parallel
 from distlog.core.topics import writer
+from simulation.places import Places
 
 #: Where files cost no time, if there is such a place.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -158,7 +156,8 @@ class World:
         self.story: list[str] | None = [] if traced else None
         self.errors: list[tuple[Process, BaseException]] = []
         self._order = itertools.count()
-        self._line: list[tuple[float, int, Fiber | Callable[[], None], int]] = []
+        #: When, in which order, a fiber or what is called, and how often the fiber was resumed.
+        self._line: list[tuple[float, int, Any, int]] = []
         #: Whether nothing happens any more, since what was looked for is found.
         self.is_decided = False
         self._until = float("inf")
@@ -209,11 +208,10 @@ class World:
             if when > self._until or self.is_decided or self.calls > self.most_calls:
                 return None
             heapq.heappop(line)
-            assert isinstance(fiber, Fiber)
             process = fiber.process
             if fiber.dead or (token != fiber.token and process.is_alive):
                 continue
-            if process.is_alive and process.still_until > when:
+            if process.still_until > when and process.is_alive:
                 heapq.heappush(line, (process.still_until, next(self._order), fiber, token))
                 continue
             if when > self.now:
@@ -254,7 +252,7 @@ class World:
     def pause(self, seconds: float = 0.0) -> None:
         """Let the calling fiber go on after so long."""
         fiber = self._fiber()
-        self.resume_at(self.now + seconds, fiber)
+        heapq.heappush(self._line, (self.now + seconds, next(self._order), fiber, fiber.token))
         self.wait(fiber)
 
     def wait(self, fiber: Fiber) -> None:
@@ -364,9 +362,12 @@ class SimLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As `threading.Lock.acquire`."""
-        world = self.world
-        fiber = world._fiber()
-        world.maybe_switch()
+        world, fiber = self.world, getcurrent()
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
+        # as `maybe_switch`, which would be a tenth of the calls of a history
+        if world.switching and world._draw() < world.switching:
+            world.pause()
         if self.owner is None:
             self.owner = fiber
             return True
@@ -677,6 +678,26 @@ def _choose(real: Any, simulated: Callable[..., Any]) -> Any:
     return choose
 
 
+def _choose_bare(real: Any, simulated: Callable[[Fiber], Any]) -> Any:
+    """The same for what takes no arguments: a history calls these most."""
+
+    def choose() -> Any:
+        fiber = getcurrent()
+        return simulated(fiber) if fiber.__class__ is Fiber else real()
+
+    choose.__name__ = real.__name__
+    return choose
+
+
+def _pid() -> int:
+    # the library asks this several times for each request
+    fiber = getcurrent()
+    return fiber.process.pid if fiber.__class__ is Fiber else _real_pid()
+
+
+_real_pid = os.getpid
+
+
 def _kind(real: type, simulated: type) -> type:
     """A class whose objects are simulated within a world, and real outside; subclasses of it are real."""
 
@@ -705,32 +726,32 @@ def _uuid4(fiber: Fiber) -> uuid.UUID:
 
 
 _SURROUNDINGS: list[tuple[Any, str, Any]] = [
-    (threading, "Lock", _choose(threading.Lock, lambda fiber: SimLock(fiber.world))),
-    (threading, "RLock", _choose(threading.RLock, lambda fiber: SimRLock(fiber.world))),
+    (threading, "Lock", _choose_bare(threading.Lock, lambda fiber: SimLock(fiber.world))),
+    (threading, "RLock", _choose_bare(threading.RLock, lambda fiber: SimRLock(fiber.world))),
     (
         threading,
         "Condition",
         _choose(threading.Condition, lambda fiber, lock=None: SimCondition(fiber.world, lock)),
     ),
-    (threading, "Event", _choose(threading.Event, lambda fiber: SimEvent(fiber.world))),
+    (threading, "Event", _choose_bare(threading.Event, lambda fiber: SimEvent(fiber.world))),
     (threading, "Thread", _kind(threading.Thread, SimThread)),
     (threading, "Timer", _kind(threading.Timer, SimTimer)),
-    (threading, "current_thread", _choose(threading.current_thread, lambda fiber: fiber.thread or fiber)),
-    (threading, "get_ident", _choose(threading.get_ident, lambda fiber: id(fiber))),
+    (threading, "current_thread", _choose_bare(threading.current_thread, lambda fiber: fiber.thread or fiber)),
+    (threading, "get_ident", _choose_bare(threading.get_ident, lambda fiber: id(fiber))),
     (time, "sleep", _choose(time.sleep, _sleep)),
-    (time, "monotonic", _choose(time.monotonic, lambda fiber: fiber.world.now)),
-    (time, "monotonic_ns", _choose(time.monotonic_ns, lambda fiber: int(fiber.world.now * 1e9))),
-    (time, "perf_counter", _choose(time.perf_counter, lambda fiber: fiber.world.now)),
+    (time, "monotonic", _choose_bare(time.monotonic, lambda fiber: fiber.world.now)),
+    (time, "monotonic_ns", _choose_bare(time.monotonic_ns, lambda fiber: int(fiber.world.now * 1e9))),
+    (time, "perf_counter", _choose_bare(time.perf_counter, lambda fiber: fiber.world.now)),
     (time, "clock_gettime", _choose(time.clock_gettime, lambda fiber, _: fiber.world.now)),
-    (time, "time", _choose(time.time, lambda fiber: fiber.process.now_ns() / 1e9)),
-    (time, "time_ns", _choose(time.time_ns, lambda fiber: fiber.process.now_ns())),
-    (parallel, "cores", _choose(parallel.cores, lambda fiber: 2)),
-    (os, "getpid", _choose(os.getpid, lambda fiber: fiber.process.pid)),
+    (time, "time", _choose_bare(time.time, lambda fiber: fiber.process.now_ns() / 1e9)),
+    (time, "time_ns", _choose_bare(time.time_ns, lambda fiber: fiber.process.now_ns())),
+    (parallel, "cores", _choose_bare(parallel.cores, lambda fiber: 2)),
+    (os, "getpid", _pid),
     (os, "urandom", _choose(os.urandom, lambda fiber, size: fiber.process.random.randbytes(size))),
-    (uuid, "uuid4", _choose(uuid.uuid4, _uuid4)),
+    (uuid, "uuid4", _choose_bare(uuid.uuid4, _uuid4)),
     (queue, "Queue", _choose(queue.Queue, lambda fiber, maxsize=0: SimQueue(fiber.world, maxsize))),
-    (queue, "SimpleQueue", _choose(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
-    (random, "random", _choose(random.random, lambda fiber: _draw(fiber))),
+    (queue, "SimpleQueue", _choose_bare(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
+    (random, "random", _choose_bare(random.random, lambda fiber: _draw(fiber))),
     (
         random,
         "SystemRandom",
@@ -739,69 +760,6 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
 ]
 #: The same, for those who have imported the names themselves, or have them as default arguments.
 _REBOUND: dict[Any, Any] = {getattr(owner, name): made for owner, name, made in _SURROUNDINGS}
-
-
-class Places:
-    """Where the library's modules hold names of their surroundings: as globals, default arguments, or in cells.
-
-    `rebound` has, for each real name, the one that leads to the world.
-    """
-
-    def __init__(self, rebound: Mapping[Any, Any]) -> None:
-        self._rebound = rebound
-        self._looked_at = set[str]()
-        self._setters: list[tuple[Callable[[Any], None], Any]] = []
-
-    def lead_here(self) -> None:
-        """Have all of them lead to the world."""
-        for name, module in list(sys.modules.items()):
-            if (name == "distlog" or name.startswith("distlog.")) and name not in self._looked_at:
-                self._looked_at.add(name)
-                self._look_at(module)
-        for put, real in self._setters:
-            put(self._rebound[real])
-
-    def lead_back(self) -> None:
-        """Have all of them lead to the machine."""
-        for put, real in self._setters:
-            put(real)
-
-    def _look_at(self, module: types.ModuleType) -> None:
-        for name, value in list(vars(module).items()):
-            if self._is_rebound(value):
-                self._setters.append((partial(setattr, module, name), value))
-            elif isinstance(value, types.FunctionType):
-                self._look_at_function(value)
-            elif isinstance(value, type) and value.__module__ == module.__name__:
-                for each in list(vars(value).values()):
-                    function = getattr(each, "__func__", each)
-                    if isinstance(function, types.FunctionType):
-                        self._look_at_function(function)
-
-    def _look_at_function(self, function: types.FunctionType) -> None:
-        for at, value in enumerate(function.__defaults__ or ()):
-            if self._is_rebound(value):
-                self._setters.append((partial(_set_default, function, at), value))
-        for name, value in (function.__kwdefaults__ or {}).items():
-            if self._is_rebound(value):
-                self._setters.append((partial(function.__kwdefaults__.__setitem__, name), value))
-        # where a dataclass keeps the makers of its defaults
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):
-                if self._is_rebound(cell.cell_contents):
-                    self._setters.append((partial(setattr, cell, "cell_contents"), cell.cell_contents))
-
-    def _is_rebound(self, value: Any) -> bool:
-        try:
-            return value in self._rebound
-        except TypeError:
-            return False
-
-
-def _set_default(function: types.FunctionType, at: int, value: Any) -> None:
-    defaults = list(function.__defaults__ or ())
-    defaults[at] = value
-    function.__defaults__ = tuple(defaults)
 
 
 _places = Places(_REBOUND)

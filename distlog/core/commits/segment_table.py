@@ -26,8 +26,8 @@ from distlog.core.paths import stem_read_version
 
 def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """All rows of `batches` in one batch; there must be at least one, and all must have the same schema."""
-    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return whole[0] if whole else batches[0]
+    filled = [batch for batch in batches if len(batch)] or batches[:1]
+    return filled[0] if len(filled) == 1 else pa.Table.from_batches(filled).combine_chunks().to_batches()[0]
 
 
 # ---

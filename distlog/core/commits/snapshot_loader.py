@@ -16,7 +16,7 @@ from distlog.core.commits import checkpoint, commit_json
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, UnsupportedVersionError
+from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageError, UnsupportedVersionError
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
@@ -348,8 +348,8 @@ class SnapshotLoader:
                     if first == self._first_listed:
                         raise
                     first = self._first_listed
-        raise CorruptMetadataError(
-            "commits vanish while they are read: vacuum deletes faster than they can be read, or somebody else does",
+        raise StorageError(
+            "commits vanish while they are read, as vacuum deletes faster than the storage answers: try again",
             file=paths.COMMITS_DIR,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,8 @@ def info_at(columns: pa.RecordBatch, row: int) -> TransactionInfo:
 
 def find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> TransactionInfo | None:
     """The last row of the application's batch, or None."""
+    if not len(columns):
+        return None
     same_batch = pc.equal(columns["batch_id"], texts([json.dumps(batch_id)])[0])
     same_app = pc.equal(columns["app_id"], texts([app_id])[0])
     rows = pc.indices_nonzero(pc.and_(same_batch, same_app))
@@ -92,6 +94,8 @@ def find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> Transacti
 
 def ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | str]]:
     """The rows of the application with their batch ids, the last one first."""
+    if not len(columns):
+        return
     for row in reversed(pc.indices_nonzero(pc.equal(columns["app_id"], texts([app_id])[0])).to_pylist()):
         yield row, json.loads(columns["batch_id"][row].as_py())
 
@@ -241,7 +245,7 @@ class TransactionTable:
     @property
     def size(self) -> int:
         """The bytes that the batches take that were not committed in order, without the last few."""
-        return int(self._columns.nbytes + self._silent.nbytes)
+        return sum(int(part.nbytes) for part in (self._columns, self._silent) if len(part))
 
     def is_forgotten(self, app_id: str, batch_id: int | str) -> bool:
         """True if the application commits in order, and has come so far that this batch is not known any more."""
@@ -327,7 +331,9 @@ def _time_within(times: Sequence[int]) -> int:
     return sum(min(after - before, PAUSE_MS) for before, after in itertools.pairwise(times))
 
 
-def _without_applications(columns: pa.RecordBatch, app_ids: Iterable[str]) -> pa.RecordBatch:
+def _without_applications(columns: pa.RecordBatch, app_ids: Collection[str]) -> pa.RecordBatch:
+    if not app_ids or not len(columns):
+        return columns
     removed = pc.is_in(columns["app_id"], value_set=texts([*app_ids]))
     return columns.filter(pc.invert(removed)) if pc.any(removed).as_py() else columns
 

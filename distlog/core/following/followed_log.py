@@ -321,8 +321,8 @@ class GroupAssignment(FollowerAssignment):
             return False
         before = self.wanted.keys()
         self._member.sync(self.log.partitions, self.begin, self._pending())
-        rejoined = self._take()
-        return rejoined or self.wanted.keys() != before
+        is_moved = self._take()
+        return is_moved or self.wanted.keys() != before
 
     def prolong(self) -> None:
         """See FollowerAssignment."""
@@ -361,12 +361,16 @@ class GroupAssignment(FollowerAssignment):
         return {number for number, offset in self.position.items() if offset > self._committed[number]}
 
     def _take(self) -> bool:
-        """Learn the owned partitions; whether this is a new membership, which begins at the group's positions."""
+        """Learn the owned partitions; whether a new membership or another member moved this one's positions.
+
+        A new membership begins at the group's positions. So does a partition that was given up and came back at once,
+        as another member had it meanwhile, and read on.
+        """
         rejoined, self._joins = self._joins != self._member.joins, self._member.joins
         current = {} if rejoined else self.position
         self._committed = self._member.owned
-        self.position = {number: current.get(number, offset) for number, offset in self._committed.items()}
-        return rejoined
+        self.position = {n: max(current.get(n, offset), offset) for n, offset in self._committed.items()}
+        return rejoined or any(current.get(n, offset) < offset for n, offset in self._committed.items())
 
     def _check(self, partition: int, offset: int) -> None:
         if partition not in self.position:

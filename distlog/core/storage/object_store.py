@@ -210,16 +210,27 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
     return int(said * 1000) if isinstance(said, float) else MAX_LONG
 
 
+#: How often an object is put whose time is asked for, if others delete it.
+_PROBES_TRIED = 3
+
+
 def now_ms(requests: ObjectRequests, folder: str) -> int:
     """The store's time now: the Date of a reply on S3, elsewhere the time of an object that was just written."""
     if requests.protocol == "s3":
         return requests.of_bucket("get the storage's time", folder, lambda: _date_of_reply(requests, folder))
     path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
-    requests.put(path, b"what time is it")
-    try:
-        written_ms = modified_ms(requests.describe(path))
-    finally:
-        requests.delete(path)
+    for _ in range(_PROBES_TRIED):
+        requests.put(path, b"what time is it")
+        try:
+            written_ms = modified_ms(requests.describe(path))
+            break
+        except FileNotFoundError:
+            # this process stood still for so long that a vacuum took the object for one of a dead process
+            continue
+        finally:
+            requests.delete(path)
+    else:
+        raise StorageError("the storage lost an object that was just written", file=path)
     if written_ms == MAX_LONG:
         raise StorageError("this storage does not say when an object was written", file=folder)
     return written_ms
