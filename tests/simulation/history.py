@@ -278,6 +278,7 @@ def _audit_topic(stage: Stage) -> None:
         topic.vacuum()
     topic.log.checkpoints.wait()
     stage.oracle.check_vacuumed()
+    stage.oracle.check_oldest(topic)
     stage.oracle.audit(stage.open())
 
 
@@ -293,7 +294,7 @@ def frequent_checkpoints(*, large: bool = False) -> Iterator[None]:
     try:
         rows = 1 if large else checkpoint.LARGE_ROWS
         with (
-            mock.patch.multiple(log_floor, KEPT_EVERY=7, NAMES_AT_ONCE=3),
+            mock.patch.multiple(log_floor, KEPT_EVERY=7, LEAST_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.object(checkpoint, "LARGE_ROWS", rows),
         ):
             yield

@@ -28,6 +28,7 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
+from distlog.core.config import MAX_LONG
 from distlog.core.segments.segment_parts import part_of
 from simulation.object_store import ObjectStore
 from simulation.world import BEGIN_MS, Process, World
@@ -395,9 +396,16 @@ class Oracle:
             if key.startswith(self._prefix) and not (own and own not in live and _is_adopted(own)):
                 self.says(f"the parts of {key} are there after vacuum")
 
-    def _told(self) -> Snapshot:
-        """The newest state, folded from the commits as they were put."""
-        return fold(None, [Commit.decode(data, name) for name, data in sorted(self._commits.items())])
+    def check_oldest(self, topic: distlog.Topic) -> None:
+        """Time travel reaches back to the log floor."""
+        floor = topic.refresh().snapshot.log_floor
+        if topic.log.load(floor, include_dropped=True) != self._told(floor):
+            self.says(f"version {floor}, the log floor, is not loaded as its commits say")
+
+    def _told(self, version: int = MAX_LONG) -> Snapshot:
+        """The state at a version, or the newest, folded from the commits as they were put."""
+        last = paths.commit_file(version)
+        return fold(None, [Commit.decode(data, name) for name, data in sorted(self._commits.items()) if name <= last])
 
     def _audit(
         self,
