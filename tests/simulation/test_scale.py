@@ -31,6 +31,15 @@ def test_a_year_of_short_weeks_leaves_what_one_week_makes() -> None:
     assert last["requests of a vacuum"] < 1.5 * later[0]["requests of a vacuum"]
 
 
+def test_groups_are_listed_and_deleted_by_requests_at_once() -> None:
+    facts = scale.SCENARIOS["groups"].run([100], True)[100]
+    assert facts["requests of a list of them"] > 200
+    # a request takes 30 ms
+    assert facts["s of a list of them"] < 3
+    assert facts["s of a vacuum of them"] < 3
+    assert facts["objects left"] == 0
+
+
 def test_a_writer_that_still_waits_at_the_end_leaves_its_time_open() -> None:
     stage = scale.Stage(10)
     measured = stage.play([stage.appender(10, 30.0) for _ in range(10)], 2.0)
