@@ -9,6 +9,7 @@ those of the simulation. CPU and memory are those of the machine that runs it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -254,8 +255,13 @@ def each(run: Callable[[int, bool], Measured]) -> Callable[[Sequence[int], bool]
 
 
 def weeks_of(weeks: Weeks) -> Callable[[Sequence[int], bool], dict[int, Facts]]:
-    """The weeks of one topic; a short one has none but the first."""
-    return lambda sizes, short: weeks.play(Stage(weeks.partitions, weeks.config), sizes[:1] if short else sizes)
+    """The weeks of one topic; a short one has fewer appends."""
+
+    def run(sizes: Sequence[int], short: bool) -> dict[int, Facts]:
+        seen = dataclasses.replace(weeks, every_s=weeks.every_s * 8) if short else weeks
+        return seen.play(Stage(weeks.partitions, weeks.config), sizes)
+
+    return run
 
 
 def followers(sizes: Sequence[int], short: bool) -> dict[int, Facts]:
