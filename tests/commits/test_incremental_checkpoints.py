@@ -280,8 +280,8 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
         full = None if base is None else paths.checkpoint_file(base, f"{base:032x}")
         return FileInfo(paths.checkpoint_file(version, f"{version:032x}", full), 1, 1)
 
-    def left(*, gc_floor: int, log_floor: int) -> list[int | None]:
-        gone = obsolete_checkpoints(files, gc_floor, (), log_floor)
+    def left(*, gc_floor: int, log_floor: int, highest: int = 0) -> list[int | None]:
+        gone = obsolete_checkpoints(files, gc_floor, (), log_floor, highest)
         return [checkpoint.version_of(one.name) for one in files if one not in gone]
 
     files = [file(100), file(200), file(300, 200), file(400, 200), file(500), file(600, 500), file(700, 500)]
@@ -292,6 +292,10 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
     assert left(gc_floor=2650, log_floor=0) == [100, 1000, 2500, 2600, 2700], "for time travel"
     files = [file(100), file(200, 100), file(300), file(400, 100), file(500, 300)]
     assert left(gc_floor=350, log_floor=300) == [300, 500], "what needs one below the floor goes with it"
+    files = [file(100), file(150), file(160), file(170, 100), *map(file, range(200, 600, 100))]
+    assert left(gc_floor=500, log_floor=100) == [100, 400, 500]
+    text = "another run may raise the floor to one of them"
+    assert left(gc_floor=500, log_floor=100, highest=160) == [100, 150, 160, 400, 500], text
 
 
 def test_the_floor_of_the_log_stands_on_a_full_checkpoint(storage: Storage, log: CommitLog) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +61,20 @@ def test_shares_differ_by_one_at_most_and_moves_lead_to_the_same_answer(
     for number, owner in wanted.items():
         owners[number] = owner
         assert assignment(takers, owners, partitions) == wanted
+
+
+def test_the_work_grows_with_partitions_and_members_and_not_with_both_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, takes = [0], Member.takes
+
+    def counted(self: Member, partition: int) -> bool:
+        asked[0] += 1
+        return takes(self, partition)
+
+    monkeypatch.setattr(Member, "takes", counted)
+    names = [f"{number:03d}" for number in range(300)]
+    owners = {number: names[number % 150] for number in range(600)}
+    shares = Counter(assignment([member(name) for name in names], owners, 600).values())
+    assert set(shares.values()) == {2}
+    assert asked[0] <= 900

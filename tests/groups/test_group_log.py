@@ -155,6 +155,29 @@ def test_who_never_wins_gives_up_at_the_deadline(storage: Storage) -> None:
     assert other.load().positions == {0: int(group_log.TIMEOUT_S / 10) + 1}
 
 
+@pytest.mark.parametrize(("members", "longest_s"), [(3, 0.05), (30, 1.5)])
+def test_the_many_members_of_a_group_wait_longer_for_each_other(
+    members: int, longest_s: float, storage: Storage
+) -> None:
+    """A hundred that try again each twentieth of a second take half a thousand requests for each commit."""
+    waits, crowd = list[float](), tuple(Member(id=f"{n:032x}", name="x", beat=0, lease_ms=1) for n in range(members))
+
+    class Longest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return b
+
+    other = log_on(storage)
+    late = GroupLog(storage, TOPIC, "jobs", random=Longest(), sleep=waits.append)
+
+    def overtaken(state: GroupState) -> GroupState:
+        if len(waits) < 8:
+            other.commit(other.load(), lambda state: dataclasses.replace(further(state), members=crowd))
+        return dataclasses.replace(further(state), members=crowd)
+
+    late.commit(late.load(), overtaken)
+    assert (waits[0], waits[-1]) == (0.05, pytest.approx(longest_s))
+
+
 def state_of(**fields: Any) -> GroupState:
     member = Member(id=MEMBER, name="host:1", beat=3, lease_ms=1000, partitions=(0,))
     asked = {"members": (member,), "owners": {0: MEMBER}, "positions": {0: 5, 1: 0}, "partitions": 2, **fields}

@@ -511,6 +511,51 @@ def test_after_a_year_there_is_what_a_week_makes(world: World) -> None:
     assert requests(world, log_of(world).load)[0] < 15
 
 
+def test_the_floor_follows_few_commits_closely_and_stands_on_a_checkpoint(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,000 versions one checkpoint is kept, and a week has 28: so one is written at the floor."""
+    if not world.storage.is_local:
+        pytest.skip("one store is enough for 40 weeks")
+    monkeypatch.setattr(log_floor, "KEPT_EVERY", 1000)
+    monkeypatch.setattr(log_floor, "LEAST_STEP", 4)
+    most = 0
+    for _ in range(40):
+        commits(world, 28, 6 * HOUR_MS)
+        run(world)
+        head = log_of(world).load()
+        most = max(most, len(versions(world)))
+        assert log_of(world).load(version=head.log_floor).version == head.log_floor
+        assert log_of(world).load(version=head.log_floor + 1).version == head.log_floor + 1
+    assert log_of(world).load().log_floor > 38 * 28
+    # a week's commits with those of vacuum, and a step
+    assert most <= 29 + 4
+
+
+def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to_delete(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that stands still deletes by name what it has listed, also if it was written again."""
+    if not world.storage.is_local:
+        pytest.skip("one store is enough")
+    monkeypatch.setattr(log_floor, "LEAST_STEP", 2)
+    commits(world, 25)
+    log = world.log_on(world.storage, checkpoint_commits=1000)
+    snapshot = log.load()
+    for _ in range(20):
+        world.clock.now += HOUR_MS
+        _, snapshot = log.commit(snapshot, "append", nothing)
+    world.clock.now += WEEK_MS
+    log.commit(snapshot, "append", nothing)
+    # the first one of ten versions is kept, and no run deletes it
+    _, name = [checkpoint.write(world.storage, log.load(version), is_newest=False) for version in (41, 45)]
+    run(world)
+    assert log.load().log_floor == 44
+    world.storage.delete([name])
+    assert log.load(version=44).version == 44
+    assert log.load(version=45).version == 45
+
+
 def test_a_longer_retention_that_is_set_while_vacuum_looks_keeps_the_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -292,6 +292,7 @@ def _audit_topic(stage: Stage) -> None:
     topic.log.checkpoints.wait()
     stage.oracle.check_vacuumed()
     stage.oracle.check_checkpoints()
+    stage.oracle.check_oldest(topic)
     stage.oracle.audit(stage.open())
 
 
@@ -307,7 +308,7 @@ def frequent_checkpoints(*, large: bool = False) -> Iterator[None]:
     try:
         rows = 1 if large else checkpoint.LARGE_ROWS
         with (
-            mock.patch.multiple(log_floor, KEPT_EVERY=7, NAMES_AT_ONCE=3),
+            mock.patch.multiple(log_floor, KEPT_EVERY=7, LEAST_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.object(checkpoint, "LARGE_ROWS", rows),
             # the first race that is lost leads into the line
             mock.patch.object(commit_race, "MANY", 1),

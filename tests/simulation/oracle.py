@@ -441,11 +441,22 @@ class Oracle:
                 if state != head:
                     self.says(f"{name} has another state than the commits up to its version")
 
+    def check_oldest(self, topic: distlog.Topic) -> None:
+        """Time travel reaches back to the log floor."""
+        floor = topic.refresh().snapshot.log_floor
+        if topic.log.load(floor, include_dropped=True) != self._told_at(floor):
+            self.says(f"version {floor}, the log floor, is not loaded as its commits say")
+
     def _told(self) -> Snapshot:
         """The newest state, folded from the commits as they were put."""
         self._state = fold(self._state, [Commit.decode(data, name) for name, data in sorted(self._unfolded.items())])
         self._unfolded.clear()
         return self._state
+
+    def _told_at(self, version: int) -> Snapshot:
+        """The state at a version."""
+        last = paths.commit_file(version)
+        return fold(None, [Commit.decode(data, name) for name, data in sorted(self._commits.items()) if name <= last])
 
     def _audit(
         self,

@@ -226,12 +226,10 @@ def _log_floor_is_not_committed() -> Any:
 def _no_checkpoint_at_the_floor() -> Any:
     """Vacuum deletes commits although no checkpoint has what they told."""
 
-    def floor(*_: Any, head_then: int | None, gc_floor: int, **__: Any) -> int:
-        return min(head_then or 0, gc_floor)
+    def floor(storage: Any, log: Any, head: Snapshot, folder: Any, highest: int, **_: Any) -> int:
+        return max(head.log_floor, highest)
 
-    return mock.patch.multiple(
-        vacuum, next_log_floor=floor, ensure_checkpoint=lambda *_: True, pinned_versions=lambda *_: ()
-    )
+    return mock.patch.multiple(vacuum, next_log_floor=floor, ensure_checkpoint=lambda *_: True)
 
 
 def _newest_commits_go_first() -> Any:
@@ -257,15 +255,14 @@ def _commits_of(now_ms: Callable[[int], int], factor: float = 1.0) -> Plant:
     """Vacuum takes another time for the present, or another retention, when it looks for old commits."""
 
     def plant() -> Any:
-        real = vacuum.next_log_floor
-
-        def floor(storage: Any, log: Any, head: Any, folder: Any, **named: Any) -> int:
-            now = now_ms(named["now_ms"])
+        def highest(head: Snapshot, folder: Any, gc_floor: int, true_ms: int) -> int:
+            now = now_ms(true_ms)
             kept_ms = int((head.commits_kept_ms or 10**15) * factor)
-            named["head_then"] = folder.head_at(now - kept_ms, max(now, named["now_ms"]))
-            return real(storage, log, head, folder, **named)
+            head_then = folder.head_at(now - kept_ms, max(now, true_ms))
+            pinned = log_floor.pinned_versions(head, true_ms)
+            return min([-1 if head_then is None else head_then, gc_floor, *pinned])
 
-        return mock.patch.object(vacuum, "next_log_floor", floor)
+        return mock.patch.object(vacuum, "highest_log_floor", highest)
 
     return plant
 

@@ -9,6 +9,7 @@ those of the simulation. CPU and memory are those of the machine that runs it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -24,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simulation.scale_groups import Group, groups_of_a_topic
+from simulation.scale_weeks import ENVIRONMENT, Weeks
 from tools.pages.scale_charts import shown
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +126,7 @@ class Stage:
             world.run(self.began_s + seconds)
             measured = self.measured
             measured.requests, measured.cpu_s = Counter(self.store.requests), time.process_time() - begun
-            commits = self._commits()
+            commits = self.commits()
             measured.names, measured.kept = len(commits), sum(map(len, commits))
             for process in world.processes:
                 process.die()
@@ -132,7 +135,8 @@ class Stage:
             measured.open_requests = world.calls - calls
         return measured
 
-    def _commits(self) -> list[bytes]:
+    def commits(self) -> list[bytes]:
+        """The contents of `_commits/`."""
         return [each.data for key, each in self.store.objects.items() if "/_commits/" in key]
 
     def _do(self, work: Callable[[], object]) -> None:
@@ -141,18 +145,21 @@ class Stage:
         if self.world.errors:
             raise self.world.errors[0][1]
 
+    def rows(self, records: int) -> Any:
+        """A table with so many records, over all partitions."""
+        import numpy as np
+        import pyarrow as pa
+
+        numbers = np.arange(records, dtype=np.int32) % self.partitions
+        return pa.table({"partition": numbers, "value": pa.array([VALUE] * records)})
+
     def appender(self, records: int, end_s: float, every_s: float = 0.0) -> Callable[[], None]:
         """An actor that appends so many records, over all partitions, one append after the other."""
 
         def appends() -> None:
-            import numpy as np
-            import pyarrow as pa
-
             import distlog
 
-            topic, world = distlog.open(self.url), self.world
-            numbers = np.arange(records, dtype=np.int32) % self.partitions
-            table = pa.table({"partition": numbers, "value": pa.array([VALUE] * records)})
+            topic, world, table = distlog.open(self.url), self.world, self.rows(records)
             while (began := world.now) - self.began_s < end_s:
                 self.measured.begun += 1
                 topic.append(table)
@@ -187,7 +194,7 @@ class Stage:
         def counts() -> None:
             for _ in range(round(end_s / every_s)):
                 self.world.pause(every_s)
-                self.measured.names_then.append(len(self._commits()))
+                self.measured.names_then.append(len(self.commits()))
 
         return counts
 
@@ -239,28 +246,111 @@ def gateway(size: int, short: bool) -> Measured:
     return stage.play([stage.appender(380, seconds, 0.25), stage.maintainer(seconds, 60.0)])
 
 
+Facts = dict[str, Any]
+
+
+def each(run: Callable[[int, bool], Measured]) -> Callable[[Sequence[int], bool], dict[int, Facts]]:
+    """Sizes that run one by one."""
+    return lambda sizes, short: {size: run(size, short).facts() for size in sizes}
+
+
+def weeks_of(weeks: Weeks) -> Callable[[Sequence[int], bool], dict[int, Facts]]:
+    """The weeks of one topic; a short one has fewer appends."""
+
+    def run(sizes: Sequence[int], short: bool) -> dict[int, Facts]:
+        seen = dataclasses.replace(weeks, every_s=weeks.every_s * 8) if short else weeks
+        return seen.play(Stage(weeks.partitions, weeks.config), sizes)
+
+    return run
+
+
+def followers(sizes: Sequence[int], short: bool) -> dict[int, Facts]:
+    """So many members of one group, each with a partition."""
+    return {size: Group(Stage(size), 2 if short else size).play() for size in sizes}
+
+
+def groups(sizes: Sequence[int], short: bool) -> dict[int, Facts]:
+    """So many groups of one topic."""
+    return {size: groups_of_a_topic(Stage(4, KEPT), size) for size in sizes}
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """What varies, how it runs, and which figures its table shows."""
+    """What varies, how it runs, which figures its table shows, and whether all sizes run in one process."""
 
-    run: Callable[[int, bool], Measured]
+    run: Callable[[Sequence[int], bool], dict[int, Facts]]
     unit: str
     sizes: Sequence[int]
     columns: Sequence[str]
+    together: bool = False
 
 
 _SPEED = ("appends a second", "p50 ms", "p99 ms", "requests an append", "$ a million records")
-_KEEP = ("names in _commits", "KB in _commits", "requests of an open", "requests an append", "$ a million records")
+_KEEP = (
+    "names in _commits",
+    "KB in _commits",
+    "requests of an open",
+    "requests an append",
+    "$ a million records",
+    "CPU ms an append",
+    "MB of memory",
+)
+_YEAR = (
+    "commits",
+    "names in _commits",
+    "KB in _commits",
+    "objects in all",
+    "requests of an open",
+    "CPU ms of an open",
+    "requests of a vacuum",
+    "CPU ms of a vacuum",
+    "MB in use",
+)
 SCENARIOS: Mapping[str, Scenario] = {
-    "writers": Scenario(writers, "writers", (1, 10, 100), (*_SPEED, "CPU ms an append")),
+    "writers": Scenario(each(writers), "writers", (1, 10, 100), (*_SPEED, "CPU ms an append")),
     "partitions": Scenario(
-        partitions,
+        each(partitions),
         "partitions",
         (10, 100, 1000, 10_000),
         (*_SPEED, "metadata bytes an append", "CPU ms an append", "MB of memory"),
     ),
-    "micro-batches": Scenario(micro_batches, "days", (7, 30, 90, 365), (*_KEEP, "CPU ms an append", "MB of memory")),
-    "gateway": Scenario(gateway, "minutes", (5, 20, 60), (*_KEEP, "CPU ms an append", "MB of memory")),
+    "micro-batches": Scenario(
+        each(micro_batches), "days", (7, 30, 90, 365), (*_KEEP, "CPU ms an append", "MB of memory")
+    ),
+    "gateway": Scenario(each(gateway), "minutes", (5, 20, 60), _KEEP),
+    "followers": Scenario(
+        followers,
+        "members",
+        (10, 30, 100),
+        (
+            "s to join",
+            "requests of a member to join",
+            "requests a minute of an idle member",
+            "CPU ms a minute of an idle member",
+            "s to commit",
+            "requests of a member to commit",
+            "s to take over",
+            "KB of the group's state",
+        ),
+    ),
+    "groups": Scenario(
+        groups,
+        "groups",
+        (10, 100, 1000),
+        (
+            "requests of a new group",
+            "requests of a list of them",
+            "s of a list of them",
+            "CPU ms of a list of them",
+            "requests of a vacuum beside them",
+            "CPU ms of a vacuum beside them",
+            "requests of a vacuum of them",
+            "s of a vacuum of them",
+            "CPU ms of a vacuum of them",
+        ),
+    ),
+    "stream year": Scenario(weeks_of(Weeks(4, 1.0, 300.0)), "week", (1, 2, 4, 13, 26, 39, 52), _YEAR, together=True),
+    "gateway year": Scenario(weeks_of(Weeks(38, 0.25, 60.0)), "week", (1, 2, 4, 8), _YEAR, together=True),
 }
 
 
@@ -270,12 +360,11 @@ def main() -> int:
     parser.add_argument("--only", choices=SCENARIOS, help="one scenario")
     parser.add_argument("--short", action="store_true", help="small sizes, and little time of each")
     parser.add_argument("--write", action="store_true", help="keep the figures in docs/scale.json and its page")
-    parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", type=int, nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.size is not None:
+    if arguments.sizes is not None:
         warnings.simplefilter("ignore")
-        measured = SCENARIOS[arguments.only].run(arguments.size, arguments.short)
-        print(json.dumps(measured.facts()))
+        print(json.dumps(SCENARIOS[arguments.only].run(arguments.sizes, arguments.short)))
         return 0
     figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in [arguments.only] if arguments.only else SCENARIOS:
@@ -287,17 +376,16 @@ def main() -> int:
     return 0
 
 
-def _sizes(name: str, *, short: bool) -> dict[str, dict[str, Any]]:
+def _sizes(name: str, *, short: bool) -> dict[str, Facts]:
     """The figures of each size, from processes of their own."""
-    sizes = SCENARIOS[name].sizes
-    found = {}
-    for size in sizes[:2] if short else sizes:
-        command = [sys.executable, "-m", "simulation.scale", "--only", name, "--size", str(size)]
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        done = subprocess.run(
-            [*command, *["--short"] * short], stdout=subprocess.PIPE, text=True, env=environment, check=True
-        )
-        found[str(size)] = json.loads(done.stdout)
+    scenario = SCENARIOS[name]
+    sizes = [*map(str, scenario.sizes[:2] if short else scenario.sizes)]
+    found = dict[str, Facts]()
+    for some in [sizes] if scenario.together else [[size] for size in sizes]:
+        command = [sys.executable, "-m", "simulation.scale", "--only", name, "--sizes", *some, *["--short"] * short]
+        environment = {**os.environ, **(ENVIRONMENT if scenario.together else {}), "PYTHONHASHSEED": "0"}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
+        found |= json.loads(done.stdout)
     return found
 
 

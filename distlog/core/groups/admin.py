@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -14,7 +15,10 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
 from distlog.core.errors import InvalidConfigError
 from distlog.core.groups.group_log import GroupLog, GroupState
+from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
+
+T = TypeVar("T")
 
 _TABLE = pa.schema(
     [
@@ -33,7 +37,7 @@ def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
     """The groups of the topic with this id, by name, without deleted groups."""
     folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
     names = sorted(filter(None, (paths.parse_group_folder(folder.rpartition("/")[2]) for folder in folders)))
-    states = (GroupLog(storage, topic_id, name).load() for name in names)
+    states = _each(storage, lambda name: GroupLog(storage, topic_id, name).load(), names)
     return [state for state in states if state.exists]
 
 
@@ -125,11 +129,15 @@ def group_files(
     """
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     files: tuple[list[FileInfo], list[FileInfo]] = [], []
-    for folder in folders:
-        is_dead = not folder.startswith(live)
-        if is_dead or storage.is_local:
-            files[is_dead].extend(storage.list(folder))
+    asked = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
+    for folder, found in zip(asked, _each(storage, storage.list, asked), strict=True):
+        files[not folder.startswith(live)].extend(found)
     return files
+
+
+def _each(storage: Storage, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
+    """The result of `work` for each name, by requests in parallel if these are slow."""
+    return list(map(work, names)) if storage.is_local else in_parallel(work, names)
 
 
 def _topic_id(folder: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import logging
 import time
 import uuid
@@ -146,18 +147,32 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
     """
     takers = sorted(members, key=lambda member: member.id)
     share, extra = divmod(partitions, len(takers)) if takers else (0, 0)
-    assigned: dict[int, str] = {}
-    counts = {member.id: 0 for member in takers}
-    for member in takers:
-        has = [number for number in range(partitions) if owners.get(number) == member.id and member.takes(number)]
-        room = share + (len(has) > share and extra > 0)
-        extra -= room > share
-        assigned |= dict.fromkeys(has[:room], member.id)
-        counts[member.id] = len(has[:room])
+    has: dict[str, list[int]] = {member.id: [] for member in takers}
+    able = {member.id: member for member in takers}
     for number in range(partitions):
-        able = [member.id for member in takers if number not in assigned and member.takes(number)]
-        if able:
-            best = min(able, key=lambda each: (counts[each], owners.get(number) != each, each))
+        owner = owners.get(number)
+        if owner in able and able[owner].takes(number):
+            has[owner].append(number)
+    assigned: dict[int, str] = {}
+    counts = dict[str, int]()
+    for member, numbers in has.items():
+        room = share + (len(numbers) > share and extra > 0)
+        extra -= room > share
+        assigned |= dict.fromkeys(numbers[:room], member)
+        counts[member] = len(numbers[:room])
+    left = [number for number in range(partitions) if number not in assigned]
+    if all(member.partitions is None for member in takers):
+        fewest = [(count, member) for member, count in counts.items()]
+        heapq.heapify(fewest)
+        for number in left if fewest else ():
+            count, best = fewest[0]
+            assigned[number] = best
+            heapq.heapreplace(fewest, (count + 1, best))
+        return assigned
+    for number in left:
+        choice = [member.id for member in takers if member.takes(number)]
+        if choice:
+            best = min(choice, key=lambda each: (counts[each], owners.get(number) != each, each))
             assigned[number] = best
             counts[best] += 1
     return assigned
@@ -181,6 +196,8 @@ KEPT = 32
 #: How long a put is tried again, in seconds: by then the lease has lapsed anyway.
 TIMEOUT_S = 60.0
 _PAUSE_S = 0.05
+#: Above so many members one that was late waits longer each time, up to _PAUSE_S for each of them.
+_CROWD = 8
 #: The largest file that is read: positions of a hundred thousand partitions take 3 MB.
 _MAX_BYTES = 64 << 20
 #: The sizes that a file of heartbeats has in turn.
@@ -244,7 +261,7 @@ class GroupLog:
         CommitConflictError when other members were first until the deadline; CommitStateUnknownError when the put may
         have happened: a second try is harmless.
         """
-        end = self._clock() + TIMEOUT_S
+        end, longest_s = self._clock() + TIMEOUT_S, _PAUSE_S
         while True:
             planned = plan(state)
             if planned is None:
@@ -258,7 +275,9 @@ class GroupLog:
                 raise CommitConflictError(
                     "nothing was committed: other members were first; try again", group=self.group
                 )
-            self._sleep(self._random.uniform(0, _PAUSE_S))
+            self._sleep(self._random.uniform(0, longest_s))
+            if len(planned.members) > _CROWD:
+                longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members))
             state = self.load()
 
     def beat(self, member: str, count: int) -> None:

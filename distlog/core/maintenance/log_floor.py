@@ -24,8 +24,10 @@ from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
 from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageFullError
 from distlog.core.storage.storage import FileInfo, Storage
 
-#: Of so many versions, one checkpoint is kept for time travel, and the log floor is such a version.
+#: Of so many versions, one checkpoint is kept for time travel, and the log floor goes up to it.
 KEPT_EVERY = 1000
+#: Of fewer commits that are kept, the floor is at most such a part of them behind, or so many commits.
+STEP_PART, LEAST_STEP = 8, 16
 #: So many names are deleted at once; a larger name goes after smaller ones.
 NAMES_AT_ONCE = 1000
 
@@ -95,38 +97,41 @@ class CommitsFolder:
         return int(versions[by_then[-1]]) if len(by_then) else None
 
 
-def next_log_floor(
-    storage: Storage,
-    log: CommitLog,
-    head: Snapshot,
-    folder: CommitsFolder,
-    *,
-    head_then: int | None,
-    gc_floor: int,
-    now_ms: int,
-    dry_run: bool,
-) -> int:
-    """The version to raise the log floor to; that of `head` if it stays.
+def highest_log_floor(head: Snapshot, folder: CommitsFolder, gc_floor: int, now_ms: int) -> int:
+    """The version that the log floor may go up to, -1 if to none: the head `commit.retention.ms` ago.
 
-    `head_then` was the head `commit.retention.ms` ago, `gc_floor` is the gc floor that is committed with the new one.
-    Pins that last beyond `now_ms` hold the floor down. It is a version with a sound full checkpoint, so that time
-    travel reaches it; one is written if there is none for long.
+    It is not above `gc_floor`, which is committed with the log floor, nor above a pin that lasts beyond `now_ms`.
     """
-    pinned = pinned_versions(head, now_ms)
-    limit = min([-1 if head_then is None else head_then, gc_floor, *pinned])
+    kept_ms = head.commits_kept_ms
+    head_then = None if kept_ms is None else folder.head_at(now_ms - kept_ms, now_ms)
+    return min([-1 if head_then is None else head_then, gc_floor, *pinned_versions(head, now_ms)])
+
+
+def next_log_floor(
+    storage: Storage, log: CommitLog, head: Snapshot, folder: CommitsFolder, highest: int, *, dry_run: bool
+) -> int:
+    """The version to raise the log floor to, `highest` at most; that of `head` if it stays.
+
+    It is a version with a sound full checkpoint, so that time travel reaches it: the newest one that is kept for time
+    travel. Where that leaves many commits, beside those that must stay, a checkpoint is written.
+    """
+    floor = head.log_floor
     for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
         version = checkpoint.version_of(name) or 0
-        is_full = checkpoint.base_of(name) is None
-        if is_full and head.log_floor < version <= limit and is_sound(storage, name):
-            return version
-    if limit - head.log_floor < KEPT_EVERY or dry_run:
-        return head.log_floor
+        if checkpoint.base_of(name) is None and floor < version <= highest and is_sound(storage, name):
+            floor = version
+    step = min(KEPT_EVERY, max(LEAST_STEP, (head.version - highest) // STEP_PART))
+    if highest - floor < step or dry_run:
+        return floor
+    # another run that stands still may be about to delete a writer's checkpoint, and would delete one of its name
+    written = {checkpoint.version_of(file.name) for file in folder.checkpoints}
+    version = next(each for each in range(highest, floor - 1, -1) if each == floor or each not in written)
     try:
-        checkpoint.write(storage, log.load(limit, include_dropped=True), is_newest=False)
+        checkpoint.write(storage, log.load(version, include_dropped=True), is_newest=False)
     except (CorruptMetadataError, OffsetOutOfRangeError, StorageFullError, ValueError) as error:
-        _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", limit, error)
-        return head.log_floor
-    return limit
+        _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", version, error)
+        return floor
+    return version
 
 
 def pinned_versions(head: Snapshot, now_ms: int) -> tuple[int, ...]:
@@ -197,13 +202,15 @@ def delete_below(storage: Storage, files: Sequence[FileInfo]) -> None:
 
 
 def obsolete_checkpoints(
-    checkpoints: Iterable[FileInfo], gc_floor: int, pinned: Iterable[int], log_floor: int
+    checkpoints: Iterable[FileInfo], gc_floor: int, pinned: Iterable[int], log_floor: int, highest: int
 ) -> list[FileInfo]:
     """The checkpoints below `gc_floor` that no load of a version begins with, or that others are close enough to.
 
     A load tries the newest checkpoints up to its version: the second one if the first is damaged, and then full ones.
     The versions from `gc_floor` on are opened often, and the `pinned` ones; the others down to `log_floor` are for
     time travel. A full checkpoint stays as long as an incremental one that needs it; none of these stays without it.
+    Full ones up to the `highest` log floor stay too: another run may have written one, and be about to raise the
+    floor to it.
     """
     files = {file.name: file for file in checkpoints}
     versions = {name: checkpoint.version_of(name) or 0 for name in files}
@@ -211,6 +218,7 @@ def obsolete_checkpoints(
     below = {name for name in files if any(versions.get(each, -1) < log_floor for each in with_bases([name]))}
     usable = sorted(files.keys() - below)
     kept = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}
+    kept.update(name for name in full.intersection(usable) if versions[name] <= highest)
     kept.update(kept_for_time_travel(files[name] for name in usable))
     for target in (gc_floor, *pinned):
         by_then = [name for name in usable if versions[name] <= target]

@@ -44,6 +44,7 @@ from distlog.core.maintenance.log_floor import (
     CommitsFolder,
     delete_below,
     ensure_checkpoint,
+    highest_log_floor,
     next_log_floor,
     obsolete_checkpoints,
     pinned_versions,
@@ -476,17 +477,8 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     floor = head_at(folder, now_ms - delay_ms, now_ms)
     if floor is None:
         return VacuumReport((), head.gc_floor, dry_run)
-    kept_ms = head.commits_kept_ms
-    log_floor = next_log_floor(
-        storage,
-        log,
-        head,
-        folder,
-        head_then=None if kept_ms is None else head_at(folder, now_ms - kept_ms, now_ms),
-        gc_floor=max(floor, head.gc_floor),
-        now_ms=now_ms,
-        dry_run=dry_run,
-    )
+    highest = highest_log_floor(head, folder, max(floor, head.gc_floor), now_ms)
+    log_floor = next_log_floor(storage, log, head, folder, highest, dry_run=dry_run)
     folders, garbage = _segment_folders(storage, head.name), list[FileInfo]()
     if not dry_run:
         # even if the floor is there already: the writer that put it may not have synced it
@@ -508,7 +500,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         *dead_appends(files, floor),
         *(file for file in folder.others if (checkpoint.former_version_of(file.name) or floor) < floor),
     ]
-    obsolete = obsolete_checkpoints(folder.checkpoints, floor, referenced.pinned, log_floor)
+    obsolete = obsolete_checkpoints(folder.checkpoints, floor, referenced.pinned, log_floor, highest)
     old_commits = list(folder.commits(log_floor))
     locks = lock_files(files) if storage.is_local and _is_over(head, referenced) else []
     uploads = dead_uploads(storage, referenced, floor, left_before_ms)
