@@ -50,7 +50,7 @@ from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.connection import Processor, ShutdownDeadline
 from distlog.gateway.server.fairness import Shares, owner_of
 from distlog.gateway.server.quotas import Quotas
-from distlog.gateway.server.request import KafkaRequestHandlerPool, Request
+from distlog.gateway.server.request import PRODUCE_KEY, KafkaRequestHandlerPool, Request
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
@@ -144,6 +144,8 @@ _TOPICS_THREADS = 4
 _OTHERS_S, _OTHERS_PAUSE_S = 10.0, 0.02
 #: How often logs are checked for a `flush.ms` that has passed.
 _FLUSH_MS = 500
+#: The largest Produce request that the network's thread may handle itself.
+_SMALL_BYTES = 128 << 10
 #: How often it is checked for events that a summary has to tell.
 _LOG_MS = 5000
 #: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
@@ -195,7 +197,9 @@ class GatewayServer:
         self._loop = asyncio.new_event_loop()
         shares, quotas = Shares(time.monotonic), Quotas(time.monotonic)
         self._shares = shares
-        self._processor = Processor(config, self._loop, shares, quotas, self._offer, supports, clock, authentication)
+        self._processor = Processor(
+            config, self._loop, shares, quotas, self._offer_new, supports, clock, authentication
+        )
         self._acceptor = Acceptor(self._processor, TlsContext(tls) if tls else None)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._offer, config.metadata_max_age_ms)
@@ -216,9 +220,9 @@ class GatewayServer:
         access = protocol, *_access(metadata, clock, config.acls, authentication), self._offer_password
         self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
         self._requests = RequestMetrics()
-        apis = KafkaApis(self.broker, self._requests)
+        self._apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
-            KafkaRequestHandlerPool(shares, apis.handle, size, name)
+            KafkaRequestHandlerPool(shares, self._apis.handle, size, name)
             for name, size in (
                 ("kafka-request-handler", config.num_io_threads),
                 ("kafka-group-handler", _MEMBERS_THREADS),
@@ -377,6 +381,12 @@ class GatewayServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _offer_new(self, request: Request) -> None:
+        """Have a request handled that a connection has received; of small ones, here and now."""
+        is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
+        if not (is_small and self._handlers[0].handled_at_once(request, self._apis.handle_at_once)):
+            self._offer(request)
 
     def _offer(self, request: Request) -> None:
         self._channels.get(request.head.api_key, self._channel).offer(request)

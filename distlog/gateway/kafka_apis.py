@@ -126,6 +126,23 @@ class KafkaApis:
         finally:
             self._metrics.note(api.name, time.perf_counter() - begun_s)
 
+    def handle_at_once(self, request: Request) -> bool:
+        """Handle a small Produce request, if that needs no wait for storage or locks; False: `handle` it."""
+        begun_s = time.perf_counter()
+        try:
+            request.read()
+            if not records.is_at_hand(request, self._broker):
+                return False
+            fields = self._refusal(request)
+            if fields is None and not records.produce_at_once(request, self._broker):
+                return False
+            if fields is not None:
+                request.respond(fields)
+        except InvalidRequestError as error:
+            request.hang_up(str(error))
+        self._metrics.note(records.PRODUCE.name, time.perf_counter() - begun_s)
+        return True
+
     def _refusal(self, request: Request) -> Fields | None:
         """The response to a request that its client may not send; None if it, or a part of it, is to be handled."""
         lists, session = self._broker.acls, request.session

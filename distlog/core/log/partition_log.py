@@ -13,7 +13,13 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import give_append_times, write_append_times
+from distlog.core.batches.record_batch import (
+    CODEC_MASK,
+    HEADER,
+    HEADER_SIZE,
+    give_append_times,
+    write_append_times,
+)
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -269,6 +275,20 @@ class PartitionLog:
                 fence(self._snapshots.refresh())
             appended = self._append(asked_ns, run)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
+
+    def takes_at_once(self, data: Buffer) -> bool:
+        """True if a moment ago `append_batches` only had to write this batch: without a wait, a commit or a sync.
+
+        False for a compressed batch, since its records take an unknown time.
+        """
+        config, size = self._snapshots.snapshot.config, len(memoryview(data))
+        if size < HEADER_SIZE or config.flush_messages <= 1:
+            return False
+        *_, attributes, last_delta, _, max_timestamp, _, _, _, _ = HEADER.unpack_from(data)
+        if attributes & CODEC_MASK:
+            return False
+        newest = self._clock() if config.message_timestamp_type == "LogAppendTime" else max_timestamp
+        return self._active.is_at_hand(size, newest, last_delta)
 
     def roll(self) -> None:
         """End the active segment and begin the next one; does nothing if none is active, or it is empty."""

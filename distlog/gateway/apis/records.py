@@ -57,6 +57,8 @@ _ACKS = (-1, 0, 1)
 _TIMES_AT, _TIMES = 27, struct.Struct(">qq")
 #: The most refused records in a response: it must not be many times as large as its request.
 _MOST_RECORD_ERRORS = 10_000
+#: The most batches of a request that the network's thread appends by itself.
+_FEW_BATCHES = 8
 #: An append may wait at least so long for a lock, however short a client's `timeout.ms` is.
 _SHORTEST_WAIT_S = 1.0
 
@@ -109,6 +111,40 @@ def produce(request: Request, broker: Broker) -> None:
     _when_all(request, waiting, partial(_finish, request, broker, delayed))
 
 
+def is_at_hand(request: Request, broker: Broker) -> bool:
+    """True if the appends of a Produce request only have to write a few small batches, as it was a moment ago.
+
+    Then to hand it over to another thread takes longer than to append.
+    """
+    body = request.body
+    if (
+        body.transactional_id is not None
+        or sum(len(topic.partition_data) for topic in body.topic_data) > _FEW_BATCHES
+    ):
+        return False
+    for topic in body.topic_data:
+        hosted = broker.metadata.at_hand(topic_key(topic, "name"))
+        if hosted is None:
+            return False
+        if not all(each.records and hosted.takes_at_once(each.index, each.records) for each in topic.partition_data):
+            return False
+    return True
+
+
+def produce_at_once(request: Request, broker: Broker) -> bool:
+    """Append without a wait; True if the request is answered, else `produce` goes on with it."""
+    request.delayed = _new_delayed(request)
+    parts: list[_ProducedBatch] = request.delayed.state
+    for part in parts:
+        if part.error is None:
+            _append(part, broker, None, wait_s=0)
+        _settle(part)
+    if any(part.is_locked or (part.info is not None and part.info.appended.flush_due) for part in parts):
+        return False
+    _finish(request, broker, request.delayed)
+    return True
+
+
 def _new_delayed(request: Request) -> DelayedAppend:
     body = request.body
     parts = list(_produced(body))
@@ -156,7 +192,9 @@ def _when_all(request: Request, waiting: Sequence[Future[AppendInfo]], work: Cal
         result.add_done_callback(over)
 
 
-def _append(part: _ProducedBatch, broker: Broker, transactional_id: str | None) -> None:
+def _append(
+    part: _ProducedBatch, broker: Broker, transactional_id: str | None, *, wait_s: float | None = None
+) -> None:
     part.error = None
     try:
         hosted, records = broker.metadata.clients_topic(part.topic), part.records
@@ -166,7 +204,7 @@ def _append(part: _ProducedBatch, broker: Broker, transactional_id: str | None) 
         fence = None
         if records[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 1] and records[_ATTRIBUTES_AT] & TRANSACTIONAL:
             fence = _fence(broker, hosted, part.number, records, transactional_id)
-        wait_s = broker.appends.max_wait_s(part.partition)
+        wait_s = broker.appends.max_wait_s(part.partition) if wait_s is None else wait_s
         result = hosted.append(part.number, records, fence, timeout_s=wait_s)
         if result.done() and isinstance(error := result.exception(), LockHeldError):
             raise error

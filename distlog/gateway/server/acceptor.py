@@ -76,7 +76,7 @@ class Acceptor:
     async def listen(self, host: str, port: int) -> None:
         """Begin to accept connections; `port` 0 takes a free one. Raises StorageError if it is taken."""
         self._sockets = listening_sockets(host, port)
-        self._processor.is_open = True
+        self._processor.open()
         self.port = self._sockets[0].getsockname()[1]
         for each in self._sockets:
             self._begin(self._accept(each))

@@ -255,9 +255,14 @@ class Processor:
         self.connections = set[Any]()
         self.is_open = False
         self._sessions, self._of = set[ClientSession](), Counter[str]()
+        self._thread = 0
         self._due, self._is_woken = deque[Callable[[], None]](), False
         #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
+
+    def open(self) -> None:
+        """Take connections from now on; the event loop calls it."""
+        self.is_open, self._thread = True, threading.get_ident()
 
     def later(self, work: Callable[[], None]) -> None:
         """Have the event loop do it, from any thread; nothing if the loop has ended.
@@ -267,7 +272,8 @@ class Processor:
         self._due.append(work)
         if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
-            self.loop.call_soon_threadsafe(self._do_due)
+            is_own = threading.get_ident() == self._thread
+            (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
 
     def _do_due(self) -> None:
         # first noted, then done: work that comes from now on wakes the loop again

@@ -95,6 +95,18 @@ class Shares:
         of_owner = self._part(self.all, owner)
         return self._part(of_owner, client_id)
 
+    def leaves_room(self, share: Share) -> bool:
+        """True if a client has used less than its part of the time, among those that are active."""
+        now_s, part = self.clock_s(), 2 * _HEAVY_PART
+        with self.lock:
+            for each in (share.part_of, share):
+                assert each is not None
+                assert each.part_of is not None
+                part /= max(each.part_of.active_parts(now_s) + (each not in each.part_of.active), 1)
+                if each.use(now_s) * _RATE_OF_USE > part:
+                    return False
+        return True
+
     def _part(self, whole: Share, name: Hashable) -> Share:
         share = whole.parts.get(name)
         if share is None:

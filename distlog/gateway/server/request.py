@@ -6,7 +6,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple, Protocol
@@ -254,6 +255,15 @@ class RequestChannel:
             if request is not None or not goes_on:
                 return request
 
+    def is_free_for(self, share: Share) -> bool:
+        """True if no request waits, and this client leaves room for others."""
+        return not len(self) and self._shares.leaves_room(share)
+
+    def used(self, share: Share, used_s: float) -> None:
+        """The time of a request of this share that was not queued."""
+        with self._shares.lock:
+            share.note(used_s, self._shares.clock_s())
+
     def done(self, share: Share, used_s: float) -> None:
         """A request of this share that was received was handled, or put off, and took so much time."""
         with self._shares.lock:
@@ -305,20 +315,38 @@ class KafkaRequestHandlerPool:
             thread.join(max(end - time.monotonic(), 0))
         return not any(thread.is_alive() for thread in self._threads)
 
+    def handled_at_once(self, request: Request, work: Callable[[Request], bool]) -> bool:
+        """Handle a request in the calling thread, by `work`, if no other waits; True if it was handled.
+
+        The caller is the thread of all connections, so `work` must not wait; it returns False for what would have to.
+        """
+        if not self.channel.is_free_for(request.share):
+            return False
+        begun_s, is_handled = time.monotonic(), True
+        with self._guarded(request):
+            is_handled = work(request)
+        used_s = time.monotonic() - begun_s
+        if is_handled:
+            self.channel.used(request.share, used_s + _NETWORK_S)
+            request.counts(REQUEST_PERCENTAGE, used_s)
+        return is_handled
+
     def _run(self) -> None:
         while (request := self.channel.receive()) is not None:
             # a request that is put off may be of another share in the next line
             share, begun_s, begun_cpu_s = request.share, time.monotonic(), time.thread_time()
-            self._handle_one(request)
+            with self._guarded(request):
+                self._handle(request)
             cpu_s = time.thread_time() - begun_cpu_s
             # a thread that waits for storage uses nothing; one that computes waits for the others that do
             used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - begun_s)
             self.channel.done(share, used_s + _NETWORK_S)
             request.counts(REQUEST_PERCENTAGE, time.monotonic() - begun_s)
 
-    def _handle_one(self, request: Request) -> None:
+    @contextmanager
+    def _guarded(self, request: Request) -> Iterator[None]:
         try:
-            self._handle(request)
+            yield
         except Exception:
             # handlers answer with their own errors; after any other the connection ends
             _log.exception("a request failed (api_key=%d)", request.head.api_key)

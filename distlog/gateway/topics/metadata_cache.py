@@ -145,6 +145,11 @@ class HostedTopic(RefreshingTopic):
         for topic in (self.name, self.id):
             self._failed.check(topic, number, row)
 
+    def takes_at_once(self, number: int, records: bytes) -> bool:
+        """True if a moment ago `append` only had to write this batch: see `PartitionLog.takes_at_once`."""
+        partition = self._partitions.get(number) if self.is_local else None
+        return partition is not None and partition.takes_at_once(records)
+
     def append(
         self, number: int, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None
     ) -> Future[AppendInfo]:
@@ -271,6 +276,10 @@ class MetadataCache:
         """The topics that were used so far, by name."""
         with self._lock:
             return dict(self._topics)
+
+    def at_hand(self, topic: str | uuid.UUID) -> HostedTopic | None:
+        """The topic with this name or id, if it was used before; asks the storage nothing."""
+        return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
     def topic(self, name: str) -> HostedTopic:
         """The topic with this name. Raises TopicNotFoundError, InvalidTopicError, StorageError."""

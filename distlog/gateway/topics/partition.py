@@ -346,6 +346,12 @@ class Partition:
         with self._log() as log:
             return log.append_batches(records, fence, timeout_s=timeout_s)
 
+    def takes_at_once(self, records: bytes) -> bool:
+        """True if a moment ago an append of this batch in place only had to write it; opens nothing."""
+        with suppress(_NotOpenError), self._logs.use(self, _not_open) as log:
+            return log.takes_at_once(records)
+        return False
+
     def is_free(self, *, flush: bool) -> bool:
         """True if an append in place, or a flush, would not have had to wait for a lock a moment ago."""
         with self._log() as log:

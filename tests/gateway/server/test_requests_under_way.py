@@ -121,12 +121,13 @@ def test_a_batch_behind_one_that_failed_is_refused_although_it_was_gathered_befo
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request that failed waits for its other topic meanwhile, so its client does not know of it yet."""
-    fails, goes_on, commit = threading.Event(), threading.Event(), GatheredAppends._commit
+    begun, fails, goes_on, commit = threading.Event(), threading.Event(), threading.Event(), GatheredAppends._commit
 
     def commits(self: GatheredAppends, batches: Any) -> None:
         if self._fresh.name == "orders":
             goes_on.wait(60)
         elif not fails.is_set():
+            begun.set()
             fails.wait(60)
             raise StorageError("the storage did not answer")
         commit(self, batches)
@@ -135,6 +136,7 @@ def test_a_batch_behind_one_that_failed_is_refused_although_it_was_gathered_befo
     with started(address, linger_ms=1) as gateway, Wire(gateway) as wire:
         parts = [("clicks", 0, data(producer=7, sequence=0)), ("orders", 0, data())]
         first = wire.send(PRODUCE, 9, **produce_fields(9, parts))
+        assert begun.wait(60)
         second = sent(wire, [data(producer=7, sequence=1)])
         until(lambda: len(gathered(gateway)._waiting) == 1)
         fails.set()

@@ -1,0 +1,218 @@
+"""Small batches are appended by the network's thread itself, where that needs no wait."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from gateways import METADATA, PRODUCE, Wire, fetching, opened, produce_fields, producing, serving, until
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+
+import distlog
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.storage.locks_and_pages import FileLock
+from distlog.gateway import delayed_operations
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.server.fairness import Shares
+
+#: A flush policy as a broker's default: the system writes to the device when it likes.
+NO_SYNC = {"flush.messages": 1 << 40}
+NETWORK, HANDLER = "kafka-network-thread", "kafka-request-handler"
+
+
+def data(value: bytes = b"v", **fields: Any) -> bytes:
+    return batch([record(0, 0, b"k", value)], **fields)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that appended, without a number."""
+    names: list[str] = []
+    append = PartitionLog.append_batches
+
+    def noted(log: PartitionLog, *args: Any, **fields: Any) -> Any:
+        names.append(threading.current_thread().name.rstrip("-0123456789"))
+        return append(log, *args, **fields)
+
+    monkeypatch.setattr(PartitionLog, "append_batches", noted)
+    return names
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, threads: list[str]) -> Iterator[GatewayServer]:
+    """A gateway with the topic `clicks`, to both of whose partitions a batch was appended."""
+    distlog.create(str(tmp_path / "clicks"), partitions=2, config=NO_SYNC)
+    with serving(tmp_path) as served, Wire(served) as wire:
+        for partition in (0, 1):
+            assert producing(wire, data(b"first"), partition).error_code is ErrorCode.none
+        assert threads == [HANDLER] * 2
+        threads.clear()
+        yield served
+
+
+def values(topic: distlog.Topic, partition: int = 0) -> list[bytes]:
+    """The values of a partition."""
+    found: list[bytes] = topic.scan(partitions=[partition]).to_table()["value"].to_pylist()
+    return found
+
+
+def test_a_small_batch_for_an_open_log_is_appended_by_the_network_s_thread(
+    gateway: GatewayServer, threads: list[str]
+) -> None:
+    topic_id = uuid.UUID(opened(gateway).snapshot.topic_id)
+    with Wire(gateway) as wire:
+        assert producing(wire, data(b"second")).base_offset == 1
+        assert producing(wire, data(b"third"), topic=topic_id, version=13).base_offset == 2
+        assert fetching(wire, 1).records
+    assert threads == [NETWORK] * 2
+    assert values(opened(gateway)) == [b"first", b"second", b"third"]
+
+
+def test_batches_of_several_partitions_are_appended_at_once(gateway: GatewayServer, threads: list[str]) -> None:
+    with Wire(gateway) as wire:
+        body = wire.ask(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data()), ("clicks", 1, data())]))
+    assert [each.base_offset for each in body.responses[0].partition_responses] == [1, 1]
+    assert threads == [NETWORK] * 2
+
+
+def test_a_refused_batch_is_answered_by_the_network_s_thread_and_the_connection_goes_on(
+    gateway: GatewayServer, threads: list[str]
+) -> None:
+    damaged = data(b"damaged")[:-1] + b"\xff"
+    with Wire(gateway) as wire:
+        assert producing(wire, damaged).error_code is ErrorCode.corrupt_message
+        assert producing(wire, data(producer=(7, 0, 0))).base_offset == 1
+        # the same batch again, and one behind a gap
+        assert producing(wire, data(producer=(7, 0, 0))).base_offset == 1
+        assert producing(wire, data(producer=(7, 0, 5))).error_code is ErrorCode.out_of_order_sequence_number
+    assert threads == [NETWORK] * 4
+
+
+def test_a_producer_without_acknowledgements_is_hung_up_on_at_an_error(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data(b"unanswered"))], acks=0))
+        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data()[:-1] + b"\xff")], acks=0))
+        assert wire.is_closed
+    assert values(opened(gateway)) == [b"first", b"unanswered"]
+
+
+def test_a_failure_of_an_append_ends_its_connection_alone(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> bool:
+        raise RuntimeError("on purpose")
+
+    with Wire(gateway) as wire, Wire(gateway) as other:
+        monkeypatch.setattr(PartitionLog, "takes_at_once", failing)
+        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
+        assert wire.is_closed
+        monkeypatch.undo()
+        assert producing(other, data()).base_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        pytest.param({"flush.messages": 1}, {}, id="a topic that syncs each batch"),
+        pytest.param(
+            {}, {"base_timestamp": 9 * 10**11, "max_timestamp": 9 * 10**11}, id="a batch that begins a segment"
+        ),
+        pytest.param({}, {"attributes": 1}, id="a compressed batch"),
+        pytest.param({}, {"attributes": 16, "producer": (7, 0, 0)}, id="a batch of a transaction"),
+    ],
+)
+def test_what_may_take_long_is_left_to_a_handler(
+    gateway: GatewayServer, threads: list[str], config: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    if config:
+        opened(gateway).alter_config(config)
+        gateway.broker.metadata.topic("clicks").refresh(0)
+    with Wire(gateway) as wire:
+        # the first one opens the segment with the new settings
+        for _ in range(3 if config else 1):
+            producing(wire, data(b"other", **fields))
+    assert NETWORK not in threads
+
+
+def test_a_request_with_many_batches_is_left_to_a_handler(tmp_path: Path, threads: list[str]) -> None:
+    distlog.create(str(tmp_path / "clicks"), partitions=9, config=NO_SYNC)
+    records = [("clicks", number, data()) for number in range(9)]
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        for _ in range(2):
+            wire.ask(PRODUCE, 9, **produce_fields(9, records))
+        wire.ask(PRODUCE, 9, **produce_fields(9, records[:8]))
+    assert threads == [HANDLER] * 18 + [NETWORK] * 8
+
+
+def test_a_sync_that_is_due_is_left_to_a_handler(
+    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    flush = PartitionLog.flush
+
+    def noted(log: PartitionLog, *args: Any, **fields: Any) -> None:
+        synced.append(threading.current_thread().name.rstrip("-0123456789"))
+        flush(log, *args, **fields)
+
+    monkeypatch.setattr(PartitionLog, "flush", noted)
+    distlog.create(str(tmp_path / "clicks"), config={"flush.messages": 3})
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        assert [producing(wire, data()).base_offset for _ in range(4)] == [0, 1, 2, 3]
+        assert (threads, synced) == ([HANDLER] + [NETWORK] * 3, [HANDLER])
+
+
+def test_while_a_lock_is_held_the_network_s_thread_answers_others(
+    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_operations, "SHORT_WAIT_S", 3600)
+    monkeypatch.setattr(gateway.broker.appends, "wait", lambda *_: pytest.fail("a thread was free to wait"))
+    lock = FileLock(str(Path(gateway.root) / "clicks" / "clicks-0" / ".lock"))
+    with Wire(gateway) as wire, Wire(gateway) as other:
+        with lock.held():
+            waiting = wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data(b"waited"))]))
+            until(lambda: threads == [NETWORK, HANDLER])
+            assert producing(other, data(), 1).base_offset == 1
+            other.ask(METADATA, 1, topics=())
+        assert wire.answer(PRODUCE, 9, waiting).responses[0].partition_responses[0].base_offset == 1
+    assert threads == [NETWORK, HANDLER, NETWORK]
+
+
+def test_on_an_object_store_a_handler_takes_each_batch(memory_url: Address, threads: list[str]) -> None:
+    distlog.create(f"{memory_url.url}/clicks", config=NO_SYNC)
+    with GatewayServer(memory_url.url, port=0, storage_options=memory_url.options) as gateway, Wire(gateway) as wire:
+        assert [producing(wire, data()).base_offset for _ in range(2)] == [0, 1]
+    assert threads == []
+
+
+def test_a_client_leaves_room_while_it_has_used_less_than_its_part() -> None:
+    now_s = 100.0
+    shares = Shares(lambda: now_s)
+    first, second = shares.share("first", "a"), shares.share("second", "a")
+    assert shares.leaves_room(first)
+    # alone it may have all
+    first.note(10, now_s)
+    assert shares.leaves_room(first)
+    second.note(0.01, now_s)
+    assert not shares.leaves_room(first)
+    assert shares.leaves_room(second)
+    # and one client id of an owner no more than its part of the owner's
+    other = shares.share("second", "b")
+    other.note(0.5, now_s)
+    assert not shares.leaves_room(other)
+    now_s += 60
+    assert shares.leaves_room(first)
+
+
+def test_requests_are_handled_in_turn_as_soon_as_one_waits(
+    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(gateway._channel), "__len__", lambda _: 1)
+    with Wire(gateway) as wire:
+        assert producing(wire, data()).base_offset == 1
+    assert threads == [HANDLER]
