@@ -206,11 +206,8 @@ class GatewayServer:
         appends = DelayedAppends(self._offer)
         self._lease = GatewayLease(metadata.root, config.wanted_id, config.broker_session_timeout_ms / 1000)
         memory = FetchMemory(config.fetch_memory_limit)
-        store = OffsetsTopic(
-            metadata.root.url,
-            linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
-            storage_options=storage_options,
-        )
+        linger_ms = 0 if metadata.root.is_local_disk else config.linger_ms
+        store = OffsetsTopic(metadata.root.url, linger_ms=linger_ms, storage_options=storage_options)
         topics = SubscribedTopics(lambda name: metadata.fresh_topic(name).facts, metadata.clients_topics)
         kept_ms = config.offsets_retention_ms
         self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)

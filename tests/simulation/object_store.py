@@ -196,7 +196,7 @@ class Client:
 
     # --- requests
 
-    def _request(self, kind: str, key: str, effect: Callable[[], Any], *, writes: bool) -> Any:
+    def request(self, kind: str, key: str, effect: Callable[[], Any], *, writes: bool) -> Any:
         world, faults, draw = self.world, self.store.faults, self.random.random
         world.calls += 1
         self.store.requests[kind] += 1
@@ -306,11 +306,11 @@ class Client:
                 if key in self.store.objects:
                     raise ReplyError(*_FORMS[self.store.protocol][2])
 
-            self._request("look", key, look, writes=False)
+            self.request("look", key, look, writes=False)
             mode = "overwrite"
         kind = "put if absent" if mode == "create" else "put"
         try:
-            self._request(kind, key, effect, writes=True)
+            self.request(kind, key, effect, writes=True)
         except self._form as error:
             if str(error) == _FORMS[self.store.protocol][2][1]:
                 raise FileExistsError(path) from error
@@ -328,7 +328,7 @@ class Client:
                 raise ReplyError(416, "InvalidRange")
             return found.data[start:end]
 
-        result: bytes = self._request("get", key, effect, writes=False)
+        result: bytes = self.request("get", key, effect, writes=False)
         return result
 
     def info(self, path: str) -> dict[str, Any]:
@@ -340,7 +340,7 @@ class Client:
                 raise FileNotFoundError(path)
             return self._entry(key, self.store.objects[key])
 
-        result: dict[str, Any] = self._request("head", key, effect, writes=False)
+        result: dict[str, Any] = self.request("head", key, effect, writes=False)
         return result
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
@@ -360,7 +360,7 @@ class Client:
                 raise FileNotFoundError(path)
             return list(found.values())
 
-        result: list[dict[str, Any]] = self._request("list", prefix, effect, writes=False)
+        result: list[dict[str, Any]] = self.request("list", prefix, effect, writes=False)
         return result
 
     def rm_file(self, path: str) -> None:
@@ -370,7 +370,7 @@ class Client:
         def effect() -> None:
             self.store.delete(key)
 
-        self._request("delete", key, effect, writes=True)
+        self.request("delete", key, effect, writes=True)
 
     def call_s3(self, method: str, **arguments: Any) -> Any:
         """The calls of S3's API that the library makes itself."""
@@ -385,17 +385,17 @@ class Client:
                         self.store.delete(key)
                     return {}
 
-                return self._request("delete", ", ".join(sorted(keys)), delete, writes=True)
+                return self.request("delete", ", ".join(sorted(keys)), delete, writes=True)
             case "list_objects_v2":
 
                 def look() -> dict[str, Any]:
                     listed = self._page(f"{bucket}/{arguments['Prefix']}", arguments)
                     return {"ResponseMetadata": {"HTTPHeaders": {"date": self._date(self.world.now)}}, **listed}
 
-                return self._request("list", f"{bucket}/{arguments['Prefix']}", look, writes=False)
+                return self.request("list", f"{bucket}/{arguments['Prefix']}", look, writes=False)
             case "list_multipart_uploads":
                 prefix = f"{bucket}/{arguments['Prefix']}"
-                return self._request("list uploads", prefix, lambda: self._uploads(bucket, prefix), writes=False)
+                return self.request("list uploads", prefix, lambda: self._uploads(bucket, prefix), writes=False)
         return self._upload(method, f"{bucket}/{arguments['Key']}", arguments)
 
     def _uploads(self, bucket: str, prefix: str) -> dict[str, Any]:
@@ -444,7 +444,7 @@ class Client:
             "complete_multipart_upload": complete,
             "abort_multipart_upload": abort,
         }
-        return self._request(method.replace("_", " "), key, effects[method], writes=True)
+        return self.request(method.replace("_", " "), key, effects[method], writes=True)
 
     def open(self, path: str, mode: str, block_size: int) -> Stream:
         """An object that is written in blocks, as on GCS and Azure."""
@@ -452,11 +452,11 @@ class Client:
 
     def send_block(self, key: str) -> None:
         """Send a block of an object that is not there before its end."""
-        self._request("put block", key, lambda: None, writes=True)
+        self.request("put block", key, lambda: None, writes=True)
 
     def put_blocks(self, key: str, data: bytes) -> None:
         """End the object."""
-        self._request("put blocks", key, lambda: self.store.put(key, data, if_absent=False), writes=True)
+        self.request("put blocks", key, lambda: self.store.put(key, data, if_absent=False), writes=True)
 
     def _page(self, prefix: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """A page of a listing, as the API gives it: what is right below the prefix, in order, behind a name."""

@@ -33,14 +33,14 @@ class Group:
         """Have them join at once, wait, get a record each, and one of them die; returns the figures."""
         from simulation.object_store import Client
 
-        real = Client._request
+        real = Client.request
 
         def counted(client: Client, kind: str, key: str, *given: Any, **named: Any) -> Any:
             self.requests += "/_groups/" in key
             return real(client, kind, key, *given, **named)
 
         self.processes = [self.stage.world.process(f"member-{number}") for number in range(self.size)]
-        with mock.patch.object(Client, "_request", counted):
+        with mock.patch.object(Client, "request", counted):
             self.stage.play([self._watches])
         return self.found
 
