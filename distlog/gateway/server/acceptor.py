@@ -116,6 +116,9 @@ class Acceptor:
 
     def _take(self, client: socket.socket, address: Any) -> None:
         try:
+            # else the system keeps a response back until the client has acknowledged the one before, for up to 40 ms;
+            # asyncio asks for it only where a socket was made for a protocol by its number
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = self._processor.joined(_address(address), _address(client.getsockname()))
         except OSError:
             session = None
