@@ -51,6 +51,14 @@ def _measured(ours: Peer, theirs: Peer, size: int, name: str) -> Iterator[dict[s
     yield _row(f"consume, 1000 bytes, {name}", *rates, "MB/s")
     for policy in POLICIES:
         yield from _latency(ours, theirs, policy)
+    for case, idempotent in (("a record a request", False), ("a record a request, idempotent", True)):
+        topic = f"single-{idempotent}".lower()
+        found = []
+        for peer in (ours, theirs):
+            _create(peer, topic, "not synced")
+            found.append(kafka_peer.single_latencies_ms(peer, topic, records=4000, rate=1000, idempotent=idempotent))
+        for number, name in enumerate(("median", "99th percentile")):
+            yield _row(f"latency of librdkafka, {case}, {name}", found[0][number], found[1][number], "ms", digits=2)
     memory = [_kib_of_idle_connections(each) for each in (ours, theirs)]
     yield _row(f"memory of one of {IDLE} idle connections", *memory, "KiB")
 
@@ -114,13 +122,13 @@ def _kib_of_idle_connections(peer: Peer) -> float:
         return (peer.memory_kib() - before) / IDLE
 
 
-def _row(case: str, ours: float, theirs: float, unit: str) -> dict[str, Any]:
+def _row(case: str, ours: float, theirs: float, unit: str, digits: int = 1) -> dict[str, Any]:
     more, less = (ours, theirs) if unit == "MB/s" else (theirs, ours)
     return {
         "benchmark": "gateway_beside_kafka",
         "case": case,
-        "distlog": round(ours, 1),
-        "peer": round(theirs, 1),
+        "distlog": round(ours, digits),
+        "peer": round(theirs, digits),
         "peer_name": "Kafka's broker",
         "unit": unit,
         "ratio": round(more / less, 2) if less else 0.0,

@@ -12,9 +12,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +96,33 @@ def latencies_ms(line: str) -> tuple[float, float]:
     """The median and the 99th percentile."""
     found = {name: float(value) for value, name in re.findall(r"(\d+) ms (50|99)th", line)}
     return found["50"], found["99"]
+
+
+def single_latencies_ms(peer: Peer, topic: str, *, records: int, rate: int, idempotent: bool) -> tuple[float, float]:
+    """The median and the 99th percentile of librdkafka's, which sends each record by itself."""
+    from confluent_kafka import Producer
+
+    settings = {"bootstrap.servers": peer.address, "linger.ms": 0, "enable.idempotence": idempotent, "log_level": 0}
+    producer, taken, is_over = Producer(settings), list[float](), threading.Event()
+    polls = threading.Thread(target=lambda: [producer.poll(0.01) for _ in iter(is_over.is_set, True)])
+    polls.start()
+
+    def noted(begun_s: float, error: object, _: object) -> None:
+        assert error is None
+        taken.append(time.perf_counter() - begun_s)
+
+    for count in (records // 2, records):
+        # the first half warms both sides up
+        taken.clear()
+        first_s = time.perf_counter()
+        for number in range(count):
+            time.sleep(max(first_s + number / rate - time.perf_counter(), 0))
+            producer.produce(topic, b"v" * 1000, partition=0, on_delivery=partial(noted, time.perf_counter()))
+        assert producer.flush(60) == 0
+    is_over.set()
+    polls.join()
+    taken.sort()
+    return 1000 * taken[len(taken) // 2], 1000 * taken[len(taken) * 99 // 100]
 
 
 def consumed(peer: Peer, topic: str, records: int) -> float:

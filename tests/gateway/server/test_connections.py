@@ -70,6 +70,14 @@ def test_a_request_may_come_byte_by_byte(gateway: GatewayServer) -> None:
         assert wire.answer(API_VERSIONS, 3, 7).error_code is ErrorCode.none
 
 
+def test_no_response_waits_until_its_client_has_acknowledged_the_one_before(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        wire.ask(API_VERSIONS, 3, **SOFTWARE)
+        (connection,) = gateway._processor.connections
+        served = connection._transport.get_extra_info("socket")
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_requests_that_come_together_are_answered_in_their_order(gateway: GatewayServer) -> None:
     fields = produce_fields(9, [("clicks", 0, DATA)])
     with Wire(gateway) as wire:
