@@ -307,7 +307,8 @@ def holds_snapshots(stage: Stage, process: Process, memory: Memory) -> None:
     while stage.goes_on():
         topic = stage.open()
         try:
-            opened_s, first = stage.oracle.world.now, rows_of(topic)
+            opened_s = stage.oracle.world.now
+            first = rows_of(topic)
             for row in sorted(first):
                 stage.oracle.saw(topic.snapshot.topic_id, *row)
             stage.oracle.world.pause(process.random.uniform(0, 1.5 * stage.oracle.delay_s))

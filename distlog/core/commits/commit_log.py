@@ -177,7 +177,7 @@ class CommitLog:
         self._sleep = sleep
         self._monotonic = monotonic
         self._commit_limit = commit_limit
-        self._crowded_at, self._may_join_line = -math.inf, True
+        self._crowded_at, self._may_join_line, self._has_short_names = -math.inf, True, False
         self._next_append: str | None = None
         self._past = Followed()
 
@@ -314,7 +314,10 @@ class CommitLog:
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
         group.knows(self._past)
+        group.has_short_names = self._has_short_names
         joins_line = self.was_crowded(CROWDED_S)
+        # a later commit may have the append whose turn the last one said it is
+        next_append = self._next_append if snapshot.commit_id == self._past.commit_id else None
         while True:
             head = self._there_still(head)
             self._catch_up(group, head)
@@ -328,7 +331,7 @@ class CommitLog:
                 self._sync()
                 group.withdraw()
                 return None, head
-            if joins_line and group.joins_line(self._monotonic(), self._next_append):
+            if joins_line and group.joins_line(self._monotonic(), next_append):
                 joins_line, head = False, self._wait_in_line(group, head, race)
                 continue
             attempt = _prepared(attempts, head, actions, race.waited_ms(), group)
@@ -353,7 +356,7 @@ class CommitLog:
         """
         commit = self._files.decode(head.version + 1, winner)
         race.lost_to(commit)
-        if commit.next_append is None and race.probes() == 1:
+        if not group.may_wait(self._monotonic()) or (commit.next_append is None and race.probes() == 1):
             race.wait()
         head = self._followed(apply(head, commit), head, group, [commit], race.probes())
         return group.meets_many and group.may_wait(self._monotonic()), head
@@ -420,7 +423,7 @@ class CommitLog:
         """Delete from the line what is committed, and note whether it was long."""
         is_crowd = group.meets_many or group.is_crowd(commit)
         self._crowded_at = self._monotonic() if is_crowd else -math.inf
-        self._next_append, self._past = commit.next_append, followed
+        self._next_append, self._past, self._has_short_names = commit.next_append, followed, group.has_short_names
         try:
             group.clear()
         except StorageError as error:

@@ -24,6 +24,7 @@ from distlog.core.errors import (
     CommitStateUnknownError,
     DistlogError,
     StorageError,
+    StorageRefusedError,
     TransactionTooOldError,
 )
 from distlog.core.storage.parallel import in_parallel
@@ -190,6 +191,8 @@ class GroupCommit:
         self._others = dict[str, Commit | None]()
         self._taken = list[str]()
         self._goes_alone = self._is_over = False
+        #: True for a store that takes no name which tells an append.
+        self.has_short_names = False
         #: True once the append may be where others find it.
         self.is_left = False
         #: True once this writer takes along what waits.
@@ -270,8 +273,7 @@ class GroupCommit:
         data = append.encode()
         try:
             if len(data) <= LARGEST_PENDING:
-                self._file, self.is_left = waiting_append.file_of(append, data, self._storage), True
-                self._storage.put(self._file, data)
+                self._leave(append, data)
             if not self.is_led:
                 self._line = self._list()
             self.is_in_line = True
@@ -279,6 +281,22 @@ class GroupCommit:
             # as where a policy lets no one list, or vacuum ended an upload: then it goes on as if there was no line
             _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
             self._goes_alone = True
+
+    def _leave(self, append: Commit, data: bytes) -> None:
+        """Put the file; under a short name where the store refuses a long one, as MinIO does above 255 bytes."""
+        self._file = waiting_append.file_of(append, data, self._storage, by_name=not self.has_short_names)
+        try:
+            self._storage.put(self._file, data)
+        except StorageRefusedError:
+            if self.has_short_names:
+                raise
+            self.has_short_names = True
+            self._leave(append, data)
+        except BaseException:
+            # it may have been put
+            self.is_left = True
+            raise
+        self.is_left = True
 
     def is_first(self, now_s: float) -> bool:
         """True if this writer need not wait in line: it is its turn, or it was found; `now_s` is in seconds."""

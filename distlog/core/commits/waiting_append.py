@@ -84,9 +84,11 @@ def first_stem(actions: Sequence[Action]) -> str:
     return first.segment.stem if isinstance(first, Add) else ""
 
 
-def file_of(append: Commit, data: bytes, storage: Storage) -> str:
-    """The name of the file of an append that is encoded as `data`: it tells the append, if there is room."""
+def file_of(append: Commit, data: bytes, storage: Storage, *, by_name: bool = True) -> str:
+    """The name of the file of an append that is encoded as `data`: `by_name` it tells the append, if there is room."""
     stem = first_stem(append.actions)
+    if not by_name:
+        return paths.pending_file(stem)
     squeezed = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_dictionary(stem, append.topic_id))
     told = base64.urlsafe_b64encode(squeezed.compress(data) + squeezed.flush()).rstrip(b"=").decode()
     if len(storage.url.encode()) + len(paths.pending_file(stem, "x")) + len(told) <= LONGEST_ADDRESS:

@@ -196,6 +196,8 @@ KEPT = 32
 #: How long a put is tried again, in seconds: by then the lease has lapsed anyway.
 TIMEOUT_S = 60.0
 _PAUSE_S = 0.05
+#: The longest wait of a member that was late: it gives no sign of life meanwhile.
+_LONGEST_PAUSE_S = 1.0
 #: Above so many members one that was late waits longer each time, up to _PAUSE_S for each of them.
 _CROWD = 8
 #: The largest file that is read: positions of a hundred thousand partitions take 3 MB.
@@ -277,7 +279,7 @@ class GroupLog:
                 )
             self._sleep(self._random.uniform(0, longest_s))
             if len(planned.members) > _CROWD:
-                longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members))
+                longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members), _LONGEST_PAUSE_S)
             state = self.load()
 
     def beat(self, member: str, count: int) -> None:

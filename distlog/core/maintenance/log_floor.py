@@ -21,7 +21,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED, CommitFiles
-from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageFullError
+from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError, StorageError
 from distlog.core.storage.storage import FileInfo, Storage
 
 #: Of so many versions, one checkpoint is kept for time travel, and the log floor goes up to it.
@@ -127,11 +127,11 @@ def next_log_floor(
     written = {checkpoint.version_of(file.name) for file in folder.checkpoints}
     version = next(each for each in range(highest, floor - 1, -1) if each == floor or each not in written)
     try:
-        checkpoint.write(storage, log.load(version, include_dropped=True), is_newest=False)
-    except (CorruptMetadataError, OffsetOutOfRangeError, StorageFullError, ValueError) as error:
+        name = checkpoint.write(storage, log.load(version, include_dropped=True), is_newest=False)
+    except (CorruptMetadataError, OffsetOutOfRangeError, StorageError, ValueError) as error:
         _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", version, error)
         return floor
-    return version
+    return version if is_sound(storage, name) else floor
 
 
 def pinned_versions(head: Snapshot, now_ms: int) -> tuple[int, ...]:
@@ -170,13 +170,14 @@ def is_sound(storage: Storage, name: str) -> bool:
 FULL_CHECKPOINTS = 2
 
 
-def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder) -> bool:
+def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, newest: str | None = None) -> bool:
     """True if FULL_CHECKPOINTS durable ones from the floor of `head` on were read back; else writes one at `head`.
 
-    One at the head is enough, as no version is above it.
+    One at the head is enough, as no version is above it. `newest` is one that this process wrote since the listing.
     """
     storage.sync(paths.COMMITS_DIR)
-    names = [file.name for file in folder.checkpoints if checkpoint.base_of(file.name) is None]
+    names = {file.name for file in folder.checkpoints if checkpoint.base_of(file.name) is None}
+    names |= {newest} if newest else set()
     above = [name for name in sorted(names, reverse=True) if (checkpoint.version_of(name) or 0) >= head.log_floor]
     sound = itertools.islice((name for name in above if is_sound(storage, name)), FULL_CHECKPOINTS)
     versions = {checkpoint.version_of(name) for name in sound}
@@ -185,7 +186,7 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder) -
     # one that `next_log_floor` wrote is not in the listing, or another process deleted what was
     try:
         return is_sound(storage, checkpoint.write(storage, head))
-    except (CorruptMetadataError, StorageFullError, ValueError) as error:
+    except (CorruptMetadataError, StorageError, ValueError) as error:
         _log.warning("the log keeps old commits, as there is no checkpoint of version %d: %s", head.version, error)
         return False
 

@@ -509,7 +509,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         delete_locks(storage, locks)
         storage.abort_uploads(uploads)
         # last: what is needed to find other garbage
-        if not old_commits or ensure_checkpoint(storage, head, folder):
+        if not old_commits or ensure_checkpoint(storage, head, folder, log.checkpoints.base):
             delete_below(storage, obsolete)
             delete_below(storage, old_commits)
         else:
