@@ -382,7 +382,11 @@ class GatewayServer:
     def _offer_new(self, request: Request) -> None:
         """Have a request handled that a connection has received; of small ones, here and now."""
         is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
-        if not (is_small and self._handlers[0].handled_at_once(request, self._apis.handle_at_once)):
+        if not (
+            is_small
+            and self._processor.has_time()
+            and self._handlers[0].handled_at_once(request, self._apis.handle_at_once)
+        ):
             self._offer(request)
 
     def _offer(self, request: Request) -> None:

@@ -130,7 +130,11 @@ class KafkaApis:
         """Handle a small Produce request, if that needs no wait for storage or locks; False: `handle` it."""
         begun_s = time.perf_counter()
         try:
-            request.read()
+            request.read(records.MOST_AT_ONCE)
+        except InvalidRequestError:
+            # a large one, or none at all: a handler reads it again, and says so
+            return False
+        try:
             if not records.is_at_hand(request, self._broker):
                 return False
             fields = self._refusal(request)

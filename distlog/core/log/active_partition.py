@@ -314,16 +314,17 @@ class ActivePartition:
             self._use(anew)
         return self._segment
 
-    def is_at_hand(self, size: int, max_timestamp: int, last_delta: int) -> bool:
-        """True if a moment ago the active segment was open, and had space for such batches; needs no lock."""
+    def at_hand(self, size: int, max_timestamp: int, last_delta: int) -> LogSegment | None:
+        """The active segment, if a moment ago it was open, and had space for such batches; needs no lock."""
         segment = self._segment
-        return (
+        is_known = (
             segment is not None
             and segment.config is self.snapshots.snapshot.config
             and self._known is not None
             and self.lock.value() == self._known
             and not segment.should_roll(size, max_timestamp, segment.next_offset + last_delta)
         )
+        return segment if is_known else None
 
     def create(self, stem: str) -> None:
         """Create the files of the segment `stem`, which a commit will make active; needs no lock."""

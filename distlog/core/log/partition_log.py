@@ -113,6 +113,10 @@ class PartitionAppend:
         producer, epoch = int(row["producer_id"]), int(row["producer_epoch"])
         return self._producers.has_open(producer, epoch, segment, start_offset)
 
+    def knows_next(self, segment: LogSegment, producer: int, epoch: int, sequence: int) -> bool:
+        """See `PartitionProducers.knows_next`."""
+        return self._producers.knows_next(segment, producer, epoch, sequence)
+
     def producers(self) -> npt.NDArray[np.void]:
         """See `PartitionLog.producers`."""
         return self._producers.entries(self._active.recover())
@@ -240,10 +244,12 @@ class PartitionLog:
             is_open = self._appends.has_open(marker.rows[0], start_offset)
             return self._append(asked_ns, marker) if is_open else None
 
-    def _append(self, asked_ns: int, run: BatchRun) -> Appended:
+    def _append(self, asked_ns: int, run: BatchRun, *, may_seal: bool = True) -> Appended:
         try:
             appended = self._appends.append(run)
         except StorageFullError:
+            if not may_seal:
+                raise
             # without space for that either, the segment stays active, and takes appends when there is space again
             with suppress(DistlogError):
                 self._active.seal()
@@ -258,7 +264,8 @@ class PartitionLog:
 
         `fence` is that of `append_runs`; it says whether the batch's transaction is open, and without it a batch of a
         transaction is refused. Raises what `validate` raises, and the errors of `append`; then nothing was appended.
-        LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to try again.
+        LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to try again. With 0 it
+        waits for nothing, so it seals no segment on a full disk either.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
@@ -273,22 +280,25 @@ class PartitionLog:
         with self._active.held(timeout_s):
             if fence is not None:
                 fence(self._snapshots.refresh())
-            appended = self._append(asked_ns, run)
+            # a seal takes syncs and a commit
+            appended = self._append(asked_ns, run, may_seal=timeout_s != 0)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
 
     def takes_at_once(self, data: Buffer) -> bool:
         """True if a moment ago `append_batches` only had to write this batch: without a wait, a commit or a sync.
 
-        False for a compressed batch, since its records take an unknown time.
+        False for a compressed batch, since its records take an unknown time, and for one that is not the next of its
+        producer, since the log behind others may have to be read.
         """
         config, size = self._snapshots.snapshot.config, len(memoryview(data))
         if size < HEADER_SIZE or config.flush_messages <= 1:
             return False
-        *_, attributes, last_delta, _, max_timestamp, _, _, _, _ = HEADER.unpack_from(data)
+        *_, attributes, last_delta, _, max_timestamp, producer, epoch, sequence, _ = HEADER.unpack_from(data)
         if attributes & CODEC_MASK:
             return False
         newest = self._clock() if config.message_timestamp_type == "LogAppendTime" else max_timestamp
-        return self._active.is_at_hand(size, newest, last_delta)
+        segment = self._active.at_hand(size, newest, last_delta)
+        return segment is not None and (producer < 0 or self._appends.knows_next(segment, producer, epoch, sequence))
 
     def roll(self) -> None:
         """End the active segment and begin the next one; does nothing if none is active, or it is empty."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.batches.record_batch import TRANSACTIONAL, increment_sequence
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.segment_info import SegmentInfo
@@ -246,6 +246,8 @@ class _ReadPosition(NamedTuple):
 
 
 _NOTHING = _ReadPosition("", 0, 0)
+#: So much of a log is read in a moment.
+_FEW_BYTES = 256 << 10
 
 
 class PartitionProducers:
@@ -281,6 +283,20 @@ class PartitionProducers:
                 raise
         self._look_back()
         return self._states.check(rows, self._first)
+
+    def knows_next(self, segment: LogSegment, producer: int, epoch: int, sequence: int) -> bool:
+        """True if a moment ago this was the next batch of a known producer, and little had to be read for that.
+
+        Needs no lock.
+        """
+        state, (stem, position, _) = self._states.get(producer), self._read
+        return (
+            stem == segment.stem
+            and 0 <= segment.size - position <= _FEW_BYTES
+            and state is not None
+            and epoch == state.epoch
+            and sequence == increment_sequence(state.last_sequence, 1)
+        )
 
     def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:
         """The state of each producer now, as a producer snapshot has it (ENTRY rows); without an active segment,

@@ -19,6 +19,7 @@ from distlog.core.errors import (
     LockHeldError,
     OffsetOutOfRangeError,
     RecordValidationError,
+    StorageFullError,
     TopicNotFoundError,
 )
 from distlog.core.log.flush import AppendInfo
@@ -57,8 +58,8 @@ _ACKS = (-1, 0, 1)
 _TIMES_AT, _TIMES = 27, struct.Struct(">qq")
 #: The most refused records in a response: it must not be many times as large as its request.
 _MOST_RECORD_ERRORS = 10_000
-#: The most batches of a request that the network's thread appends by itself.
-_FEW_BATCHES = 8
+#: The most topics and partitions of a request that the network's thread handles.
+MOST_AT_ONCE = 9
 #: An append may wait at least so long for a lock, however short a client's `timeout.ms` is.
 _SHORTEST_WAIT_S = 1.0
 
@@ -82,6 +83,11 @@ class _ProducedBatch:
     is_noted: bool = False
 
     @property
+    def is_open(self) -> bool:
+        """True if it is to be appended yet."""
+        return self.result is None and (self.error is None or self.is_locked)
+
+    @property
     def is_locked(self) -> bool:
         """True if it only waits for a lock."""
         return isinstance(self.error, LockHeldError)
@@ -97,7 +103,7 @@ def produce(request: Request, broker: Broker) -> None:
     delayed: DelayedAppend = request.delayed
     parts: list[_ProducedBatch] = delayed.state
     for part in parts:
-        if part.result is None and (part.error is None or (part.is_locked and not delayed.is_dropped)):
+        if part.is_open and not (part.is_locked and delayed.is_dropped):
             _append(part, broker, request.body.transactional_id)
     if _has_to_wait(delayed, broker, [part for part in parts if part.result is None]):
         return
@@ -117,10 +123,7 @@ def is_at_hand(request: Request, broker: Broker) -> bool:
     Then to hand it over to another thread takes longer than to append.
     """
     body = request.body
-    if (
-        body.transactional_id is not None
-        or sum(len(topic.partition_data) for topic in body.topic_data) > _FEW_BATCHES
-    ):
+    if body.transactional_id is not None:
         return False
     for topic in body.topic_data:
         hosted = broker.metadata.at_hand(topic_key(topic, "name"))
@@ -139,7 +142,10 @@ def produce_at_once(request: Request, broker: Broker) -> bool:
         if part.error is None:
             _append(part, broker, None, wait_s=0)
         _settle(part)
-    if any(part.is_locked or (part.info is not None and part.info.appended.flush_due) for part in parts):
+        if isinstance(part.error, StorageFullError):
+            # with the next try the segment is sealed, which takes long
+            part.result = part.error = None
+    if any(part.is_open or (part.info is not None and part.info.appended.flush_due) for part in parts):
         return False
     _finish(request, broker, request.delayed)
     return True

@@ -14,6 +14,7 @@ from distlog.core import errors
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.segment_recovery import DamagedLogError
 from distlog.gateway.protocol.messages import (
+    MAX_ITEMS,
     ErrorCode,
     InvalidRequestError,
     Items,
@@ -185,15 +186,15 @@ def read_client_id(frame: memoryview) -> str:
     return read_text(frame, _HEAD.size)[0] or ""
 
 
-def read_request(frame: memoryview, head: RequestHead) -> ParsedRequest:
-    """All of a request of a known API and version. Raises InvalidRequestError.
+def read_request(frame: memoryview, head: RequestHead, most_items: int = MAX_ITEMS) -> ParsedRequest:
+    """All of a request of a known API and version. Raises InvalidRequestError, also for more items in its arrays.
 
     Bytes behind its end are passed over, as in Kafka: librdkafka sends some when it asks for all topics.
     """
     if len(frame) > LARGEST_OTHER_BYTES and head.api_key != _PRODUCE:
         raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
     is_head_flexible, read_body = _reader(head.api_key, head.api_version)
-    items = Items()
+    items = Items(most_items)
     try:
         client_id, at = read_text(frame, _HEAD.size)
         if is_head_flexible:

@@ -226,6 +226,8 @@ class ConnectionTimeouts:
 ANONYMOUS = "ANONYMOUS"
 #: The bytes received in one step, except of a larger request.
 _SHARED_BYTES = 64 << 10
+#: How long a turn of the event loop, which serves all connections, may handle requests by itself.
+_TURN_S = 0.005
 
 
 class Processor:
@@ -256,6 +258,7 @@ class Processor:
         self.is_open = False
         self._sessions, self._of = set[ClientSession](), Counter[str]()
         self._thread = 0
+        self._turn_end_s: float | None = None
         self._due, self._is_woken = deque[Callable[[], None]](), False
         #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
@@ -263,6 +266,17 @@ class Processor:
     def open(self) -> None:
         """Take connections from now on; the event loop calls it."""
         self.is_open, self._thread = True, threading.get_ident()
+
+    def has_time(self) -> bool:
+        """True while this turn of the event loop may handle another request itself: other connections wait for it."""
+        now_s = self.loop.time()
+        if self._turn_end_s is None:
+            self._turn_end_s = now_s + _TURN_S
+            self.loop.call_soon(self._end_turn)
+        return now_s < self._turn_end_s
+
+    def _end_turn(self) -> None:
+        self._turn_end_s = None
 
     def later(self, work: Callable[[], None]) -> None:
         """Have the event loop do it, from any thread; nothing if the loop has ended.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
+from distlog.core.errors import StorageFullError
+from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway import delayed_operations
+from distlog.gateway.apis import records
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.server.fairness import Shares
 
 #: A flush policy as a broker's default: the system writes to the device when it likes.
@@ -87,11 +93,25 @@ def test_a_refused_batch_is_answered_by_the_network_s_thread_and_the_connection_
     damaged = data(b"damaged")[:-1] + b"\xff"
     with Wire(gateway) as wire:
         assert producing(wire, damaged).error_code is ErrorCode.corrupt_message
-        assert producing(wire, data(producer=(7, 0, 0))).base_offset == 1
-        # the same batch again, and one behind a gap
-        assert producing(wire, data(producer=(7, 0, 0))).base_offset == 1
-        assert producing(wire, data(producer=(7, 0, 5))).error_code is ErrorCode.out_of_order_sequence_number
-    assert threads == [NETWORK] * 4
+        assert producing(wire, data(b"good")).base_offset == 1
+    assert threads == [NETWORK] * 2
+
+
+def test_of_producers_the_next_batches_of_known_ones_are_appended_at_once(
+    gateway: GatewayServer, threads: list[str]
+) -> None:
+    with Wire(gateway) as wire:
+        for sequence, offset in ((0, 1), (1, 2), (2, 3), (2, 3)):
+            assert producing(wire, data(producer=(7, 0, sequence))).base_offset == offset
+        assert producing(wire, data(producer=(7, 0, 9))).error_code is ErrorCode.out_of_order_sequence_number
+        # the first one, one that is there already, and one behind a gap are compared with the log
+        assert threads == [HANDLER, NETWORK, NETWORK, HANDLER, HANDLER]
+        threads.clear()
+        for _ in range(3):
+            producing(wire, data(bytes(100_000)))
+        # behind much of others, which it reads
+        assert producing(wire, data(producer=(7, 0, 3))).base_offset == 7
+    assert threads == [NETWORK] * 3 + [HANDLER]
 
 
 def test_a_producer_without_acknowledgements_is_hung_up_on_at_an_error(gateway: GatewayServer) -> None:
@@ -142,11 +162,11 @@ def test_what_may_take_long_is_left_to_a_handler(
 
 def test_a_request_with_many_batches_is_left_to_a_handler(tmp_path: Path, threads: list[str]) -> None:
     distlog.create(str(tmp_path / "clicks"), partitions=9, config=NO_SYNC)
-    records = [("clicks", number, data()) for number in range(9)]
+    batches = [("clicks", number, data()) for number in range(9)]
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         for _ in range(2):
-            wire.ask(PRODUCE, 9, **produce_fields(9, records))
-        wire.ask(PRODUCE, 9, **produce_fields(9, records[:8]))
+            wire.ask(PRODUCE, 9, **produce_fields(9, batches))
+        wire.ask(PRODUCE, 9, **produce_fields(9, batches[:8]))
     assert threads == [HANDLER] * 18 + [NETWORK] * 8
 
 
@@ -165,6 +185,55 @@ def test_a_sync_that_is_due_is_left_to_a_handler(
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert [producing(wire, data()).base_offset for _ in range(4)] == [0, 1, 2, 3]
         assert (threads, synced) == ([HANDLER] + [NETWORK] * 3, [HANDLER])
+
+
+def test_a_request_with_a_lot_to_parse_is_left_to_a_handler_and_its_client_pays_for_the_look(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[str] = []
+    read = records.produce
+
+    def noted(*given: Any) -> None:
+        readers.append(threading.current_thread().name.rstrip("-0123456789"))
+        read(*given)
+
+    monkeypatch.setitem(APIS, PRODUCE, APIS[PRODUCE]._replace(handle=noted))
+    share = gateway._shares.share("127.0.0.1", "a-test")
+    with Wire(gateway) as wire:
+        nothing = produce_fields(9, [])
+        topic = produce_fields(9, [("x", 0, data())])["topic_data"][0]
+        nothing["topic_data"] = (replace(topic, partition_data=()),) * 20_000
+        body = wire.ask(PRODUCE, 9, **nothing)
+    assert (readers, len(body.responses)) == ([HANDLER], 0)
+    assert share.use(gateway._shares.clock_s()) > 0
+
+
+def test_on_a_full_disk_the_network_s_thread_seals_nothing(
+    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed: list[str] = []
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StorageFullError("no space")
+
+    monkeypatch.setattr(LogSegment, "append", full)
+    monkeypatch.setattr(
+        ActivePartition, "seal", lambda _: sealed.append(threading.current_thread().name.rstrip("-0123456789"))
+    )
+    with Wire(gateway) as wire:
+        assert producing(wire, data()).error_code is ErrorCode.kafka_storage_error
+    assert (threads, sealed) == ([NETWORK, HANDLER], [HANDLER])
+
+
+def test_a_turn_of_the_event_loop_is_bounded(gateway: GatewayServer, threads: list[str]) -> None:
+    fields = produce_fields(9, [("clicks", 0, data())])
+    with Wire(gateway) as wire:
+        gateway._processor._turn_end_s = 0.0
+        wire.ask(PRODUCE, 9, **fields)
+        gateway._processor._end_turn()
+        wire.ask(PRODUCE, 9, **fields)
+        assert threads == [HANDLER, NETWORK]
+        until(lambda: gateway._processor._turn_end_s is None)
 
 
 def test_while_a_lock_is_held_the_network_s_thread_answers_others(
