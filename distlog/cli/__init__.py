@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from distlog.console.output import INTERRUPTED, escape_what_cannot_be_encoded, fail, open_closed_streams
+from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams
 from distlog.core.errors import DistlogError, RetentionWarning, TimestampWarning
 
 
@@ -20,11 +20,14 @@ def main() -> None:
 
 
 def load() -> Callable[[], None]:
-    """Import all commands; returns the function that runs this process's command line and exits with its status."""
+    """Import this process's command; returns the function that runs its command line and exits with its status."""
     open_closed_streams()
     escape_what_cannot_be_encoded()
     try:
-        from distlog.cli.app import app
+        from distlog.cli.app import COMMANDS, app, command
+
+        for name in COMMANDS.keys() & sys.argv[1:2]:
+            command(name)
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
@@ -38,20 +41,28 @@ def _run(app: Callable[..., Any]) -> None:
         warnings.filterwarnings("ignore", category=category)
     try:
         status = app(standalone_mode=False)
-    except (DistlogError, OSError, ModuleNotFoundError) as error:
-        sys.exit(fail("distlog", error, as_json="--json" in sys.argv))
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except Exception as error:
-        # typer's own, most of whose classes are private
-        if hasattr(error, "format_message"):
-            sys.exit(_refuse(error))
-        if type(error).__name__ != "Abort":
-            raise
-        # it asked a question, and got no answer
-        is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
-        sys.exit(INTERRUPTED if is_interrupted else fail("distlog", error, "aborted"))
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(_status_after(error))
     sys.exit(status)
+
+
+def _status_after(error: Exception | KeyboardInterrupt) -> int:
+    """Print why the command failed; returns the exit status. Raises an error that only a fault of the code makes."""
+    # it needs pyarrow, and `--help` does not
+    from distlog.console.output import INTERRUPTED, fail
+
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, (DistlogError, OSError, ModuleNotFoundError)):
+        return fail("distlog", error, as_json="--json" in sys.argv)
+    # typer's own, most of whose classes are private
+    if hasattr(error, "format_message"):
+        return _refuse(error)
+    if type(error).__name__ != "Abort":
+        raise error
+    # it asked a question, and got no answer
+    is_interrupted = isinstance(error.__context__, KeyboardInterrupt)
+    return INTERRUPTED if is_interrupted else fail("distlog", error, "aborted")
 
 
 def _refuse(error: Any) -> int:
@@ -62,6 +73,8 @@ def _refuse(error: Any) -> int:
     if not sys.argv[1:]:
         error.show()  # the help
     else:
+        from distlog.console.output import fail
+
         text = error.format_message().rstrip(".")
         fail("distlog", error, f"{text} ({about} --help)", as_json="--json" in sys.argv)
     return int(error.exit_code)

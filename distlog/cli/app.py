@@ -1,22 +1,78 @@
-"""All commands of the command line."""
+"""All commands of the command line. A command's module is imported when it is run, or asked for its options."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from distlog import __version__
-from distlog.cli import doctor, maintenance_commands, record_commands, service_commands, topic_commands
+
+#: The commands in the order of `--help`: the function of each in distlog.cli, and its docstring's first sentence.
+COMMANDS = {
+    "create": ("topic_commands.create", "Create a topic."),
+    "list": ("topic_commands.list_topics", "List the topics right below a folder."),
+    "alter": ("topic_commands.alter", "Change settings and the number of partitions."),
+    "drop": ("topic_commands.drop", "End a topic."),
+    "describe": ("topic_commands.describe", "Show the partitions and the settings."),
+    "segments": ("topic_commands.segments", "List the live segments, by partition and offset."),
+    "history": ("topic_commands.history", "List the commits, newest first."),
+    "offsets": ("topic_commands.offsets", "Show where partitions begin and end, or offsets of a time."),
+    "append": ("record_commands.append", "Append files in one commit, or a stream as it comes."),
+    "read": ("record_commands.read", "Print records."),
+    "groups": ("topic_commands.groups", "Show the positions of groups of followers, or change them."),
+    "retention": ("maintenance_commands.retention", "Delete old segments, by retention.ms and retention.bytes."),
+    "delete-records": ("maintenance_commands.delete_records", "Delete the records below an offset."),
+    "restore": ("topic_commands.restore", "Bring back the records of an earlier version."),
+    "compact": ("maintenance_commands.compact", "Keep the last record of each key, or merge small segments."),
+    "vacuum": ("maintenance_commands.vacuum", "Delete files that no reader or writer can need."),
+    "rebuild-index": ("maintenance_commands.rebuild_index", "Rebuild bad and missing index files from the logs."),
+    "verify": ("maintenance_commands.verify", "Check every checksum, record, index entry and commit."),
+    "repair": ("maintenance_commands.repair", "Cut off damage that makes active segments refuse appends."),
+    "dump": ("record_commands.dump", "Print the content of Kafka's files, like kafka-dump-log."),
+    "adopt": ("topic_commands.adopt", "Make topics of the log directories of Kafka brokers."),
+    "export": ("topic_commands.export", "Write a topic as files that a Kafka broker opens."),
+    "transactions": ("topic_commands.transactions", "List open transactions of a topic, or abort hanging ones."),
+    "run": ("service_commands.run", "Maintain all topics below some roots, until SIGTERM."),
+    "serve": ("service_commands.serve", "Let Kafka's clients use the topics below a root."),
+    "users": ("service_commands.users", "Show and change the users of a gateway."),
+    "check-store": ("maintenance_commands.check_store", "Check that a storage can hold a topic, and how fast it is."),
+    "doctor": ("doctor.doctor", "Look for what is wrong with this machine, or with a store."),
+    "warmup": ("service_commands.warmup", "Compile distlog's kernels ahead of time."),
+}
+
+
+class _Group(TyperGroup):
+    """Its commands are names and sentences, until one of them is run, or asked for its options."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the first of `args` names, and its own arguments."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and command(str(name)), rest
+
+
+def command(name: str) -> Any:
+    """A command with its options. Most take a second to import."""
+    module, function = COMMANDS[name][0].split(".")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command(name)(getattr(import_module(f"distlog.cli.{module}"), function))
+    return get_command(alone)
+
 
 app = typer.Typer(
     name="distlog",
+    cls=_Group,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Partitioned logs in Apache Kafka's file formats, on local disk or object storage, with no broker.",
 )
+for _name, (_, _sentence) in COMMANDS.items():
+    app.command(_name, help=_sentence)(lambda: None)
 
 
 def _print_version(is_set: bool) -> None:
@@ -32,34 +88,3 @@ def common(
     ] = False,
 ) -> None:
     """Partitioned logs in Apache Kafka's file formats, on local disk or object storage, with no broker."""
-
-
-app.command()(topic_commands.create)
-app.command("list")(topic_commands.list_topics)
-app.command()(topic_commands.alter)
-app.command()(topic_commands.drop)
-app.command()(topic_commands.describe)
-app.command()(topic_commands.segments)
-app.command()(topic_commands.history)
-app.command()(topic_commands.offsets)
-app.command()(record_commands.append)
-app.command()(record_commands.read)
-app.command()(topic_commands.groups)
-app.command()(maintenance_commands.retention)
-app.command()(maintenance_commands.delete_records)
-app.command()(topic_commands.restore)
-app.command()(maintenance_commands.compact)
-app.command()(maintenance_commands.vacuum)
-app.command()(maintenance_commands.rebuild_index)
-app.command()(maintenance_commands.verify)
-app.command()(maintenance_commands.repair)
-app.command()(record_commands.dump)
-app.command()(topic_commands.adopt)
-app.command()(topic_commands.export)
-app.command()(topic_commands.transactions)
-app.command()(service_commands.run)
-app.command()(service_commands.serve)
-app.command()(service_commands.users)
-app.command()(maintenance_commands.check_store)
-app.command()(doctor.doctor)
-app.command()(service_commands.warmup)

@@ -214,9 +214,10 @@ def drop(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """End a topic. Vacuum deletes its files when file.delete.delay.ms has passed.
+    """End a topic.
 
-    An active segment that is damaged is cut first, as `distlog repair` does, and that is logged.
+    Vacuum deletes its files when file.delete.delay.ms has passed. An active segment that is damaged is cut first, as
+    `distlog repair` does, and that is logged.
     """
     if as_json and not yes:
         raise typer.BadParameter("give it with --json, which does not ask", param_hint="--yes")

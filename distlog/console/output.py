@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import logging
-import os
 import re
 import sys
 import threading
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from distlog.console.streams import drop_what_cannot_be_written
 from distlog.core.display import text as text
 from distlog.core.errors import InvalidConfigError
 from distlog.core.times import NO_TIMESTAMP, iso
@@ -387,34 +387,6 @@ def print_bytes(lines: bytes | memoryview) -> None:
 def _takes_utf8() -> bool:
     """True if standard output is a stream of bytes in UTF-8."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(sys.stdout, "buffer")
-
-
-# ---
-# Makes up for standard streams that are closed, as by `>&-`, that lack characters, or that cannot be written.
-
-
-def open_closed_streams() -> None:
-    """Read nothing from a closed standard input, and drop the text for a closed output: for Python they are None.
-
-    A file that is opened later cannot get the number 0, 1 or 2 then: a library's prints would go into it.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
-
-
-def escape_what_cannot_be_encoded() -> None:
-    """Show characters that the encoding of standard output lacks as \\xNN or \\uNNNN, as standard error does."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def drop_what_cannot_be_written() -> None:
-    """Drop the text that standard output still holds if it cannot be written: Python would try again at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # ---

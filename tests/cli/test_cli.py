@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import CommandLine
@@ -196,9 +195,9 @@ def test_help_names_every_command(cli: CommandLine) -> None:
         assert f"\n  {command} " in shown
 
 
-def run_python(program: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=LIBRARY, capture_output=True, text=True, check=False, **options
+        [sys.executable, "-c", program, *arguments], cwd=LIBRARY, capture_output=True, text=True, check=False
     )
 
 
@@ -208,9 +207,37 @@ def test_without_typer_one_line_says_what_to_install() -> None:
     assert "pip install 'distlog[cli]'" in run.stderr
 
 
+#: The command `distlog`, which then prints the modules that it has imported.
+DISTLOG = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules))
+sys.argv[0] = "distlog"
+from distlog.cli import main
+main()
+"""
+SLOW = {"numba", "numpy", "pyarrow", "pyspark"}
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_the_version_import_nothing_that_takes_long(option: str) -> None:
+    run = run_python(DISTLOG, option)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert SLOW & set(run.stdout.splitlines()[-1].split()) == set()
+
+
+def test_commands_are_completed_without_their_imports_and_options_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_DISTLOG_COMPLETE", "complete_bash")
+    for typed, completed in (("distlog dele", "delete-records"), ("distlog read --ta", "--tail")):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        *shown, modules = run_python(DISTLOG).stdout.splitlines()
+        assert shown == [completed]
+        assert ("pyarrow" in modules.split()) == (completed == "--tail")
+
+
 def test_commands_but_serve_need_nothing_of_the_gateways() -> None:
     program = "import sys; sys.modules['kio'] = None; from distlog.cli import load; load(); print(*sys.modules)"
-    run = run_python(program)
+    run = run_python(program, "serve")
     assert (run.returncode, run.stderr) == (0, "")
     assert "distlog.cli.services" in run.stdout.split()
     assert "distlog.gateway.gateway_server" not in run.stdout.split()

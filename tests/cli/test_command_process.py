@@ -36,7 +36,7 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("module", ["distlog", "pyarrow.compute", "distlog.cli.service_commands"])
 def test_ctrl_c_during_the_imports_is_quiet(module: str) -> None:
-    program = [sys.executable, "-c", CTRL_C.format(module=module)]
+    program = [sys.executable, "-c", CTRL_C.format(module=module), "serve"]
     run = subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
 
@@ -67,7 +67,7 @@ def test_commands_know_no_difference(filled: CommandLine, monkeypatch: pytest.Mo
 
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     look = f"open(r'{tmp_path}/number', 'w').write(str(os.dup(0)))"
-    program = f"import os, distlog.console.output as streams; streams.open_closed_streams(); {look}"
+    program = f"import os, distlog.console.streams as streams; streams.open_closed_streams(); {look}"
     shell(f'{sys.executable} -c "{program}" <&- >&- 2>&-')
     assert (tmp_path / "number").read_text() == "4", "after the three streams and the file itself"
 

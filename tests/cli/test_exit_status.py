@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import CommandLine, Outcome
 from docs_pages import read, table
-from typer.main import get_command
 
 import distlog
-from distlog.cli.app import app
+from distlog.cli.app import COMMANDS, command
 from distlog.console import output
 from distlog.core.storage.storage import Storage
 
-COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 #: What each command is given; MISSING is a path at which nothing is.
 GIVEN = {
     "create": "MISSING/clicks",
@@ -66,6 +63,11 @@ def run(cli: CommandLine, name: str, *more: str) -> Outcome:
 
 def test_every_command_is_known_here() -> None:
     assert set(GIVEN) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_each(name: str) -> None:
+    assert command(name).help.partition("\n\n")[0].replace("\n", " ") == COMMANDS[name][1]
 
 
 @pytest.mark.parametrize("name", GIVEN)

@@ -7,9 +7,8 @@ import shlex
 from pathlib import Path
 
 from docs_pages import table
-from typer.main import get_command
 
-from distlog.cli.app import app
+from distlog.cli.app import command
 from distlog.cli.input import Format
 from distlog.console import output
 
@@ -21,8 +20,7 @@ def test_the_commands_take_what_the_page_gives_them() -> None:
     assert len(COMMANDS) == 10
     for line in COMMANDS:
         name, *given = shlex.split(line)
-        command = get_command(app).commands[name]  # type: ignore[attr-defined]
-        assert command.make_context(name, given).params["url"] == "/data/logs/clicks"
+        assert command(name).make_context(name, given).params["url"] == "/data/logs/clicks"
 
 
 def test_the_formats_are_those_of_the_commands() -> None:

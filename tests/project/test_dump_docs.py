@@ -10,9 +10,8 @@ from pathlib import Path
 import golden
 import pytest
 from command_line import CommandLine
-from typer.main import get_command
 
-from distlog.cli.app import app
+from distlog.cli.app import command
 
 TEXT = (Path(__file__).parents[2] / "docs" / "dump.md").read_text(encoding="utf-8")
 FOLDER = golden.partitions()["first.txn-0"].folder
@@ -23,13 +22,12 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path / "partition")
     commands = re.findall(r"^\$ distlog (dump .*)$", TEXT, re.MULTILINE)
     assert len(commands) == 6
-    for command in commands:
-        outcome = cli.bare(*shlex.split(command))
-        assert (outcome.status, outcome.err) == (0, ""), command
+    for line in commands:
+        outcome = cli.bare(*shlex.split(line))
+        assert (outcome.status, outcome.err) == (0, ""), line
         assert len(outcome.out.splitlines()) > 1
 
 
 def test_the_options_are_in_the_table() -> None:
-    dump = get_command(app).commands["dump"]  # type: ignore[attr-defined]
-    known = {name for option in dump.params for name in option.opts if name.startswith("--")} - {"--help"}
+    known = {name for option in command("dump").params for name in option.opts if name.startswith("--")} - {"--help"}
     assert set(re.findall(r"^\| `(--[a-z-]+)", TEXT, re.MULTILINE)) == known

@@ -150,7 +150,10 @@ class Program:
 
 def command(*arguments: object, **options: Any) -> Program:
     """The command `distlog`, as `python -m distlog.cli`."""
-    return Program("distlog.cli", *arguments, module=True, imports=["distlog.cli.app"], **options)
+    from distlog.cli.app import COMMANDS
+
+    modules = {f"distlog.cli.{function.split('.')[0]}" for function, _ in COMMANDS.values()}
+    return Program("distlog.cli", *arguments, module=True, imports=sorted(modules), **options)
 
 
 def run(

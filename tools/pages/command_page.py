@@ -6,9 +6,7 @@ import re
 from inspect import cleandoc
 from typing import Any
 
-from typer.main import get_command
-
-from distlog.cli.app import app
+from distlog.cli.app import COMMANDS, command
 from tools.pages.markdown import code, table
 
 #: What the framework says of an argument's type, behind its name.
@@ -34,8 +32,7 @@ def text() -> str:
 
 def commands() -> dict[str, Any]:
     """The commands by name, in the order of `distlog --help`."""
-    found: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    return found
+    return {name: command(name) for name in COMMANDS}
 
 
 def _section(name: str, command: Any) -> str:
