@@ -1,6 +1,6 @@
 """The script `distlog`: Ctrl-C ends it without a word from its first moment on, while Python still imports.
 
-It is outside of the package, since importing any part of that imports most of it, which takes about a second.
+It is outside of the package, so that no import of that comes first. Those of a command take about a second.
 """
 
 import os
