@@ -1,11 +1,11 @@
-# make demo | test | check | test-versions | soak | bench | peers | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
+# make demo | test | check | test-versions | soak | bench | peers | docs | lint: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-failed check test-versions soak bench peers docs lint kernels spark-classes compiled-tests dist version kafka-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
-setup: export PATH := $(PATH)
-setup: export JAVA_HOME := $(JAVA_HOME)
+setup dist: export PATH := $(PATH)
+setup dist: export JAVA_HOME := $(JAVA_HOME)
 
 # Whatever the tools keep stays in this folder: nothing is written to the user's home.
 CACHE := $(CURDIR)/.venv/cache
@@ -142,13 +142,15 @@ lint: setup
 	@$(PYTHON_BIN) -m ruff format --check .
 	@$(PYTHON_BIN) -m mypy
 
-# One commit makes one wheel, whatever rights its files have in a clone, and whenever it is made.
-dist: setup
+# One commit makes one wheel, whatever rights its files have in a clone, and whenever it is made. It needs no Java, and
+# none of the packages: .venv is neither made nor used.
+dist:
 	@rm -rf build dist; mkdir -p build/source
+	@tools/bootstrap.sh build/python
 	@cp -R distlog distlog_command.py pyspark_distlog.py pyproject.toml README.md LICENSE build/source
 	@chmod -R u=rwX,go=rX build/source
-	@umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 1000000000) $(PYTHON_BIN) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist build/source
-	@wheel=$$(echo dist/*.whl); $(PYTHON_BIN) tools/spark_zip.py $${wheel%-py3-none-any.whl}.zip
+	@umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 1000000000) build/python/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist build/source
+	@wheel=$$(echo dist/*.whl); build/python/bin/python tools/spark_zip.py $${wheel%-py3-none-any.whl}.zip
 	@ls dist/*
 
 version: setup

@@ -3,8 +3,10 @@
 # Nothing to do: returns at once. Root on Debian: installs what is missing. Elsewhere: says what is, and fails.
 # Python 3.11 since PySpark 4.3 needs it (the library itself runs on 3.10), Java 17 since Spark does. PYTHON and
 # JAVA_HOME say which to take.
+# With the name of a folder, only a Python with pip is set up in that folder, which needs neither Java nor packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+folder=${1:-}
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -57,7 +59,7 @@ missing_packages() {
   else
     echo python3 python3-venv
   fi
-  find_java_home >/dev/null || java_package
+  [ -n "$folder" ] || find_java_home >/dev/null || java_package
 }
 
 quietly() {
@@ -68,7 +70,8 @@ quietly() {
 }
 
 install_missing() {
-  local missing package
+  local missing package needed=" and Java 17+ are"
+  [ -z "$folder" ] || needed=" is"
   [ -n "$(missing_packages)" ] || return 0
   if [ "$(id -u)" = 0 ] && [ -f /etc/debian_version ] && command -v apt-get >/dev/null; then
     quietly apt-get update
@@ -78,7 +81,7 @@ install_missing() {
     done
   fi
   missing=$(missing_packages | xargs)
-  [ -z "$missing" ] || { say "Python 3.11+ and Java 17+ are needed; install $missing (Debian's name), then run make again"; exit 1; }
+  [ -z "$missing" ] || { say "Python 3.11+$needed needed; install $missing (Debian's name), then run make again"; exit 1; }
 }
 
 install_project() {
@@ -95,6 +98,11 @@ install_project() {
   printf '%s\n' "$PWD" >.venv/ready
 }
 
+if [ -n "$folder" ]; then
+  install_missing
+  "$(find_python)" -m venv "$folder"
+  exit
+fi
 if is_ready; then exit 0; fi
 if command -v flock >/dev/null; then
   exec 9<pyproject.toml # a second make waits here, then finds the work done
