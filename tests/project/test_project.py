@@ -197,7 +197,9 @@ def test_the_demo_damages_as_many_indexes_as_a_topic_has(tmp_path: Path, indexes
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664])
-def test_a_wheel_is_made_of_files_whose_rights_do_not_depend_on_the_clone(tmp_path: Path, mode: int) -> None:
+def test_a_wheel_is_made_without_java_and_packages_and_of_files_with_the_same_rights_in_each_clone(
+    tmp_path: Path, mode: int
+) -> None:
     """Of the real Makefile, with a program in place of pip that tells the rights of what it is given."""
     for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE", "distlog_command.py", "pyspark_distlog.py"):
         shutil.copy(ROOT / name, tmp_path)
@@ -206,7 +208,8 @@ def test_a_wheel_is_made_of_files_whose_rights_do_not_depend_on_the_clone(tmp_pa
 for source; do :; done
 mkdir dist; touch dist/a-py3-none-any.whl; find "$source" -type f -exec stat -c %a {} + | sort -u
 """
-    for name, text in (("tools/bootstrap.sh", "exit 0"), (".venv/bin/python", tell), ("distlog/py.typed", "")):
+    set_up = '[ "$*" = build/python ] && mkdir -p "$1/bin" && cp pip/python "$1/bin"'
+    for name, text in (("tools/bootstrap.sh", set_up), ("pip/python", tell), ("distlog/py.typed", "")):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(mode if name == "distlog/py.typed" else 0o755)
