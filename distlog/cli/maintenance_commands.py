@@ -123,11 +123,7 @@ def repair(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json
     No crash makes such damage. The records from the damage on are lost, and their offsets are
     given again; if there is a copy of the file, bring that back instead.
     """
-    report = distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run)
-    print_report(report, as_json=as_json)
-    if not as_json:
-        for lost in report.partitions:
-            print(output.text(f"{lost.reason}"))
+    print_report(distlog.open(url, storage_options=dict(storage)).repair(dry_run=dry_run), as_json=as_json)
 
 
 def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:

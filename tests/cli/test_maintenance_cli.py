@@ -25,6 +25,21 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
 
+def test_a_repair_says_once_what_it_cuts_and_why(cli: CommandLine) -> None:
+    with distlog.create(cli.url).writer() as writer:
+        writer.append(b"v")
+    (log,) = Path(cli.url).glob("*-0/*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+    would, done = cli("repair", "--dry-run"), cli("repair")
+    for outcome, begin in ((would, "would cut 1 partition"), (done, "cut 1 partition")):
+        text, titles, row = outcome.out.splitlines()
+        cut = dict(zip(titles.split("\t"), row.split("\t"), strict=True))
+        assert (outcome.status, text.startswith(begin)) == (0, True)
+        assert (cut["start_offset"], cut["end_offset"], cut["file"]) == ("0", "1", str(log))
+        assert "lacks records that were acknowledged" in cut["reason"]
+    assert cli("repair").out == "nothing to repair: every active segment takes appends\n"
+
+
 def topic_of_small_segments(storage: Storage, clock: Clock, **config: object) -> Topic:
     """Partition 0 in four segments of a record, partition 1 in one."""
     storage = TimedStorage(storage, clock)
