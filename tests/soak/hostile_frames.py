@@ -287,10 +287,10 @@ def _taped(root: Path) -> list[bytes]:
     distlog.create(str(root / "taped"), 2)
     frames, read = list[bytes](), Request.read
 
-    def taping(request: Request) -> None:
+    def taping(request: Request, *bounds: int) -> None:
         if request.frame is not None:
             frames.append(bytes(request.frame))
-        read(request)
+        read(request, *bounds)
 
     with patch.object(Request, "read", taping), GatewayServer(str(root), port=0) as gateway:
         where = {"bootstrap.servers": gateway.address, "log_level": 0}
