@@ -29,9 +29,12 @@ Tell = Callable[[str, str, Mapping[str, Any]], None]
 Began = Callable[[Sequence[Mapping[str, Any]]], tuple[str, Mapping[str, Any]]]
 
 STARTED, STOPPED = "started", "stopped"
-#: A process that ends sooner after its beginning begins again later and later, and at last no more.
+#: A process that ends sooner after its beginning begins again later and later: after these pauses, by how often in a
+#: row it did.
 QUICK_S = 10.0
-_PAUSE_S, _MOST_QUICK = 0.5, 5
+_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+#: All end if none serves, and each did so as often.
+_MOST_QUICK = 5
 #: How long the processes may take to end: longer than a gateway gives itself.
 _STOP_S = 15.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -113,6 +116,11 @@ class _Process:
     quick_ends: int = 0
     unread: bytes = b""
 
+    @property
+    def serves(self) -> bool:
+        """True if it has begun, and not ended."""
+        return bool(self.pid) and self.began_at is not None
+
     def read(self) -> list[Mapping[str, Any]]:
         """The reports since the last time; it `has_ended` if there can be no more."""
         found = os.read(self.reports, 1 << 16)
@@ -121,16 +129,24 @@ class _Process:
         return [json.loads(line) for line in lines]
 
 
-def run_processes(count: int, tell: Tell, began: Began, clock: Callable[[], float] = time.monotonic) -> Child | int:
+def run_processes(
+    count: int,
+    tell: Tell,
+    began: Began,
+    prepare: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Child | int:
     """Run so many processes until SIGTERM or SIGINT. Returns twice: this process gets its exit status, at the end.
 
-    Each of the processes gets the Child that it is, at once, and does the work; `tell` is called in this one. A
-    process that ends begins again. If one ends before all have begun, or again and again soon after its beginning,
-    all end: the exit status is that process's, or FAILED. The first one begins alone, as it makes what all of them
-    use, and an error that all would have is told once.
+    Each of the processes gets the Child that it is, at once, and does the work; `tell` is called in this one, and
+    `prepare` before all, for what they share. A process that ends begins again. If one ends before all have begun, or
+    each again and again soon after its beginning, so that none is left, all end: the exit status is that of the last
+    one, or FAILED. The first one begins alone, as it makes what all of them use, and an error that all would have is
+    told once.
     """
     lifeline, life = os.pipe()
     with ending_signals() as signalled:
+        prepare()
         found = _Processes(count, signalled, tell, began, clock).run()
     if isinstance(found, Child):
         # nobody but the parent holds this end
@@ -152,9 +168,6 @@ class _Processes:
         self._all[0].begins_at = self._clock()
         try:
             while True:
-                for process in self._all:
-                    if process.begins_at <= self._clock() and (child := self._fork(process)) is not None:
-                        return child
                 ready = self._wait([self._signalled], min(process.begins_at for process in self._all))
                 if self._signalled in ready:
                     finished = self._end()
@@ -164,6 +177,9 @@ class _Processes:
                     if process.reports in ready and (status := self._heard(process)) is not None:
                         self._end()
                         return status
+                for process in self._all:
+                    if process.begins_at <= self._clock() and (child := self._fork(process)) is not None:
+                        return child
         except BaseException:
             self._end()
             raise
@@ -227,14 +243,21 @@ class _Processes:
         if not self._serves and status > 0:
             # it has told why
             return status
-        if not self._serves or process.quick_ends >= _MOST_QUICK:
+        if not self._serves or self._are_hopeless:
             why = f", {counted(process.quick_ends, 'time')} soon after its beginning" if self._serves else ""
             self._tell("process-ended", f"{text}{why}: all processes end", {**facts, "again_s": None})
             return max(status, FAILED)
-        pause_s = _PAUSE_S * 2 ** (process.quick_ends - 1) if process.quick_ends else 0.0
+        pause_s = _PAUSES_S[min(process.quick_ends, len(_PAUSES_S) - 1)]
         process.begins_at = now + pause_s
         self._tell("process-ended", f"{text}: it begins again in {pause_s:g} s", {**facts, "again_s": pause_s})
         return None
+
+    @property
+    def _are_hopeless(self) -> bool:
+        # one that cannot begin, as its port was taken meanwhile, must not end those that serve
+        return not any(each.serves for each in self._all) and all(
+            each.quick_ends >= _MOST_QUICK for each in self._all
+        )
 
     def _reaped(self, process: _Process) -> int:
         os.close(process.reports)

@@ -225,9 +225,7 @@ def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Pl
     places.check(processes)
     line = StatusLine("distlog", str)
     line.is_visible = False
-    # once for all of them
-    warm_up()
-    found = run_processes(processes, partial(print_event, line, as_json=as_json), _together)
+    found = run_processes(processes, partial(print_event, line, as_json=as_json), _together, warm_up)
     if isinstance(found, int):
         raise typer.Exit(found)
     return found, places.of(found)

@@ -179,8 +179,8 @@ def serve(
                 facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
                 tell("started", serving(**facts), **facts)
 
-            # the parent begins the others, for which this process waits
-            gateway.start(started if child else lambda: None)
+            # the parent begins the others, for which this process waits, unless all are to end
+            gateway.start(started if child else lambda: None, lambda: is_readable(signalled, 0))
             if child is None:
                 started()
             # its tasks print lines, so after this: the first line is the address

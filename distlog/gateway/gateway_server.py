@@ -308,11 +308,14 @@ class GatewayServer:
         """The value of clients' `bootstrap.servers`."""
         return f"{self._host}:{self.port}"
 
-    def start(self, joined: Callable[[], object] = lambda: None) -> GatewayServer:
+    def start(
+        self, joined: Callable[[], object] = lambda: None, is_to_stop: Callable[[], bool] = lambda: False
+    ) -> GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen, or the storage refuses, and would refuse again.
 
         A storage that cannot be reached is tried again and again instead. `joined` is called when it listens and is
-        one of the root's gateways; one process of several then waits for the others before it answers.
+        one of the root's gateways; one process of several then waits for the others before it answers, until it
+        `is_to_stop`, as the others may never begin.
         """
         _load_messages()
         self._thread.start()
@@ -326,7 +329,7 @@ class GatewayServer:
             self._end_loop(STOP_TIMEOUT_S)
             raise
         joined()
-        self._await_processes()
+        self._await_processes(is_to_stop)
         # until ACLs are known, only super users are served
         for look in self._looks.values() if self.broker.acls is not None else ():
             look()
@@ -340,10 +343,10 @@ class GatewayServer:
         self._transactions.start()
         return self
 
-    def _await_processes(self) -> None:
+    def _await_processes(self, is_to_stop: Callable[[], bool]) -> None:
         # clients would take it for the only leader, and keep that for minutes
         end = time.monotonic() + _OTHERS_S
-        while self._lease.neighbours < self.broker.config.processes and time.monotonic() < end:
+        while self._lease.neighbours < self.broker.config.processes and time.monotonic() < end and not is_to_stop():
             time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -174,28 +175,83 @@ def test_a_bucket_that_is_not_there_is_an_error(s3_server: Any) -> None:
     assert (status, "NoSuchBucket (HTTP 404)" in text) == (1, True)
 
 
+PATCHED = """
+import os, signal
+from distlog.cli import main
+from distlog.gateway import gateway_server
+{}
+main()
+"""
+
+
+def test_sigterm_during_the_start_does_not_wait_for_processes_that_do_not_begin(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = ("--root", tmp_path, "--listen", f"127.0.0.1:{port}", "--processes", 2, "--json")
+    text = PATCHED.format("gateway_server._OTHERS_S = 1000")
+    with ExitStack() as after:
+        process = Program(text, "serve", *given, stdout=subprocess.PIPE, imports=["distlog.cli.app"])
+        after.callback(process.kill)
+        until(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        # so it does not begin the second one
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: is_open(port))
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"event": "stopped", "finished": True}
+        assert process.wait(300) == 0
+
+
+def is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_sigterm_before_the_first_process_is_told_as_any_end(tmp_path: Path) -> None:
+    text = PATCHED.format("gateway_server.warm_up = lambda: os.kill(os.getpid(), signal.SIGTERM)")
+    done = run(text, "serve", "--root", tmp_path, "--listen", "127.0.0.1:0", "--processes", 2, "--json")
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"event": "stopped", "finished": true}\n', "")
+
+
 ENDING = """
 import os, signal, sys, time
 from distlog.cli import processes
-processes._PAUSE_S = 0.01
-found = processes.run_processes(2, lambda *event: print(*event, flush=True), lambda facts: ("all", {}))
+processes._PAUSES_S = (0.0, 0.01, 0.02)
+all_of_them, ended = [], []
+def tell(event, text, facts):
+    print(event, text, flush=True)
+    ended.extend([facts["process"]] if event == "process-ended" else [])
+    if ended == [1] * 8:
+        os.kill(all_of_them[0]["pid"], signal.SIGKILL)
+def began(facts):
+    all_of_them.extend(facts)
+    return "all", {}
+found = processes.run_processes(2, tell, began)
 if isinstance(found, int):
     sys.exit(found)
 found.tell("started", {"begun": found.number})
 time.sleep(0.01)
-if found.number:
+if found.number or found.before:
     sys.exit(int(sys.argv[1])) if int(sys.argv[1]) >= 0 else os.kill(os.getpid(), -int(sys.argv[1]))
 signal.pause()
 """
 
 
 @pytest.mark.parametrize(("status", "told", "end"), [(-9, "killed by signal 9", 1), (3, "exit status 3", 3)])
-def test_one_that_ends_again_and_again_ends_all_with_its_exit_status(status: int, told: str, end: int) -> None:
+def test_one_that_ends_again_and_again_begins_again_until_no_other_serves(status: int, told: str, end: int) -> None:
     done = run(ENDING, status)
-    lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (end, "")
-    assert [line.split()[0] for line in lines].count("process-ended") == 5
-    assert f"{told}, 5 times soon after its beginning: all processes end" in lines[-1]
+    *lines, last = [line for line in done.stdout.splitlines() if line.startswith("process-ended")]
+    # as long as the other one serves
+    assert all("process 1 " in line and f"{told}: it begins again in 0.0" in line for line in lines[:8])
+    assert ["0.01 s" in line for line in lines[:8]] == [True, *[False] * 7]
+    # and until that has ended as often
+    assert sum("process 0 " in line for line in [*lines, last]) >= 5
+    assert all("it begins again" in line for line in lines)
+    assert re.search(rf"{told}, \d+ times soon after its beginning: all processes end$", last)
 
 
 def test_processes_share_the_memory_and_have_ids_one_after_the_other() -> None:
