@@ -480,6 +480,27 @@ def test_without_a_checkpoint_for_long_vacuum_writes_one(world: World) -> None:
     assert log_of(world).load(version=30).version == 30
 
 
+def test_a_checkpoint_that_came_with_the_floors_commit_is_not_written_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing is older than it, and Google's store takes no name twice in a second."""
+    log = world.log_on(world.storage, checkpoint_commits=16)
+    snapshot = log.load()
+    for number in range(15):
+        world.clock.now += HOUR_MS if number < 14 else WEEK_MS
+        _, snapshot = log.commit(snapshot, "append", nothing)
+    written, real = list[int](), checkpoint.write
+
+    def write(storage: Storage, snapshot: Snapshot, **named: Any) -> str:
+        written.append(snapshot.version)
+        return real(storage, snapshot, **named)
+
+    monkeypatch.setattr(checkpoint, "write", write)
+    vacuum(world.storage, log)
+    assert versions(world) == [14, 15, 16]
+    assert written == [14, 16]
+
+
 def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(world: World) -> None:
     old_topic(world)
     run(world)
