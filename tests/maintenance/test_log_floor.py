@@ -452,11 +452,14 @@ def test_a_death_at_any_step_leaves_a_topic_that_is_whole_and_the_next_run_finis
     assert deaths > 20
 
 
-def test_without_a_sound_checkpoint_no_commit_is_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ValueError("too large"), StorageError("no reply")])
+def test_without_a_sound_checkpoint_no_commit_is_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     old_topic(world, 15)
 
     def damaged(storage: Storage, snapshot: Snapshot, **_: Any) -> str:
-        raise ValueError("too large")
+        raise error
 
     monkeypatch.setattr(checkpoint, "write", damaged)
     for file in world.storage.list(paths.COMMITS_DIR):
@@ -465,6 +468,59 @@ def test_without_a_sound_checkpoint_no_commit_is_deleted(world: World, monkeypat
     run(world)
     assert versions(world)[0] == 0
     assert log_of(world).load().log_floor == 0
+
+
+def test_a_store_that_fails_while_the_second_checkpoint_is_written_keeps_the_old_commits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_topic(world)
+
+    def fails(storage: Storage, snapshot: Snapshot, **_: Any) -> str:
+        raise StorageError("no reply")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(checkpoint, "write", fails)
+        assert run(world).log_floor == 40
+    assert versions(world)[0] == 0
+    run(world)
+    assert versions(world)[0] == 40
+
+
+def test_the_checkpoint_of_the_commit_that_raises_the_floor_is_not_written_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, write, written = old_topic(world), checkpoint.write, list[int]()
+
+    def noted(storage: Storage, snapshot: Snapshot, **options: Any) -> str:
+        written.append(snapshot.version)
+        return write(storage, snapshot, **options)
+
+    monkeypatch.setattr(checkpoint, "write", noted)
+    head = before.version + 1
+    vacuum(world.storage, world.log_on(world.storage, checkpoint_commits=head))
+    assert written == [head]
+    assert versions(world) == [40, 41, head]
+
+
+def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.log_on(world.storage, checkpoint_commits=1000)
+    snapshot, put = log.load(), Storage.put
+    for _ in range(30):
+        world.clock.now += HOUR_MS
+        _, snapshot = log.commit(snapshot, "append", nothing)
+    world.clock.now += WEEK_MS
+    log.commit(snapshot, "append", nothing)
+
+    def damaged(self: Storage, name: str, data: bytes) -> None:
+        at = len(data) // 2 if checkpoint.version_of(name) == 30 else len(data)
+        put(self, name, data[:at] + bytes(byte ^ 1 for byte in data[at : at + 1]) + data[at + 1 :])
+
+    monkeypatch.setattr(Storage, "put", damaged)
+    vacuum(world.storage, log)
+    assert log.load().log_floor == 0
+    assert versions(world)[0] == 0
 
 
 def test_without_a_checkpoint_for_long_vacuum_writes_one(world: World) -> None:

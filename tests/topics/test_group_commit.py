@@ -22,7 +22,16 @@ from distlog.core import paths
 from distlog.core.commits import actions, commit_json, commit_race, waiting_append
 from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_race import CROWD, LONGEST_LINE_S, LONGEST_WAIT_S, PATIENCE_S, Followed, GroupCommit
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.commit_race import (
+    CROWD,
+    LONGEST_LINE_S,
+    LONGEST_WAIT_S,
+    MANY,
+    PATIENCE_S,
+    Followed,
+    GroupCommit,
+)
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_segments
 from distlog.core.commits.snapshot import Snapshot
@@ -35,6 +44,7 @@ from distlog.core.errors import (
     CommitStateUnknownError,
     StorageDeniedError,
     StorageError,
+    StorageRefusedError,
     TransactionTooOldError,
 )
 from distlog.core.storage.storage import Storage
@@ -332,6 +342,81 @@ def test_the_name_of_an_append_to_one_partition_is_short(topic: Topic) -> None:
     assert len(file_of(append, append.encode(), topic.storage)) < 300
 
 
+# --- a store that takes no long name
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that the store has refused: it takes parts of 255 bytes at most, as MinIO and RustFS do."""
+    put, names = Storage.put, list[str]()
+
+    def put_short(self: Storage, name: str, data: bytes) -> None:
+        if max(len(part.encode()) for part in name.split("/")) > 255:
+            names.append(name)
+            raise StorageRefusedError("the name is too long", file=name)
+        put(self, name, data)
+
+    monkeypatch.setattr(Storage, "put", put_short)
+    return names
+
+
+def long_append(topic: Topic, number: int) -> Commit:
+    """An append that no short name tells."""
+    append = append_of(topic, number, batch=SetTransaction("-".join(uuid.uuid4().hex for _ in range(8)), 1, {}))
+    assert len(file_of(append, append.encode(), topic.storage)) > 300
+    return append
+
+
+def test_an_append_waits_under_a_short_name_where_the_store_refuses_a_long_one(
+    topic: Topic, memory_url: Address, refused: list[str]
+) -> None:
+    append = long_append(topic, 7)
+    group = GroupCommit(topic.storage, append, topic.snapshot)
+    assert group.joins_line(0), "it waits for others"
+    assert len(refused) == 1
+    assert waiting(topic) == [paths.pending_file(stem_of(append))]
+    other = topic_on(Storage(*memory_url))
+    own = append_of(other, 1)
+    commit = committed(other, group_of(other, own), own)
+    group.saw(commit)
+    assert group.found == commit
+    assert contents(topic.refresh())[0] == [b"v1", b"v7"]
+    assert waiting(topic) == []
+
+
+def test_a_process_finds_out_once_that_a_store_takes_no_long_name(
+    topic: Topic, refused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommitLog, "was_crowded", lambda self, within_s: True)
+    for number in range(3):
+        append = long_append(topic, number)
+        group = GroupCommit(topic.storage, append, topic.snapshot)
+        committed(topic, group, append)
+        assert group.is_left, "it waited"
+        topic.refresh()
+    assert len(refused) == 1
+    assert contents(topic)[0] == [b"v0", b"v1", b"v2"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told_as"),
+    [(StorageDeniedError("no"), CommitConflictError), (StorageError("no reply"), CommitStateUnknownError)],
+)
+def test_an_append_may_be_committed_by_others_unless_the_store_refused_it(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, answer: StorageError, told_as: type[Exception]
+) -> None:
+    append = append_of(topic, 1)
+
+    def fails(*_: object) -> None:
+        raise answer
+
+    monkeypatch.setattr(Storage, "put", fails)
+    group = group_of(topic, append)
+    assert group.is_left == (told_as is CommitStateUnknownError)
+    with pytest.raises(told_as), group.outcome():
+        raise CommitConflictError("other commits came first until the deadline")
+
+
 # --- turns: a commit of many names the append whose writer commits next
 
 
@@ -374,6 +459,39 @@ def test_an_append_that_was_named_and_did_not_go_ahead_is_not_named_again(topic:
     commit = committed(topic, group, own)
     assert commit.next_append == stem_of(left[1])
     assert stem_of(left[0]) in {each.segment.stem for each in commit.actions if isinstance(each, Add)}
+
+
+class FakeTime:
+    """Seconds that pass only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.pauses = list[float]()
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now_s += seconds
+
+
+def test_a_lone_append_does_not_wait_for_a_turn_that_has_passed_since_the_crowd(
+    topic: Topic, memory_url: Address, turns: int
+) -> None:
+    time = FakeTime()
+    mine = topic_on(Storage(*memory_url), monotonic=time.monotonic, sleep=time.sleep)
+    left = sorted((append_of(mine, number) for number in range(10, 11 + turns)), key=stem_of)
+    for append in left:
+        leave(mine, append)
+    own = append_of(mine, 1)
+    assert committed(mine, group_of(mine, own), own).next_append == stem_of(left[0])
+    committed(topic, GroupCommit(topic.storage, left[0], topic.snapshot), left[0])
+    alone = append_of(mine.refresh(), 2)
+    group = GroupCommit(mine.storage, alone, mine.snapshot)
+    committed(mine, group, alone)
+    assert group.is_left, "it joined the line at once, so soon after the crowd"
+    assert time.pauses == []
 
 
 def test_a_writer_that_followed_the_log_takes_along_what_was_begun_before_its_own_append(topic: Topic) -> None:
@@ -482,6 +600,27 @@ def test_a_large_append_goes_on_at_once_and_takes_others_along(topic: Topic, mon
     assert group.is_first(0)
     assert group.is_in_line
     assert waiting(topic) == []
+
+
+def test_a_large_append_pauses_after_each_lost_race_once_it_knows_that_it_cannot_wait_in_line(
+    topic: Topic, memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.core.commits.commit_race.LARGEST_PENDING", 10)
+    time, races = FakeTime(), 8
+    mine = topic_on(Storage(*memory_url), monotonic=time.monotonic, sleep=time.sleep)
+    own = append_of(mine, 1)
+    group = GroupCommit(mine.storage, own, mine.snapshot)
+
+    def plan(head: Snapshot) -> Sequence[Action]:
+        if head.version < races:
+            topic.append(values([0], partition=1))
+        return [action for action in own.actions if isinstance(action, Add)]
+
+    mine.handle.log.commit(mine.snapshot, "append", plan, group=group)
+    assert mine.refresh().version == races + 1
+    assert not group.is_left
+    # it does not know before it has lost MANY that it cannot wait; it pauses after the first of these, as each does
+    assert len(time.pauses) == races - (MANY - 1)
 
 
 @pytest.mark.parametrize(

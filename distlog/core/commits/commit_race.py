@@ -255,7 +255,8 @@ class GroupCommit:
 
     def may_wait(self, now_s: float) -> bool:
         """True if the append may wait in line; False if it must go on racing. `now_s` is in seconds."""
-        return self._append is not None and not self._goes_alone and now_s < self._races_at
+        is_large = self.is_in_line and not self.is_left
+        return self._append is not None and not self._goes_alone and not is_large and now_s < self._races_at
 
     def joins_line(self, now_s: float, next_append: str | None = None) -> bool:
         """Let others commit the append, and look who comes before it; False if it does not wait for them.

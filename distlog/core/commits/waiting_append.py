@@ -85,7 +85,7 @@ def first_stem(actions: Sequence[Action]) -> str:
 
 
 def file_of(append: Commit, data: bytes, storage: Storage, *, by_name: bool = True) -> str:
-    """The name of the file of an append that is encoded as `data`: `by_name` it tells the append, if there is room."""
+    """The name of the file of an append, encoded as `data`: it tells the append `by_name`, if there is room."""
     stem = first_stem(append.actions)
     if not by_name:
         return paths.pending_file(stem)
