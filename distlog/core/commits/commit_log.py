@@ -313,8 +313,7 @@ class CommitLog:
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
-        group.knows(self._past)
-        group.has_short_names = self._has_short_names
+        group.knows(self._past, has_short_names=self._has_short_names)
         joins_line = self.was_crowded(CROWDED_S)
         # a later commit may have the append whose turn the last one said it is
         next_append = self._next_append if snapshot.commit_id == self._past.commit_id else None

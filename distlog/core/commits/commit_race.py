@@ -208,8 +208,9 @@ class GroupCommit:
         self.followed = Followed(base.version, base.commit_id)
         self._seen = set[str]()
 
-    def knows(self, followed: Followed) -> None:
+    def knows(self, followed: Followed, *, has_short_names: bool = False) -> None:
         """Note what this process has followed before, so that older appends can be taken along, too."""
+        self.has_short_names = has_short_names
         if followed.commit_id == self.followed.commit_id:
             self.followed, self._base = followed, followed.version - len(followed.stems)
             self._seen.update(*followed.stems)
