@@ -65,7 +65,7 @@ def broker(folder: Path) -> Iterator[Peer]:
     settings.write_text(_SETTINGS.read_text().format(port=port, controller=controller, data=folder / "data"))
     tool("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(settings))
     with _process(_java("kafka.Kafka", "1g", str(settings)), subprocess.DEVNULL) as process:
-        _wait_for(port)
+        wait_for(port)
         yield Peer(f"127.0.0.1:{port}", (process,))
 
 
@@ -152,10 +152,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_for(port: int) -> None:
+def wait_for(port: int) -> None:
+    """Wait until a server of this machine listens at the port. Raises TimeoutError."""
     for _ in range(600):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    raise TimeoutError("the broker did not begin")
+    raise TimeoutError("a server did not begin")

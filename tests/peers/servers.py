@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 import kafka_broker
 from store_servers import free_port
 
+from benchmarks.kafka_peer import wait_for
 from benchmarks.s3_server import S3Server
 
 # Without it, each first member of a group waits three seconds.
@@ -63,7 +62,7 @@ def on_versitygw(folder: Path) -> Iterator[Servers]:
     (folder / "files" / "bench").mkdir(parents=True)
     command = ["versitygw", "--access", keys["key"], "--secret", keys["secret"], "--port", f"127.0.0.1:{port}"]
     with _process([*command, "posix", str(folder / "files")], folder / "versitygw.log"):
-        _wait_for(port)
+        wait_for(port)
         options = {"endpoint_url": f"http://127.0.0.1:{port}", **keys}
         with _over("s3://bench", options, folder) as servers:
             yield servers
@@ -79,15 +78,6 @@ def kafka(folder: Path) -> Iterator[Servers]:
 def has_versitygw() -> bool:
     """Whether that server is installed."""
     return shutil.which("versitygw") is not None
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(600):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise TimeoutError("a server did not begin")
 
 
 @contextmanager

@@ -285,7 +285,7 @@ class GroupCommit:
             self._goes_alone = True
 
     def _leave(self, append: Commit, data: bytes) -> None:
-        """Put the file; under a short name where the store refuses a long one, as MinIO does above 255 bytes."""
+        """Put the file; under a short name where the store refuses a long one, as for files of 255 bytes."""
         self._file = waiting_append.file_of(append, data, self._storage, by_name=not self.has_short_names)
         try:
             self._storage.put(self._file, data)

@@ -114,7 +114,7 @@ class Request:
     def read(self, most_items: int = MAX_ITEMS) -> None:
         """Read the frame, if that was not done yet. Raises InvalidRequestError, also for more items in its arrays.
 
-        A handler does this: the thread of all connections must not wait for a large request.
+        The thread of all connections must not wait for a large request, so there it has few items.
         """
         if self.frame is not None:
             (self.client_id, self.body), self.frame = read_request(self.frame, self.head, most_items), None
