@@ -133,10 +133,6 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
     return bool(ready.poll(None if seconds is None else 1000 * seconds))
 
 
-# ---
-# The input of `distlog append`: lines of some format, from files or a stream, or Parquet files.
-
-
 STANDARD_INPUT = "-"
 
 

@@ -87,10 +87,6 @@ class AclSettings:
         return frozenset(check_principal(each.strip()) for each in self.super_users.split(";") if each.strip())
 
 
-# ---
-# The settings of a gateway, by Kafka's names where Kafka has them.
-
-
 _MINUTE_MS = 60_000
 
 

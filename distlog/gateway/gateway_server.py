@@ -126,7 +126,7 @@ def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: i
 
 
 # ---
-# The gateway: puts the parts together, starts and stops them. Kafka's BrokerServer.
+# Kafka's BrokerServer.
 
 
 #: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.

@@ -110,8 +110,6 @@ def copy_result(result: Future[AppendInfo], to: Future[AppendInfo]) -> None:
 
 
 # ---
-# Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
-#
 # Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot knows
 # the last batches of each producer: nothing of a log is read (see `committed_batches`).
 

@@ -267,10 +267,6 @@ def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterat
         yield group
 
 
-# ---
-# The batch source: the driver turns a snapshot and options into splits, tasks turn splits into Arrow batches.
-
-
 def load_snapshot(options: ReadOptions) -> Snapshot:
     """The topic as it is now, with what writers appended in place, or at the version or time of the options.
 

@@ -54,8 +54,6 @@ def works_for(module: str) -> bool:
 
 
 # ---
-# Parses the options that Spark passes: strings under case-insensitive names.
-#
 # Options that Spark or a Kafka job adds are ignored. A name that is almost one of ours is refused, since a misspelt
 # option that does nothing is worse than an error.
 

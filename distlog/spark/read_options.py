@@ -85,10 +85,6 @@ def _is_entry(partition: str, number: object) -> bool:
     return partition.isascii() and partition.isdecimal() and type(number) is int
 
 
-# ---
-# The options of a read: those of Spark's own Kafka source, with its values and errors, and a few more.
-
-
 #: Options that only a stream has; a batch read ignores them, as Kafka's source does.
 STREAM_NAMES = [
     "maxBytesPerTrigger",

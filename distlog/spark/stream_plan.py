@@ -514,10 +514,6 @@ class WatchedTopic:
         return self._live.snapshot
 
 
-# ---
-# Plans the micro-batches of a stream in the driver: where each ends, and what its tasks read.
-
-
 Json = Mapping[str, Any]
 
 

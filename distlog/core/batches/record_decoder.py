@@ -303,8 +303,6 @@ def _expand_sections(selection: BatchSelection, sections: np.ndarray, enough: in
 
 
 # ---
-# Decodes record batches to Arrow, many batches at a time and without a Python object per record.
-#
 # One kernel pass finds every field and copies the fields of bytes columns. It goes over the records sections, in
 # the data itself or in the decompressed data.
 

@@ -163,10 +163,6 @@ _NO_DATA = _frozen(np.empty(0, np.uint8))
 _NO_NULLS = _frozen(np.empty(0, np.bool_))
 
 
-# ---
-# Encodes Arrow to record batches of format 2; rows go straight to their place (Kafka's `MemoryRecordsBuilder`).
-
-
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
 #: Roughly the most bytes that a record takes in a batch beyond its bytes in Arrow.
 _RECORD_SPARE = 8

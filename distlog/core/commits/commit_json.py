@@ -390,8 +390,6 @@ def _write_action(action: Action) -> dict[str, Any]:
 
 
 # ---
-# A commit and its JSON: the only thing that ever changes a topic.
-#
 # A commit file is one JSON object. Its last member is the CRC-32C of the bytes before it:
 #
 #     {"format":1,"version":7,"id":"<uuid>","prev":"<uuid>","topic_id":"<uuid>","timestamp_ms":1700000000000,

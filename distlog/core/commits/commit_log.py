@@ -125,8 +125,6 @@ def check_writable(head: Snapshot, read_version: int | None) -> None:
 
 
 # ---
-# A topic's commit log: load its state, follow it, and add to it.
-#
 # Concurrency is optimistic. A writer plans its actions from a snapshot, and puts them as the next version, unless
 # another writer was first. The loser applies the winner's commit and plans again. There are no locks, and no commit
 # is ever changed. Vacuum deletes commits that are older than `commit.retention.ms`. So a name that is free proves

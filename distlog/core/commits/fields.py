@@ -18,8 +18,6 @@ from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.paths import STEM_PATTERN
 
 # ---
-# The checks of stored metadata: declared once, beside each field, and made on every read.
-#
 # A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what `json.loads`
 # returned and gives the field's value, or raises ValueError; `read` turns a whole JSON object into the dataclass. A
 # newer library may add fields: their names are ignored, and a class that is written again keeps them in a field

@@ -64,8 +64,6 @@ def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> No
 
 
 # ---
-# The live segments of one partition: immutable, columnar, in the order of their offsets.
-#
 # A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` is a slice
 # of a checkpoint's columns. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
 # the columns when it grows. A SegmentInfo of a column row is made on access.

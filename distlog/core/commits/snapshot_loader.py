@@ -131,10 +131,6 @@ def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
         yield commit
 
 
-# ---
-# Finds and loads the state of a topic: the newest usable checkpoint, then the commits after it.
-
-
 # A load reads so many commits after the checkpoint at once; often there are no more.
 _FIRST_GROUP = 4
 #: After so many unusable checkpoints something else is wrong, which the commits will show.

@@ -175,8 +175,6 @@ _NONE = OrderedBatches({})
 
 
 # ---
-# The set transactions of a topic: which batches of which applications it holds, to recognise replays.
-#
 # They are kept for thirty days, and the newest of each application for ever. Of an application that commits its
 # batches in order only the last few are kept: the newest number tells which batches were committed.
 #

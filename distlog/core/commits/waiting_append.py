@@ -16,8 +16,6 @@ from distlog.core.errors import CorruptMetadataError, StorageError, UnsupportedV
 from distlog.core.storage.storage import Storage
 
 # ---
-# An append that waits for another writer to commit it, as a small file in `_pending/`.
-#
 # It is a commit without a place in the log, named by the stem of its first segment. A short one is in the file's name
 # too: deflated, in the letters of URLs' base64. So a writer that commits what waits lists the folder, and reads no
 # file: of a hundred small files that are read at once, one always takes long. The dictionary of the compression is

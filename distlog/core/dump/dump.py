@@ -297,10 +297,6 @@ def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> None:
     output.lines(EPOCH, {"epoch": np.array(epochs, np.int64), "startOffset": np.array(offsets, np.int64)})
 
 
-# ---
-# Dumps files by their suffixes, as Kafka's `DumpLogSegments` does.
-
-
 def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
     """Write the content of each of `files`. After a file that cannot be read it goes on with the next."""
     for file in files:

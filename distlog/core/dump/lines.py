@@ -49,8 +49,6 @@ class DumpOptions:
 
 
 # ---
-# Lines of named values, as text or as JSON objects, written many at a time by a kernel.
-#
 # In text a value is `name: value`, as in Kafka's `DumpLogSegments`; a line of JSON also has its `type`.
 #
 # Commands and jobs print rows by Arrow (`json_texts` of the console): batches of any columns, where the kernel knows

@@ -544,10 +544,6 @@ def _runs_of_one_format(batches: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
     return zip([0, *changes.tolist()], [*changes.tolist(), len(batches)], strict=True)
 
 
-# ---
-# Dumps a log: a line for each batch, with its checksum checked, and for each of its records if they are wanted.
-
-
 #: How many parts of a window are made before they are selection for: more would need memory without a bound, since a
 #: window may decompress to any size.
 _AHEAD_PARTS = 4

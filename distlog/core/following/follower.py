@@ -40,10 +40,6 @@ from distlog.core.times import elapsed_s
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import IsolationLevel
 
-# ---
-# A follower: hands out the records of a topic as they come, one Arrow batch after the other.
-
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 

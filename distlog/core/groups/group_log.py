@@ -179,8 +179,6 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
 
 
 # ---
-# A group's own little log: a file per version, put if absent, each with the whole state.
-#
 # So commits of positions make no version of the topic, which every reader would have to read. Only the newest
 # versions are kept. A put of the name of a deleted version would succeed, though no member would ever read it. So
 # each put of a version is followed by a LIST of the folder: a version is deleted only when there is one that is KEPT

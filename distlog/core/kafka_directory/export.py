@@ -558,8 +558,6 @@ def _find(before: list[ExportedSegment], segment: SegmentInfo) -> ExportedSegmen
 
 
 # ---
-# Export: a topic as the log directory of a Kafka broker, which the broker opens as its own.
-#
 # Exporting again adds what is new. The broker must not run meanwhile, nor write between two exports. A topic's
 # settings are not in a log directory: make the topic in Kafka first, with its settings, and stop the broker; the
 # export then keeps the topic id that Kafka gave it.

@@ -102,10 +102,6 @@ def _read_states(folder: PartitionFolder, states: dict[str, TransactionState]) -
     return None
 
 
-# ---
-# A broker's log directory: its partitions, and what its checkpoint files say.
-
-
 #: A broker's `meta.properties` has some hundred bytes.
 _MOST_PROPERTIES_BYTES = 64 << 10
 _STATES = {"delete": "was being deleted", "future": "was a copy on its way to another disk", "stray": "was stray"}

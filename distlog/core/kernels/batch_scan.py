@@ -7,10 +7,6 @@ import numpy as np
 from distlog.core.config import MAX_LONG
 from distlog.core.kernels.native import fill_kernel, inlined, int_at, put_int_at
 
-# ---
-# Walks the headers of record batches, all formats (Kafka's `ByteBufferLogInputStream`, `DefaultRecordBatch`).
-
-
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
 #: Where the bytes begin that the checksum of a batch of format 2 covers.

@@ -146,8 +146,6 @@ def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position
 
 
 # ---
-# Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
-#
 # A column of bytes is found as `Slices` of the data, or copied by the scan while its bytes are in the nearest
 # cache. An array of size 0 stands for a column that is not wanted. Every length is compared with its enclosing end
 # before use.

@@ -114,8 +114,6 @@ def put_byte(out: np.ndarray, at: int, data: np.ndarray, position: int, state: i
 
 
 # ---
-# Writes numbers and bytes as text into an array of bytes.
-#
 # Nothing is checked here: the caller makes the array large enough, with SLACK bytes behind all that is written,
 # since much is written in words.
 

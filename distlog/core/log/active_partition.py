@@ -209,8 +209,6 @@ class SegmentOpener:
 
 
 # ---
-# Finds, opens and seals one partition's active segment, under the partition's lock.
-#
 # The commit log says which segments there are. The page in the lock's file says where the active one ends, and is
 # written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it. A
 # process that finds this, or a page that does not check, asks the commit log first. A process may end between any

@@ -78,8 +78,6 @@ def lost_records(wanted: Appended) -> LostRecordsError:
 
 
 # ---
-# Flushes a partition: one sync covers all that any thread of any process wrote before it.
-#
 # A flush waits for the flush lock, and then reads the page again: if another sync covered its records meanwhile, it
 # needs no sync of its own. A sync runs without the partition's lock, so appends go on during it.
 #

@@ -249,10 +249,6 @@ class TailWatch:
         return page is None or page.changed()
 
 
-# ---
-# The snapshot that readers see: the commit log's newest, with the active segments up to their ends.
-
-
 class LiveSnapshot:
     """The snapshot that a topic object reads. It moves on with `current`, and with `refresh`; safe between threads.
 

@@ -453,8 +453,6 @@ def _index_is_full(numbers: Numbers, room: int) -> bool:
 
 
 # ---
-# One segment on a local disk that is appended to in place: Kafka's `LogSegment`.
-#
 # It knows nothing of locks, commits and topics. Callers that append, recover, truncate or seal hold the partition's
 # lock; `readable_segment` has what needs none. Many processes have a segment open: `resume` takes over the state
 # that another one left. Its files are read and written, never mapped (`active_index` says why). `close` does not

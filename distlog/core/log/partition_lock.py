@@ -207,10 +207,6 @@ def mark_doubted(folder: str, stem: str) -> bool:
     return True
 
 
-# ---
-# A partition's lock, and the page of state that the processes share by it.
-
-
 class PartitionLock:
     """The lock of the partition in `folder`, of the topic with this id; its page can be read without the lock.
 

@@ -147,8 +147,6 @@ class PartitionAppend:
 
 
 # ---
-# Appending ready-made batches to one partition in place: Kafka's `UnifiedLog`, for any number of processes.
-#
 # Each append holds the partition's lock, and continues where the last one ended, whichever process made it. An
 # append does not sync, but says whether the topic's flush policy wants a sync before its records are acknowledged.
 # `flush` syncs, once for all that wait for it.

@@ -46,8 +46,6 @@ def wait_for_appends(
 
 
 # ---
-# Commits that must seal active segments first: bulk appends, rolls by retention, a drop.
-#
 # Each partition whose active segment must be sealed is locked, in ascending order: so two such commits never
 # deadlock. Their pages say CHANGING before the commit. The commit seals the segments together with the caller's own
 # actions. If another segment became active meanwhile, the commit is given up and begun again, with the lock of that

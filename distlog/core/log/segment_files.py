@@ -239,10 +239,6 @@ class ActiveIndex:
             self.file.cut(end, self.max_bytes)
 
 
-# ---
-# The files of a segment that is being appended to: its log and its indexes, written and cut together.
-
-
 class SegmentFiles(NamedTuple):
     """The log and the three indexes. A preallocated log has `log_bytes` from the start, else that is 0."""
 

@@ -164,8 +164,6 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
 
 
 # ---
-# Recovers a segment after a crash: walks its log, keeps the whole batches, and cuts off a torn end.
-#
 # The walk folds headers as appends do, so it gets the same state and indexes as they did (Kafka's
 # `LogSegment.recover`). It compares checksums, and decompresses nothing.
 #

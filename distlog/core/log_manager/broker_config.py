@@ -61,8 +61,6 @@ def _unescaped(text: str) -> str:
 
 
 # ---
-# Kafka's broker settings that mean something without a broker (`KafkaConfig`, `ServerLogConfigs`, Kafka 4.1).
-#
 # Some say when the tasks of the LogManager run. The others are defaults for topics that do not set the topic
 # setting of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only what
 # is given counts: Kafka's own broker defaults are the defaults of topics already (`distlog.core.config`).

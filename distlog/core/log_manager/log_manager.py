@@ -148,10 +148,6 @@ def _numbers(done: PartitionCounters) -> tuple[float, ...]:
     return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9
 
 
-# ---
-# Kafka's `LogManager`, without a broker: loads all topics below its roots, and runs the tasks that maintain them.
-
-
 #: How long the end of a LogManager waits for tasks; a task that runs longer is abandoned, as a killed process would
 #: do.
 STOP_TIMEOUT_S = 8.0

@@ -481,8 +481,6 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) ->
 
 
 # ---
-# Compaction: keeps the last record of each key, at its offset (Kafka's `LogCleaner`).
-#
 # It works in rounds, and each round is one commit. A round collects the keys of a partition's dirty range, as many
 # as fit in memory. Then it rewrites all segments up to there, and drops the records that a later one supersedes.
 

@@ -96,8 +96,6 @@ def _failed_group(failure: RewriteFailure) -> dict[str, Any]:
 
 
 # ---
-# Merges the small segments of a topic towards `segment.bytes`, and their small batches towards `batch.bytes`.
-#
 # Appends make one segment per commit and partition. `plan_merge` says which are worth merging, and `do_job` does it:
 # small segments stay parts of bundles, which are fewer and larger after each merge, and large ones become
 # files.

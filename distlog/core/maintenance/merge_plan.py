@@ -17,10 +17,6 @@ from distlog.core.kernels.segment_groups import find_groups
 from distlog.core.maintenance.group_rewrite import SegmentGroup
 from distlog.core.segments.segment_writer import LARGEST_PART
 
-# ---
-# Plans which small segments are worth merging, in one pass over the columns of all partitions.
-
-
 #: A group of more than LARGEST_PART that may still grow is worth it with so many times the bytes of its largest
 #: segment: a reader gains little by segments that are larger than what it gets with one request.
 GROWTH = 8

@@ -227,8 +227,6 @@ def _verdict(reader: SegmentReader, verdict: SegmentVerdict, transactions: Segme
 
 
 # ---
-# Index rebuild: makes the index files of each segment from its log alone, and compares every checksum of the log.
-#
 # An index that is right is left alone, even one of another `index.interval.bytes` unless `force` is given. Each
 # file is replaced in one step, under its old name; an index in a bundle gets a file instead. Then a commit records
 # the new sizes, checksums and places, and facts of the log that no commit recorded before. A reader in between

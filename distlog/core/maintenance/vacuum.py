@@ -400,8 +400,6 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
 
 
 # ---
-# Vacuum: deletes the files that no reader can need and no writer can still commit.
-#
 # First a commit raises the gc floor, which is a version. From then on a commit is refused if its transaction read a
 # version below the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays
 # unreferenced, whatever the clocks say. The versions from the floor to that commit decide which files are kept. A

@@ -165,7 +165,7 @@ def _seams(state: PartitionState) -> list[tuple[int, int]]:
 
 
 # ---
-# Verify: checks every checksum, batch, record, index entry and metadata invariant of a topic. Writes nothing.
+# Writes nothing.
 
 
 _TABLE = pa.schema(

@@ -443,8 +443,6 @@ def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position
 
 
 # ---
-# Checks all there is to check of one segment: each byte of its log, each entry of its indexes, its metadata.
-#
 # It only reads. It goes on behind damaged bytes, as far as it can tell batches apart. What depends on damaged bytes
 # is not reported a second time.
 

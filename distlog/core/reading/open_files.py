@@ -21,8 +21,6 @@ from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
 
 # ---
-# Keeps the last few opened files, each as long as the file on disk is still the one that was opened.
-#
 # Opening and checking a file costs much more than looking something up in it. But files are replaced, and people
 # damage them; so each use asks the file system once.
 

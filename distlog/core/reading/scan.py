@@ -307,10 +307,6 @@ def slice_facts(slices: Sequence[SegmentSlice]) -> SegmentFacts:
     return SegmentFacts(np.unique(columns[0]), *columns)
 
 
-# ---
-# A scan: the records of one snapshot, in (partition, offset) order, in whatever shape they are wanted.
-
-
 if TYPE_CHECKING:
     import pandas as pd
 

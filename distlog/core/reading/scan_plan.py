@@ -23,10 +23,6 @@ from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
 from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
 
-# ---
-# Turns a reader's request, its offsets, times and isolation, into slices of segments.
-
-
 #: By partition (start offset, end offset); None is the log's own bound.
 Bounds = Mapping[int, tuple[int | None, int | None]]
 

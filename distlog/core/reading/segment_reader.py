@@ -284,8 +284,6 @@ def _tag(segment: SegmentInfo, suffix: str) -> str:
 
 
 # ---
-# Reads one segment: finds a position by an index, walks whole batches, and gives them out as chunks.
-#
 # A missing or bad index only costs time: the log is walked from its start instead. A bad one gives a warning.
 
 

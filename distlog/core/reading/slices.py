@@ -71,8 +71,6 @@ def _ms(time: Time) -> int:
 
 
 # ---
-# Finds the bytes that a read needs: turns a snapshot and ranges of offsets and times into slices of segments.
-#
 # No file is read.
 
 

@@ -43,8 +43,6 @@ from distlog.core.kernels.segment_fold import (
 from distlog.core.times import NO_TIMESTAMP
 
 # ---
-# The state of a segment behind its batches so far: all that its next append, its readers and its seal need.
-#
 # A state is the fold over the headers of the batches (`state_fold`). Writers of a segment and walks
 # over its log again fold alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild
 # and a check come to the state of the writer. Folds work on the numbers as one int64 array; SegmentState names

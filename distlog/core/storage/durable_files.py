@@ -17,8 +17,6 @@ from distlog.core.storage.backend import byte_view
 from distlog.core.storage.retry import ErrorClassifier, ErrorKind
 
 # ---
-# Writes local files so that they survive a power cut; and what the errors of a local disk mean.
-#
 # First the file is synced, then its folder, then the folders above. A folder that exists may still be lost: the
 # process that made it may have died before it synced the folder above. So each process syncs, once, all folders
 # above those that it writes to.

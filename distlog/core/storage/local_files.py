@@ -235,8 +235,6 @@ def _pass_cache(file: int, wanted: bool) -> None:
 
 
 # ---
-# Files on a local or network-mounted disk, durable when a call returns; without fsspec.
-#
 # fsspec's local "create" tests and then writes, so several writers can succeed; and it never syncs.
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 # ---
-# The choice between mapping a file and reading it.
-#
 # When a mapped file is cut, a process that touches a lost page is killed (SIGBUS); this cannot become an error. So
 # only files that are never cut are mapped:
 #

@@ -162,8 +162,6 @@ def _note_azure(made: Any, response: Any) -> None:
 
 
 # ---
-# The fsspec clients of a process: how they are made, and which of their stores have answered.
-#
 # Clients are kept per process id. After a fork the child makes its own. It must not close those of its parent,
 # since both processes share their sockets and the file descriptors of the event loop.
 

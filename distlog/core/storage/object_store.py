@@ -484,8 +484,6 @@ class StreamUpload:
 
 
 # ---
-# Objects in S3 and other object stores, through fsspec: one request per operation, where the store allows it.
-#
 # A request is repeated until a deadline while its answer is unclear (`storage.retry`). Operations that only S3 has
 # (multipart uploads, bulk deletes) use s3fs's `call_s3`.
 

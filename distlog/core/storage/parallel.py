@@ -203,8 +203,6 @@ os.register_at_fork(after_in_child=_crew.cache_clear)
 
 
 # ---
-# Does several pieces of work at the same time, in threads, and gives their results in order.
-#
 # As with each `Task`, threads only help: the caller itself does the work that none of them has begun.
 
 

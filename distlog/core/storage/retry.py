@@ -161,8 +161,6 @@ def _unknown(path: str, error: Exception, errors: ErrorClassifier) -> CommitStat
 
 
 # ---
-# Finds out whether a put-if-absent keeps its promise: several puts of one name race, and exactly one may win.
-#
 # One put after another would only find a store that ignores the condition. A store that looks first and puts then,
 # in two steps, lets several of a race win: each of these writers would believe that its commit is the topic's next.
 

@@ -120,10 +120,6 @@ def _refuse_credentials(protocol: str, rest: str) -> None:
         )
 
 
-# ---
-# All access to stored bytes: one class, whatever the storage is.
-
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 

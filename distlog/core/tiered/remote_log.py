@@ -157,10 +157,6 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
             )
 
 
-# ---
-# The log of a remote partition: which of its uploaded segments make it up, and what a snapshot says of them.
-
-
 #: Of what is not known of a segment.
 UNKNOWN = -1
 

@@ -373,8 +373,6 @@ def _places(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 # ---
-# Shows the objects of a topic in a bucket as the files of segments, so that all that reads a topic reads it too.
-#
 # `<topic>-<partition>/<stem>.log` is put together from chunks; `.index`, `.timeindex`, `.txnindex` and `.snapshot`
 # are parts of one object. The stem is start offset and uuid, as in the objects' names.
 

@@ -64,10 +64,6 @@ def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: in
     )
 
 
-# ---
-# A topic in Kafka's tiered storage as users hold it: it is read like any other, and cannot be changed.
-
-
 READ_ONLY = "Kafka's tiered storage is only read here, and its brokers alone add to it: refresh() sees what is new"
 
 

@@ -419,8 +419,6 @@ _PLAIN: Mapping[str, frozenset[type]] = {
 
 
 # ---
-# Makes columns of a caller's data: `normalize` turns Arrow, pandas or dicts into one Arrow batch.
-#
 # The columns of a normalized batch are, in this order: `partition` int32 (only when the input has one), `timestamp`
 # int64 (ms since 1970, no nulls), `key` binary, `value` binary, and `headers` (only when the input has them).
 

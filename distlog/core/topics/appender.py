@@ -239,8 +239,6 @@ class PartitionQueue:
 
 
 # ---
-# The first half of an append: routes rows, and writes them as segments that no commit names yet.
-#
 # The segments of several partitions share bundles; an append that meets one partition writes files.
 
 

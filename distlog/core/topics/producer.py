@@ -494,10 +494,6 @@ class ProducingTopic:
         return outside if id_ is None else CommittedTransactions(handle, current, compression, outside)
 
 
-# ---
-# A producer: a writer that doubles nothing, and that can append to many partitions all or nothing.
-
-
 _log = logging.getLogger("distlog")
 
 

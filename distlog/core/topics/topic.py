@@ -230,7 +230,7 @@ def segment_facts(snapshot: Snapshot) -> SegmentFacts:
 
 
 # ---
-# A topic: the object that users hold. It decides nothing itself; every method calls the layer that does.
+# It decides nothing itself; every method calls the layer that does.
 
 #: The part of a topic that writers, transactions and Spark use. Completion does not offer it.
 _INTERNAL = {

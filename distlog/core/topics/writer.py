@@ -369,10 +369,6 @@ def unclosed_writers() -> UnclosedWriters:
     return writers
 
 
-# ---
-# Appends record by record: a buffer is sent by size, by time, on flush, on close, or at exit.
-
-
 #: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
 #: to twice as many: Kafka's `buffer.memory`.
 BUFFER_BYTES = 16 << 20

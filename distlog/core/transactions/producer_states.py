@@ -164,8 +164,6 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
 
 
 # ---
-# The state of each producer of a partition's log: Kafka's `ProducerStateManager` (KIP-98, KIP-360).
-#
 # A producer numbers its records from 0 on, in each partition. So a log can tell a batch that it has already from
 # the next one, and from one behind missing batches. It keeps the last five batches of each producer.
 

@@ -76,10 +76,6 @@ class EndedPositions:
                     group.positions.end_transaction(ended.producer_id, is_committed=ended.is_committed)
 
 
-# ---
-# The committed positions of groups: Kafka's OffsetCommit, OffsetFetch and OffsetDelete, and their expiry.
-
-
 #: Kafka's `offset.metadata.max.bytes`.
 MAX_METADATA_BYTES = 4096
 

@@ -184,10 +184,6 @@ class OffsetsBatching:
             self._writer.close()
 
 
-# ---
-# Groups and positions in the topic `__consumer_offsets` of a root, which compaction keeps small.
-
-
 _log = logging.getLogger(__name__)
 
 #: Kafka's `offsets.topic.num.partitions`, so that a broker finds each group where it looks for it.

@@ -44,10 +44,6 @@ class Group:
     wakes_at: float = inf
 
 
-# ---
-# The groups of a gateway: each behind its lock, with a timer, and stored when it must survive.
-
-
 #: The longest text that a record of `__consumer_offsets` holds, in bytes.
 MAX_TEXT_BYTES = 32_767
 

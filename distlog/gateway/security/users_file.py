@@ -65,8 +65,6 @@ def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, Scra
 
 
 # ---
-# The users of a gateway, and their file: JSON without passwords.
-#
 # {"format": 1,
 #  "decoy": "<base64>",
 #  "users": {"alice": {"SCRAM-SHA-256": {"salt": "<base64>", "iterations": 16384,

@@ -237,7 +237,7 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 
 
 # ---
-# The topics of the root, by name: Kafka's MetadataCache. A topic is opened on its first use.
+# A topic is opened on its first use.
 
 
 #: The topics with the quotas of clients, with ACLs, and with the credentials of users.

@@ -302,10 +302,6 @@ def leader_epochs(storage: Storage, topic: str, partition: int) -> LeaderEpochs:
     return LeaderEpochs()
 
 
-# ---
-# One partition as the gateway serves it: Kafka's Partition, which is the leader of its log.
-
-
 class LogOffsets(NamedTuple):
     """The bounds of a log, as clients see them."""
 

@@ -113,8 +113,6 @@ def _is_ended(result: Future[Any]) -> bool:
 
 
 # ---
-# The transactions of Kafka's clients, over any topics of a root and the positions of groups: all or nothing.
-#
 # After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
 # `__transaction_state`. A record is on the device before the step that it stands for:
 #

@@ -182,8 +182,6 @@ class NewestStates:
 
 
 # ---
-# The states of transactions in the topic `__transaction_state` of a root, which compaction keeps small.
-#
 # A gateway writes to the partitions that it leads (distlog.gateway.leadership), and reads all of them.
 
 

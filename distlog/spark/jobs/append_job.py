@@ -205,10 +205,6 @@ def _shown(line: Column) -> Column:
     return F.substring(line, 1, _SHOWN)
 
 
-# ---
-# The job that appends files to a topic; `distlog.jobs.append` is its command line.
-
-
 def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     """Append the files that the arguments name, all in one commit. With --create, create the topic first."""
     started = time.monotonic()

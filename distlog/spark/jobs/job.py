@@ -149,10 +149,6 @@ def _quoted(literal: str) -> str:
     return f"'{quoted}'" if re.search(r"[A-Za-z\[\]{}#;]", literal) else quoted
 
 
-# ---
-# The parts that all jobs share: the common arguments, the session, the printed summary and the exit status.
-
-
 T = TypeVar("T")
 
 #: An exception's name in a Python or Java stack trace, and the text after it on the same line.
