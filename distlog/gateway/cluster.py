@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -158,7 +158,10 @@ class GatewayLease:
         assert state is not None
         nodes = {each.id: node for each in state.members if (node := Node.parse(each.name)) is not None}
         self.node = nodes.get(member.id, self.node)
-        self._warn_of_unreachable(nodes.values())
+        for each in nodes.values():
+            if each not in self._unreachable and not each.is_reached_from(self.node.machine):
+                self._unreachable.add(each)
+                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", each)
         self._view = _View(
             tuple(sorted(nodes.values(), key=lambda node: node.id)),
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
@@ -207,9 +210,9 @@ class GatewayLease:
 
     def holder(self, partition: int) -> Node | None:
         """The gateway that coordinates a partition; None if there is none now that clients of this one can reach."""
-        if self._is_mine(partition):
-            return self.node if partition in self.held_partitions else None
         holder = self._view.holders.get(partition)
+        if holder is not None and holder.id == self.node.id:
+            return self.node if partition in self.held_partitions else None
         return holder if holder is not None and holder.is_reached_from(self.node.machine) else None
 
     def leaders(self, topic_id: str, partitions: int) -> Sequence[int]:
@@ -219,16 +222,6 @@ class GatewayLease:
         waits where the appends are.
         """
         return shares(topic_id, partitions, tuple(node.id for node in self.nodes))
-
-    def _warn_of_unreachable(self, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            if node not in self._unreachable and not node.is_reached_from(self.node.machine):
-                self._unreachable.add(node)
-                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", node)
-
-    def _is_mine(self, partition: int) -> bool:
-        holder = self._view.holders.get(partition)
-        return holder is not None and holder.id == self.node.id
 
     def _name(self, others: Sequence[Member]) -> str:
         used = {node.id for other in others if (node := Node.parse(other.name)) is not None}

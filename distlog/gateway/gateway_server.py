@@ -329,7 +329,10 @@ class GatewayServer:
             self._end_loop(STOP_TIMEOUT_S)
             raise
         joined()
-        self._await_processes(is_to_stop)
+        # clients would take it for the only leader, and keep that for minutes
+        end = time.monotonic() + _OTHERS_S
+        while self._lease.neighbours < self.broker.config.processes and time.monotonic() < end and not is_to_stop():
+            time.sleep(_OTHERS_PAUSE_S)
         # until ACLs are known, only super users are served
         for look in self._looks.values() if self.broker.acls is not None else ():
             look()
@@ -342,12 +345,6 @@ class GatewayServer:
         self._groups.start()
         self._transactions.start()
         return self
-
-    def _await_processes(self, is_to_stop: Callable[[], bool]) -> None:
-        # clients would take it for the only leader, and keep that for minutes
-        end = time.monotonic() + _OTHERS_S
-        while self._lease.neighbours < self.broker.config.processes and time.monotonic() < end and not is_to_stop():
-            time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Answer the requests under way, close all, and sync everything that was appended.

@@ -522,14 +522,16 @@ def _add_partitions(request: Request, broker: Broker, client: Client) -> Fields 
     if not any(codes):
         return None
     told = [
-        _not_added(code or ErrorCode.operation_not_attempted, each) for each, code in zip(topics, codes, strict=True)
+        {
+            "name": each.name,
+            "results_by_partition": [
+                {"partition_index": number, "partition_error_code": (code or ErrorCode.operation_not_attempted)}
+                for number in each.partitions
+            ],
+        }
+        for each, code in zip(topics, codes, strict=True)
     ]
     return {"throttle_time": 0, "results_by_topic_v3_and_below": told}
-
-
-def _not_added(code: ErrorCode, topic: Any) -> Fields:
-    parts = [{"partition_index": number, "partition_error_code": code} for number in topic.partitions]
-    return {"name": topic.name, "results_by_partition": parts}
 
 
 def _add_offsets(request: Request, broker: Broker, client: Client) -> Fields | None:

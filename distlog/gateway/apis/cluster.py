@@ -142,7 +142,12 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
             if isinstance(facts_or_error, TopicFacts):
                 yield _topic_fields(facts_or_error, broker)
             else:
-                yield _error_fields(name, error_code(facts_or_error))
+                yield {
+                    "error_code": error_code(facts_or_error),
+                    "name": name,
+                    "is_internal": name.startswith("__"),
+                    "partitions": (),
+                }
         return
     may_create = broker.config.auto_create_topics and request.get("allow_auto_topic_creation", True)
     # each once: a small request for one large topic, again and again, would have a response of gigabytes
@@ -198,10 +203,6 @@ class TopicIds:
         if topic_id is None or self._names is None or topic_id not in self._names:
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         return self._names[topic_id]
-
-
-def _error_fields(name: str, code: ErrorCode) -> Fields:
-    return {"error_code": code, "name": name, "is_internal": name.startswith("__"), "partitions": ()}
 
 
 def _topic_fields(facts: TopicFacts, broker: Broker) -> Fields:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import Join, JoinReply, SyncReply, SyncRequest
 from distlog.gateway.protocol.frames import Fields
@@ -153,14 +151,14 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     if request.get("members") is None:
         return {"throttle_time": 0, "error_code": members.leave(group, request.body.member_id)}
     left = [
-        _left_fields(each, members.leave(group, each.member_id, each.group_instance_id))
+        {
+            "member_id": each.member_id,
+            "group_instance_id": each.group_instance_id,
+            "error_code": members.leave(group, each.member_id, each.group_instance_id),
+        }
         for each in {(each.member_id, each.group_instance_id): each for each in request.body.members}.values()
     ]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "members": left}
-
-
-def _left_fields(each: Any, code: ErrorCode) -> Fields:
-    return {"member_id": each.member_id, "group_instance_id": each.group_instance_id, "error_code": code}
 
 
 LEAVE_GROUP = Api(13, "LeaveGroup", 0, 5, leave_group)

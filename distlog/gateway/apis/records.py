@@ -241,9 +241,20 @@ def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
             broker.fetches.appended(part.partition)
             _warn_of_early_times(part, part.partition)
     if request.body.acks == 0:
-        _end_without_response(request, parts)
+        # there is no response; as in Kafka, an error ends the connection, so that the client reconnects
+        if any(part.code is not ErrorCode.none for part in parts):
+            request.hang_up("a produce request with acks=0 failed")
+        else:
+            request.respond_nothing()
     else:
-        request.respond({"responses": _by_topic(parts), "throttle_time": 0})
+        topics: dict[str | uuid.UUID, list[Fields]] = {}
+        errors_left = _MOST_RECORD_ERRORS
+        for part in parts:
+            fields = _produced_fields(part, errors_left)
+            errors_left -= len(fields.get("record_errors", ()))
+            topics.setdefault(part.topic, []).append(fields)
+        responses = [{**topic_place(topic, "name"), "partition_responses": each} for topic, each in topics.items()]
+        request.respond({"responses": responses, "throttle_time": 0})
 
 
 def _warn_of_early_times(part: _ProducedBatch, partition: Partition) -> None:
@@ -299,10 +310,6 @@ def _code_of(error: BaseException) -> ErrorCode:
     return error_code(error)
 
 
-def _error_text(error: BaseException) -> str:
-    return str(error) if isinstance(error, TransactionRefusedError) else client_text(error)
-
-
 def _flush_all(parts: Sequence[_ProducedBatch], broker: Broker) -> None:
     """Sync the appended batches, by the flush policies of their topics."""
     due = [part for part in parts if part.info is not None and part.info.appended.flush_due and not part.is_flushed]
@@ -326,20 +333,13 @@ def _flush(broker: Broker, part: _ProducedBatch) -> None:
         part.error = error
 
 
-def _by_topic(parts: Sequence[_ProducedBatch]) -> list[Fields]:
-    topics: dict[str | uuid.UUID, list[Fields]] = {}
-    errors_left = _MOST_RECORD_ERRORS
-    for part in parts:
-        fields = _produced_fields(part, errors_left)
-        errors_left -= len(fields.get("record_errors", ()))
-        topics.setdefault(part.topic, []).append(fields)
-    return [{**topic_place(topic, "name"), "partition_responses": each} for topic, each in topics.items()]
-
-
 def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
     if part.info is None or part.code is not ErrorCode.none:
         errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
+        text = None if part.error is None else client_text(part.error)
+        if isinstance(part.error, TransactionRefusedError):
+            text = str(part.error)
         return {
             **fields,
             "base_offset": _NO_OFFSET,
@@ -347,7 +347,7 @@ def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
                 {"batch_index": number, "batch_index_error_message": reason}
                 for number, reason in errors[:most_errors]
             ],
-            "error_message": None if part.error is None else _error_text(part.error),
+            "error_message": text,
         }
     appended = part.info.appended
     return {
@@ -356,14 +356,6 @@ def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
         "log_append_time": appended.append_time_ms,
         "log_start_offset": part.info.log_start_offset,
     }
-
-
-def _end_without_response(request: Request, parts: Sequence[_ProducedBatch]) -> None:
-    """With acks=0 there is no response; as in Kafka, an error ends the connection, so that the client reconnects."""
-    if any(part.code is not ErrorCode.none for part in parts):
-        request.hang_up("a produce request with acks=0 failed")
-    else:
-        request.respond_nothing()
 
 
 PRODUCE = Api(0, "Produce", 3, 13, produce)

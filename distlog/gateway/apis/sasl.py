@@ -56,7 +56,14 @@ def sasl_authenticate(request: Request, broker: Broker) -> Fields | None:
     try:
         answer, session.principal = sasl.step(token)
     except AuthenticationFailedError as error:
-        _refuse(request, broker, _failure(sasl.mechanism), sasl.claimed(token), error.message)
+        text = f"Authentication failed: invalid credentials with SASL mechanism {sasl.mechanism}"
+        _refuse(
+            request,
+            broker,
+            {"error_code": ErrorCode.sasl_authentication_failed, "error_message": text, "auth_bytes": b""},
+            sasl.claimed(token),
+            error.message,
+        )
         return None
     return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
 
@@ -67,11 +74,6 @@ def _refuse(request: Request, broker: Broker, fields: Fields, user: str, why: st
     failures, host = session.sasl.failures, session.address[0]
     failures.log.note(f"{user or 'a client'} at {host}", why)
     request.refuse(fields, failures.delay_s(owner_of(None, host), shortest_s))
-
-
-def _failure(mechanism: str) -> Fields:
-    reason = f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
-    return {"error_code": ErrorCode.sasl_authentication_failed, "error_message": reason, "auth_bytes": b""}
 
 
 SASL_AUTHENTICATE = Api(AUTHENTICATE_KEY, "SaslAuthenticate", 0, 2, sasl_authenticate)

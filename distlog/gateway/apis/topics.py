@@ -74,7 +74,13 @@ def described(config: TopicConfig, **wanted: bool) -> Iterator[Fields]:
     own, values, inherited, details = config.overrides(), config.all(), dict(config.defaults), _Details(**wanted)
     for setting in settings():
         source = _OF_TOPIC if setting.name in own else _OF_BROKER if setting.name in inherited else _DEFAULT
-        one = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
+        value = values[setting.name]
+        one = ShownSetting(
+            setting.name,
+            str(value).lower() if isinstance(value, bool) else str(value),
+            source == _DEFAULT,
+            setting.meaning,
+        )
         kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
         yield details.fields(one, source, kind)
     yield details.fields(_MIN_ISR, _DEFAULT, _INT)
@@ -85,27 +91,20 @@ def described_broker(broker: Broker, request: Request, **wanted: bool) -> Iterat
     own, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
     # the id that it has, rather than the -1 that asks for one
     own = [each._replace(value=str(broker.cluster.node.id)) if each.name == "node.id" else each for each in own]
-    for one in (_advertised(broker, request), *own, *defaults):
-        source = _DEFAULT if one.is_default else _OF_BROKER
-        yield _Details(**wanted).fields(one, source, _type_of(one.value), read_only=True)
-
-
-def _advertised(broker: Broker, request: Request) -> ShownSetting:
-    """The listener as this client is told to find it; Kafka's tools look for it among the settings."""
+    # the listener as this client is told to find it; Kafka's tools look for it among the settings
     host, port = broker.address(request, broker.cluster.node)
     value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
     meaning = "where clients find this gateway; set by `--advertised`"
-    return ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
+    advertised = ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
+    for one in (advertised, *own, *defaults):
+        source = _DEFAULT if one.is_default else _OF_BROKER
+        yield _Details(**wanted).fields(one, source, _type_of(one.value), read_only=True)
 
 
 def _type_of(shown: str) -> int:
     if shown in ("true", "false"):
         return _BOOLEAN
     return _LONG if shown.lstrip("-").isdigit() else _STRING
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---
@@ -257,14 +256,12 @@ def _all_settings(broker: Broker, request: Request, resource: Any, **details: bo
     if not resource.resource_name:
         # no name stands for dynamic settings of all brokers, of which there are none
         return ()
-    _check_this_broker(broker, resource.resource_name)
-    return described_broker(broker, request, **details)
-
-
-def _check_this_broker(broker: Broker, name: str) -> None:
     this = str(broker.cluster.node.id)
-    if name != this:
-        raise UnsupportedRequestError("a gateway shows only its own settings", this=this, requested=name)
+    if resource.resource_name != this:
+        raise UnsupportedRequestError(
+            "a gateway shows only its own settings", this=this, requested=resource.resource_name
+        )
+    return described_broker(broker, request, **details)
 
 
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, describe_configs)

@@ -17,7 +17,7 @@ from distlog.gateway.apis.positions import RequestedPositions
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
-from distlog.gateway.groups.offsets_format import TopicPartition, encode_key
+from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.protocol.frames import Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
@@ -77,8 +77,12 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
             ),
             fenced=fenced_code(request.api_version, _FENCED_SINCE),
         )
-    codes = {place: rest if code is ErrorCode.none else code for place, code in codes.items()}
-    return {"throttle_time": 0, "results_by_topic_v3_and_below": _by_topic(codes)}
+    topics: dict[str, list[Fields]] = {}
+    for (name, number), code in codes.items():
+        code = rest if code is ErrorCode.none else code
+        topics.setdefault(name, []).append({"partition_index": number, "partition_error_code": code})
+    results = [{"name": name, "results_by_partition": partitions} for name, partitions in topics.items()]
+    return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
 
 
 def _code(broker: Broker, topic: str, number: int) -> ErrorCode:
@@ -87,13 +91,6 @@ def _code(broker: Broker, topic: str, number: int) -> ErrorCode:
     except DistlogError as error:
         return error_code(error)
     return ErrorCode.none
-
-
-def _by_topic(codes: dict[TopicPartition, ErrorCode]) -> list[Fields]:
-    topics: dict[str, list[Fields]] = {}
-    for (topic, number), code in codes.items():
-        topics.setdefault(topic, []).append({"partition_index": number, "partition_error_code": code})
-    return [{"name": name, "results_by_partition": partitions} for name, partitions in topics.items()]
 
 
 ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn)

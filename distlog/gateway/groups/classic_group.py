@@ -430,21 +430,18 @@ class ClassicGroup:
         self.rebalance = None
         self.generation += 1
         if self.members:
-            self._await_assignment()
+            self.protocol = self.members.chosen_protocol()
+            self._enter(GroupPhase.COMPLETING)
+            self._late_syncs = {member.id for member in self.members}
+            self._sync_deadline = self.clock() + self.members.rebalance_timeout_ms
+            for member in self.members:
+                member.is_new = False
+                self.renew(member)
+                member.answer_join(self.join_reply(member))
         else:
             self.protocol = None
             self._enter(GroupPhase.EMPTY)
             self.save(lambda code: None)
-
-    def _await_assignment(self) -> None:
-        self.protocol = self.members.chosen_protocol()
-        self._enter(GroupPhase.COMPLETING)
-        self._late_syncs = {member.id for member in self.members}
-        self._sync_deadline = self.clock() + self.members.rebalance_timeout_ms
-        for member in self.members:
-            member.is_new = False
-            self.renew(member)
-            member.answer_join(self.join_reply(member))
 
     def be_stable(self, assignments: Mapping[str, bytes]) -> None:
         """Send the members their assignments."""
@@ -674,7 +671,12 @@ def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: Ans
 def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
     """Answer with the member's assignment, when the leader has brought it and it is stored."""
     try:
-        member = _syncing_member(group, request)
+        member = group.member_of(request.member_id, request.instance_id, request.generation)
+        given = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
+        if any(name is not None and name != expected for name, expected in given):
+            raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+        if group.phase is GroupPhase.PREPARING:
+            raise GroupRefusedError(ErrorCode.rebalance_in_progress)
     except GroupRefusedError as refused:
         answer(SyncReply(error=refused.code))
         return
@@ -686,16 +688,6 @@ def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
     member.wait_for_sync(answer)
     if member.id == group.members.leader:
         _assign(group, request)
-
-
-def _syncing_member(group: ClassicGroup, request: SyncRequest) -> ClassicMember:
-    member = group.member_of(request.member_id, request.instance_id, request.generation)
-    given = (request.protocol_type, group.members.protocol_type), (request.protocol, group.protocol)
-    if any(name is not None and name != expected for name, expected in given):
-        raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
-    if group.phase is GroupPhase.PREPARING:
-        raise GroupRefusedError(ErrorCode.rebalance_in_progress)
-    return member
 
 
 def _assign(group: ClassicGroup, request: SyncRequest) -> None:

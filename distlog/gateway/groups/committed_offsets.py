@@ -107,7 +107,10 @@ class CommittedOffsets:
             _check_metadata(positions)
             missing = ErrorCode.illegal_generation
             with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
-                _check_member(opened, member_id, instance_id, generation)
+                if isinstance(opened.membership, ConsumerGroup):
+                    opened.membership.check(member_id, generation)
+                else:
+                    check_commit(opened.membership, member_id, instance_id, generation)
                 self._store(opened, positions, done)
         except GroupRefusedError as refused:
             done(refused.code)
@@ -133,7 +136,10 @@ class CommittedOffsets:
         missing = ErrorCode.illegal_generation
         with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
             if generation >= 0 or member_id or instance_id is not None:
-                _check_transactional(opened, member_id, instance_id, generation)
+                if isinstance(opened.membership, ConsumerGroup):
+                    opened.membership.check(member_id, generation, ErrorCode.illegal_generation)
+                else:
+                    opened.membership.renew(opened.membership.member_of(member_id, instance_id, generation))
             if opened.positions.is_storing(positions):
                 # the order of both in the log decides, and is not known yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
@@ -251,22 +257,6 @@ class CommittedOffsets:
             self._groups.store.store(group.membership.id, group.positions.keys(changes), stored)
         else:
             done(ErrorCode.none)
-
-
-def _check_member(group: Group, member_id: str, instance_id: str | None, generation: int) -> None:
-    """Raise GroupRefusedError unless these may commit positions."""
-    if isinstance(group.membership, ConsumerGroup):
-        group.membership.check(member_id, generation)
-    else:
-        check_commit(group.membership, member_id, instance_id, generation)
-
-
-def _check_transactional(group: Group, member_id: str, instance_id: str | None, generation: int) -> None:
-    """Raise GroupRefusedError unless these may commit positions in a transaction."""
-    if isinstance(group.membership, ConsumerGroup):
-        group.membership.check(member_id, generation, ErrorCode.illegal_generation)
-    else:
-        group.membership.renew(group.membership.member_of(member_id, instance_id, generation))
 
 
 def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:

@@ -252,7 +252,14 @@ class ConsumerGroup:
         if has_changed:
             self._begin_epoch()
         if topics.know(self.subscriptions.names, self.subscriptions.patterns):
-            self._follow(topics)
+            # assigned anew if members, their subscriptions or their topics have changed
+            names = self.subscriptions.topics(topics)
+            found = {name: one for name in names if (one := topics.facts(name)) is not None}
+            if self.epoch == self.target_epoch and not self._is_assigned(found):
+                self._begin_epoch()
+            self._topics = found
+            if self.epoch > self.target_epoch:
+                self._assign(topics)
         self._reconcile(member, request.owned)
         member.expires_at = self.clock() + self.settings.consumer_session_timeout_ms
         shows = request.is_full or member.current.assigned != before
@@ -334,16 +341,6 @@ class ConsumerGroup:
     def _begin_epoch(self) -> None:
         self.epoch += 1
         self._change(RecordKind.EPOCH, self.epoch)
-
-    def _follow(self, topics: TopicsView) -> None:
-        """Assign anew if members, their subscriptions or their topics have changed."""
-        names = self.subscriptions.topics(topics)
-        found = {name: one for name in names if (one := topics.facts(name)) is not None}
-        if self.epoch == self.target_epoch and not self._is_assigned(found):
-            self._begin_epoch()
-        self._topics = found
-        if self.epoch > self.target_epoch:
-            self._assign(topics)
 
     def _is_assigned(self, found: Mapping[str, TopicFacts]) -> bool:
         """True if the target is of these topics, with all of their partitions."""

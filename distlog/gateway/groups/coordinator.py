@@ -66,7 +66,11 @@ class GroupCoordinator:
     def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
         """Answer when the generation begins, or at once with an error; a missing group is created."""
         try:
-            _check_texts(request)
+            # the name of a client, or of an instance, becomes a part of its member's id
+            parts = request.client_id, request.instance_id or ""
+            texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
+            if _longest(parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
+                raise GroupRefusedError(ErrorCode.invalid_request)
             # a member with an id has it from an existing group
             with self._groups.opened(group, make=not request.member_id) as opened:
                 join(self._groups.classic(opened, joins=True), request, answer)
@@ -98,14 +102,6 @@ class GroupCoordinator:
             return refused.code
 
 
-def _check_texts(request: Join) -> None:
-    # the name of a client, or of an instance, becomes a part of its member's id
-    parts = request.client_id, request.instance_id or ""
-    texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
-    if _longest(parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
-        raise GroupRefusedError(ErrorCode.invalid_request)
-
-
 def _longest(texts: Iterable[str]) -> int:
     return max(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
@@ -120,7 +116,9 @@ class ConsumerCoordinator:
         """Answer a heartbeat when what it changes is durable; the first one of a group makes it."""
         try:
             check_heartbeat(request, version)
-            _check_lengths(request)
+            texts = request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host
+            if _longest(text or "" for text in (*texts, request.pattern, *(request.topics or ()))) > MAX_TEXT_BYTES:
+                raise GroupRefusedError(ErrorCode.invalid_request)
             if request.pattern:
                 matches(request.pattern, ())
             subscribed = self._subscribed(group)
@@ -177,12 +175,6 @@ class ConsumerDescription:
     target_epoch: int
     assignor: str
     members: tuple[tuple[str, MemberFacts, CurrentAssignment, frozenset[Place]], ...]
-
-
-def _check_lengths(request: ConsumerHeartbeat) -> None:
-    texts = request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host
-    if _longest(text or "" for text in (*texts, request.pattern, *(request.topics or ()))) > MAX_TEXT_BYTES:
-        raise GroupRefusedError(ErrorCode.invalid_request)
 
 
 # ---

@@ -115,16 +115,12 @@ def encode_group(record: GroupRecord) -> bytes:
     """The bytes of a group."""
     head = struct.pack(">h", _VALUE_VERSION) + text_field(record.protocol_type) + struct.pack(">i", record.generation)
     names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.since_ms)
-    return head + names + _members(record.members)
-
-
-def _members(members: Sequence[MemberRecord]) -> bytes:
-    parts = [struct.pack(">i", len(members))]
-    for member in members:
+    parts = [struct.pack(">i", len(record.members))]
+    for member in record.members:
         parts += map(text_field, (member.id, member.instance_id, member.client_id, member.client_host))
         parts.append(struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms))
         parts += _blob(member.subscription), _blob(member.assignment)
-    return b"".join(parts)
+    return head + names + b"".join(parts)
 
 
 def decode_group(group: str, data: bytes) -> GroupRecord | None:

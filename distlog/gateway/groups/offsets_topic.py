@@ -319,7 +319,14 @@ class OffsetsTopic:
             done(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
-        batching.append(number, records, done, _too_large_code(changes))
+        # Kafka's codes for changes that are larger than a batch may be: of positions, or of a group.
+        is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
+        batching.append(
+            number,
+            records,
+            done,
+            ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size,
+        )
 
     def _opened(self) -> tuple[Topic, Leadership]:
         with self._lock:
@@ -370,12 +377,6 @@ class OffsetsTopic:
 
 def _fetched(topic: Topic, number: int, offset: int) -> FetchedBatches:
     return topic.refresh().read(number, offset, READ_BYTES)
-
-
-def _too_large_code(changes: Sequence[GroupChange]) -> ErrorCode:
-    """Kafka's code for changes that are larger than a batch may be: of positions, or of a group."""
-    is_group = not all(isinstance(key, OffsetKey) for key, _ in changes)
-    return ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
 
 
 def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None) -> Topic:

@@ -146,7 +146,10 @@ class GroupRegistry:
             check(name)
             if self._is_over:
                 raise GroupRefusedError(ErrorCode.not_coordinator)
-            group = self._find(name, make)
+            with self._lock:
+                if name not in self._groups and make:
+                    self._groups[name] = Group(self._new_classic(name), Positions(name))
+                group = self._groups.get(name)
             if group is None:
                 if unloads != self._unloads:
                     continue
@@ -174,12 +177,6 @@ class GroupRegistry:
         """The groups with such positions."""
         with self._lock:
             return [name for name, group in self._groups.items() if group.positions.has_pending]
-
-    def _find(self, name: str, make: bool) -> Group | None:
-        with self._lock:
-            if name not in self._groups and make:
-                self._groups[name] = Group(self._new_classic(name), Positions(name))
-            return self._groups.get(name)
 
     def _new_classic(self, name: str) -> ClassicGroup:
         return ClassicGroup(

@@ -134,7 +134,8 @@ def _message(kind: Any) -> Message:
 
 def _field(field: dataclasses.Field[Any]) -> SchemaField:
     parts = (field.type, *get_args(field.type))
-    plain, is_array = field.metadata.get("kafka_type", ""), any(_is_array(part) for part in parts)
+    plain = field.metadata.get("kafka_type", "")
+    is_array = any(getattr(part, "__origin__", None) is tuple for part in parts)
     nested = (inner for part in parts for inner in (part, *get_args(part)) if dataclasses.is_dataclass(inner))
     message = next((_message(each) for each in nested), None)
     if message is None and plain not in FIXED and plain not in OTHERS:
@@ -148,10 +149,6 @@ def _field(field: dataclasses.Field[Any]) -> SchemaField:
         tag=field.metadata.get("tag"),
         default=_default(field.default, plain, is_array=is_array, is_message=message is not None),
     )
-
-
-def _is_array(hint: Any) -> bool:
-    return getattr(hint, "__origin__", None) is tuple
 
 
 def _default(given: Any, plain: str, *, is_array: bool, is_message: bool) -> Any:

@@ -121,12 +121,10 @@ def _check_resource(acl: Acl) -> None:
             raise InvalidConfigError("a prefix * is that of no name: all resources are the literal *")
     elif acl.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise InvalidConfigError(f"the cluster's name is {CLUSTER_NAME}", name=name)
-    elif acl.resource_type is ResourceType.TOPIC and not _may_name_topic(acl):
+    elif acl.resource_type is ResourceType.TOPIC and not (
+        is_topic_name(acl.name) or (acl.pattern_type is PatternType.PREFIXED and acl.name in (".", ".."))
+    ):
         raise InvalidConfigError("no topic can have this name", name=repr(name))
-
-
-def _may_name_topic(acl: Acl) -> bool:
-    return is_topic_name(acl.name) or (acl.pattern_type is PatternType.PREFIXED and acl.name in (".", ".."))
 
 
 def _is_text(text: str) -> bool:
@@ -229,7 +227,10 @@ class AccessLists:
         for acl in acls:
             self._of.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
         # by resource, the lengths of the prefixes that ACLs have
-        self._lengths = {kind: sorted(self._prefix_lengths(kind)) for kind in OPERATIONS}
+        self._lengths = {
+            kind: sorted({len(acl.name) for acl in self._of_kind(kind) if acl.pattern_type is PatternType.PREFIXED})
+            for kind in OPERATIONS
+        }
         self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
 
     @property
@@ -286,9 +287,6 @@ class AccessLists:
 
     def _of_kind(self, kind: ResourceType) -> Iterator[Acl]:
         return (acl for (each, *_), acls in self._of.items() if each is kind for acl in acls)
-
-    def _prefix_lengths(self, kind: ResourceType) -> set[int]:
-        return {len(acl.name) for acl in self._of_kind(kind) if acl.pattern_type is PatternType.PREFIXED}
 
 
 def _is_of(acl: Acl, principal: str, host: str) -> bool:

@@ -239,16 +239,13 @@ class UsersFile:
             stamp = _stamp_of(self._path)
             if stamp != self._stamp:
                 self._stamp = stamp
-                self._load()
+                try:
+                    self._users, self._stamp = _read(self._path)
+                except DistlogError as error:
+                    _log.warning("users stay as they were: %s", error)
+                else:
+                    _log.info("users were read again from %s", self._path)
             return self._users
-
-    def _load(self) -> None:
-        try:
-            self._users, self._stamp = _read(self._path)
-        except DistlogError as error:
-            _log.warning("users stay as they were: %s", error)
-        else:
-            _log.info("users were read again from %s", self._path)
 
 
 def _read(path: str) -> tuple[Users, _Stamp]:

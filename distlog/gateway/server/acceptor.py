@@ -136,7 +136,11 @@ class Acceptor:
             await self._loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
         except OSError as error:
             self._processor.tls_failed += 1
-            _log.info("no TLS with %s:%d: %s", *session.address, _reason(error))
+            _log.info(
+                "no TLS with %s:%d: %s",
+                *session.address,
+                getattr(error, "reason", None) or str(error) or type(error).__name__,
+            )
         finally:
             if not connection.is_made:
                 self._processor.left(session)
@@ -166,7 +170,3 @@ class Acceptor:
 
 def _address(name: Any) -> tuple[str, int]:
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
-
-
-def _reason(error: OSError) -> str:
-    return getattr(error, "reason", None) or str(error) or type(error).__name__

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, TimeoutError
 from functools import partial
 from typing import Any
@@ -370,17 +370,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._processor.is_open:
             self._transport.abort()
         elif self.session.principal == ANONYMOUS and (certificate := transport.get_extra_info("peercert")):
-            self._take_name(certificate)
-
-    def _take_name(self, certificate: Mapping[str, Any]) -> None:
-        """Know the client by its certificate, where it does not authenticate by SASL."""
-        subject = subject_name(certificate)
-        name = self._processor.principals.name(subject)
-        self.session.principal = ANONYMOUS if name == "" else name
-        self._memory.owner = self._owner
-        if name is None:
-            shown = text(subject) or "an empty subject"
-            self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {shown}")
+            # where it does not authenticate by SASL, its certificate names the client
+            subject = subject_name(certificate)
+            name = self._processor.principals.name(subject)
+            self.session.principal = ANONYMOUS if name == "" else name
+            self._memory.owner = self._owner
+            if name is None:
+                shown = text(subject) or "an empty subject"
+                self.hang_up(f"no rule of ssl.principal.mapping.rules is for its certificate: {shown}")
 
     def look(self, users: Users | None) -> None:
         """End the connection of a client that takes too long, or whose user is not one of `users` any more."""

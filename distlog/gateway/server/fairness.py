@@ -111,17 +111,16 @@ class Shares:
         share = whole.parts.get(name)
         if share is None:
             if len(whole.parts) >= self._forget_at:
-                self._forget(whole)
+                # idle shares are forgotten: one that comes back begins with nothing
+                now_s = self.clock_s()
+                whole.parts = {
+                    name: each
+                    for name, each in whole.parts.items()
+                    if each.use(now_s) > _NO_USE_S or each in whole.active
+                }
+                self._forget_at = max(_MANY, 2 * len(whole.parts))
             share = whole.parts[name] = Share(name, whole)
         return share
-
-    def _forget(self, whole: Share) -> None:
-        """Forget idle shares: one that comes back begins with nothing."""
-        now_s = self.clock_s()
-        whole.parts = {
-            name: each for name, each in whole.parts.items() if each.use(now_s) > _NO_USE_S or each in whole.active
-        }
-        self._forget_at = max(_MANY, 2 * len(whole.parts))
 
 
 # ---
@@ -170,7 +169,14 @@ class FairQueue(Generic[Waiting]):
                 self._running[owner] += 1
                 self._running[share] += 1
                 owner.served_s = share.served_s = now_s
-                return self._taken(owner, share)
+                queue = self._waiting[owner][share]
+                item = queue.popleft()
+                self._count -= 1
+                if not queue:
+                    del self._waiting[owner][share]
+                    if not self._waiting[owner]:
+                        del self._waiting[owner]
+                return item
         return None
 
     def end(self, share: Share, used_s: float) -> None:
@@ -211,13 +217,3 @@ class FairQueue(Generic[Waiting]):
             return sum(map(len, parts.values()))
         assert share.part_of is not None
         return len(self._waiting[share.part_of][share])
-
-    def _taken(self, owner: Share, share: Share) -> Waiting:
-        queue = self._waiting[owner][share]
-        item = queue.popleft()
-        self._count -= 1
-        if not queue:
-            del self._waiting[owner][share]
-            if not self._waiting[owner]:
-                del self._waiting[owner]
-        return item

@@ -373,7 +373,7 @@ class MetadataCache:
         return [name for name, each in found.items() if isinstance(each, TopicFacts) and name not in _OWN_TOPICS]
 
     def _names(self) -> list[str]:
-        return sorted(name for name in self.root.list_folders() if _may_be_topic(name))
+        return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
@@ -492,13 +492,6 @@ def check_not_own(name: str) -> None:
     """Raise InvalidTopicError for the topics of the gateways: a change by others would not be seen."""
     if name in _OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
-
-
-def _may_be_topic(name: str) -> bool:
-    try:
-        return bool(paths.check_topic_name(name)) and name not in (paths.COMMITS_DIR, paths.GROUPS_DIR)
-    except InvalidTopicError:
-        return False
 
 
 def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | Exception]:

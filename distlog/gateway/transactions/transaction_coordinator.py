@@ -16,7 +16,6 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError, LockHeldError, ProducerFencedError, TopicNotFoundError
 from distlog.core.log.end_marker import marker
-from distlog.core.log.log_validator import BatchRun
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.topic_handle import new_id
 from distlog.core.transaction_state import LAST_EPOCH, NONE, ProducerId, TransactionState, TransactionStatus
@@ -77,7 +76,11 @@ class TransactionEnds:
             return []
         # a new topic of the same name may have fewer partitions
         existing = [number for number in numbers if number < len(hosted.snapshot.partitions)]
-        markers = {number: self._marker(decided) for number in existing}
+        producer, is_committed = decided.producer, decided.status is TransactionStatus.PREPARE_COMMIT
+        markers = {
+            number: marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
+            for number in existing
+        }
         check = partial(self._check_current, decided)
         results = hosted.end_transaction(markers, check, timeout_s=timeout_s) if markers else {}
         # all are awaited before any error is raised, so none is left on its way
@@ -87,10 +90,6 @@ class TransactionEnds:
             self._metadata.forget(hosted)
             return self._end(decided, topic, numbers, timeout_s)
         return [hosted.partition(number) for number in existing if _is_ended(results[number])]
-
-    def _marker(self, decided: TransactionState) -> BatchRun:
-        producer, is_committed = decided.producer, decided.status is TransactionStatus.PREPARE_COMMIT
-        return marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
 
     def _check_current(self, decided: TransactionState, snapshot: Snapshot) -> None:
         """Raise _GoneError unless the newest state of the id is this decision, not finished yet."""
@@ -229,7 +228,9 @@ class TransactionCoordinator:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finished(transaction)
                 last_epoch = expected.epoch if expected is not None else NONE
-                new_state = state.begun_again(self._next(state.producer), timeout_ms, now_ms, last_epoch)
+                id, epoch = state.producer.id, state.producer.epoch
+                next_producer = ProducerId(self._new_id(), 0) if epoch >= LAST_EPOCH else ProducerId(id, epoch + 1)
+                new_state = state.begun_again(next_producer, timeout_ms, now_ms, last_epoch)
             self._log.write(new_state)
             transaction.state = new_state
             return new_state.producer
@@ -282,10 +283,6 @@ class TransactionCoordinator:
             transaction.is_gone = True
             with self._lock:
                 del self._transactions[id_]
-
-    def _next(self, producer: ProducerId) -> ProducerId:
-        is_last = producer.epoch >= LAST_EPOCH
-        return ProducerId(self._new_id(), 0) if is_last else ProducerId(producer.id, producer.epoch + 1)
 
     def _decide(self, transaction: CoordinatedTransaction, decided: TransactionState) -> None:
         self._log.write(decided)

@@ -311,7 +311,10 @@ class TransactionLog:
         if is_durable or opened.hosted.is_local:
             newest.add(state, self._append(opened, state.transactional_id, value, is_durable=is_durable))
         else:
-            result = self._append_later(opened, state.transactional_id, value)
+            result = opened.hosted.append_run_later(*self._record(opened, state.transactional_id, value))
+            with self._lock:
+                self._later.add(result)
+            result.add_done_callback(self._end_later)
             result.add_done_callback(partial(_add_written, newest, state))
 
     def forget(self, transactional_id: str) -> None:
@@ -325,13 +328,6 @@ class TransactionLog:
         except (LeaderFencedError, TopicNotFoundError):
             self._has_failed = True
             raise
-
-    def _append_later(self, opened: _StateTopic, transactional_id: str, value: bytes) -> Future[AppendInfo]:
-        result = opened.hosted.append_run_later(*self._record(opened, transactional_id, value))
-        with self._lock:
-            self._later.add(result)
-        result.add_done_callback(self._end_later)
-        return result
 
     def _end_later(self, result: Future[AppendInfo]) -> None:
         with self._lock:
