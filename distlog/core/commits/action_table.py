@@ -89,7 +89,15 @@ def write_table(action: AddTable | RemoveTable) -> dict[str, Any]:
         else:
             flags = spec.type == pa.bool_()
             columns[spec.name] = flags_of(column).astype(np.int64) if flags else numbers_of(column)
-    return {kind: _packed(_encoded(columns), lists, len(action.rows))}
+    encoded = _encoded(columns)
+    rows = len(action.rows)
+    same = {name: int(column[0]) for name, column in encoded.items() if (column == column[0]).all()}
+    widths = {name: _width(column) for name, column in encoded.items() if name not in same}
+    text = json.dumps({"texts": lists, "columns": widths, "same": same}, separators=(",", ":")).encode()
+    parts = [encoded[name].astype(f"<i{width}").tobytes() for name, width in widths.items()]
+    plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *parts])
+    data = base64.b64encode(pa.Codec("zstd", _LEVEL).compress(plain, asbytes=True)).decode("ascii")
+    return {kind: {"rows": rows, "size": len(plain), "data": data, "pad": "0" * (rows - len(data))}}
 
 
 def _encoded(columns: Mapping[str, Longs]) -> dict[str, Longs]:
@@ -122,16 +130,6 @@ def _expected_checksums(columns: Mapping[str, Longs]) -> dict[str, Longs]:
     has_entry = columns["time_index_bytes"] == TIME_ENTRY.itemsize
     log = crcs_joined(crcs_of_rows(head), columns["first_batch_crc"], sizes - _HEAD.itemsize)
     return {"crc32c": log, "time_index_crc32c": np.where(has_entry, crcs_of_rows(entry), 0)}
-
-
-def _packed(encoded: Mapping[str, Longs], lists: Mapping[str, list[str]], rows: int) -> dict[str, Any]:
-    same = {name: int(column[0]) for name, column in encoded.items() if (column == column[0]).all()}
-    widths = {name: _width(column) for name, column in encoded.items() if name not in same}
-    text = json.dumps({"texts": lists, "columns": widths, "same": same}, separators=(",", ":")).encode()
-    parts = [encoded[name].astype(f"<i{width}").tobytes() for name, width in widths.items()]
-    plain = b"".join([_TEXT_SIZE.pack(len(text)), text, *parts])
-    data = base64.b64encode(pa.Codec("zstd", _LEVEL).compress(plain, asbytes=True)).decode("ascii")
-    return {"rows": rows, "size": len(plain), "data": data, "pad": "0" * (rows - len(data))}
 
 
 def _width(column: Longs) -> int:

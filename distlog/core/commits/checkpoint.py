@@ -527,7 +527,12 @@ def transactions_of(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     names = transaction_table.SCHEMA.names
     known = [rows[name] for name in names if name not in ("in_order", "unknown")]
     transactions = _batch([*known, *_in_order_of(rows, _unknown_of(rows, names))], transaction_table.SCHEMA)
-    _check_transactions(transactions, now_ms)
+    times = numbers_of(transactions["timestamp_ms"])
+    if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
+        raise ValueError("its transactions are not in the order of time")
+    for column in transactions["offsets"].flatten().flatten():
+        if column.null_count or np.any(numbers_of(column) < 0):
+            raise ValueError("the offsets of a transaction are malformed")
     return transactions
 
 
@@ -609,15 +614,6 @@ def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
     is_bundled = numbers_of(segments["log_position"]) >= 0
     if np.any(is_bundled):
         actions.check(segments.filter(booleans(is_bundled)))
-
-
-def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
-    times = numbers_of(transactions["timestamp_ms"])
-    if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
-        raise ValueError("its transactions are not in the order of time")
-    for column in transactions["offsets"].flatten().flatten():
-        if column.null_count or np.any(numbers_of(column) < 0):
-            raise ValueError("the offsets of a transaction are malformed")
 
 
 # ---

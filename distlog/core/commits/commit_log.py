@@ -207,7 +207,10 @@ class CommitLog:
             attempts.write_manifest()
             put_time = PutTime()
             if self._put(attempt, TIMEOUT_S, put_time) is None and self._begins_or_follows(head, attempt, put_time):
-                self._make_lock()
+                # vacuum takes it on a full disk, and restore: they make it too, if there is a place then
+                if self._storage.is_local:
+                    with suppress(StorageError):
+                        make_lock(self._storage.local_path(paths.REMOVED_FILES_LOCK))
                 return attempt.after
             head = self._head_to_create_on()
 
@@ -220,12 +223,6 @@ class CommitLog:
         # another writer may have made the topic since, and its first commits may have been deleted
         files = self._storage.list_after(paths.COMMITS_DIR, paths.commit_file(0).rpartition("/")[2])
         return all(not paths.parse_commit_file(file.name.rpartition("/")[2]) for file in files)
-
-    def _make_lock(self) -> None:
-        """Make the lock that vacuum takes on a full disk, and restore: they make it too, if there is a place then."""
-        if self._storage.is_local:
-            with suppress(StorageError):
-                make_lock(self._storage.local_path(paths.REMOVED_FILES_LOCK))
 
     def _head_to_create_on(self) -> Snapshot | None:
         head = self._loader.load()
@@ -307,7 +304,7 @@ class CommitLog:
         when the data files must be written again; CommitStateUnknownError when the commit may have happened, so that
         the data files must be kept; UnsupportedVersionError when only a newer library may write the topic.
         """
-        race = self._race(operation, timeout_s)
+        race = CommitRetries(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
@@ -538,9 +535,6 @@ class CommitLog:
 
     def _sync(self) -> None:
         self._storage.sync(paths.COMMITS_DIR)
-
-    def _race(self, operation: str, timeout_s: float) -> CommitRetries:
-        return CommitRetries(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
 
 
 def _prepared(

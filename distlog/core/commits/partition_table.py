@@ -177,7 +177,8 @@ class PartitionTable(Sequence[PartitionState]):
 
     def __iter__(self) -> Iterator[PartitionState]:
         self._settle()
-        bounds = self._bounds().tolist()
+        owners = self._layers[0].owners if self._layers else np.empty(0, np.int64)
+        bounds = np.searchsorted(owners, np.arange(len(self) + 1)).tolist()
         rows = self._layers[0].rows if self._layers else None
         for number in range(len(self)):
             state = self._own.get(number) or self._made.get(number)
@@ -186,11 +187,6 @@ class PartitionTable(Sequence[PartitionState]):
                 part = rows.slice(first, end - first) if rows is not None and end > first else None
                 state = self._made[number] = self._state(number, part)
             yield state
-
-    def _bounds(self) -> Longs:
-        owners = self._layers[0].owners if self._layers else np.empty(0, np.int64)
-        bounds: Longs = np.searchsorted(owners, np.arange(len(self) + 1))
-        return bounds
 
     def _state(self, number: int, rows: pa.RecordBatch | None) -> PartitionState:
         start, end, dirty = (int(column[number]) for column in (self._starts, self._ends, self._dirty))
@@ -396,7 +392,11 @@ class PartitionTable(Sequence[PartitionState]):
         if len(added):
             kept = _merged([kept, _Layer(added)])
             if (numbers_of(added["append_time_ms"]) >= 0).any():
-                _check_append_times(kept)
+                times = numbers_of(kept.rows["append_time_ms"])
+                has_one = times >= 0
+                owners, times = kept.owners[has_one], times[has_one]
+                if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
+                    raise ValueError("a segment was appended before the segment ahead of it")
         return (kept,) if len(kept.rows) else ()
 
 
@@ -452,14 +452,6 @@ def _check_fit(layer: _Layer, gone: Flags, added: pa.RecordBatch) -> None:
     fits[1:] &= (owners[1:] != owners[:-1]) | (bases[1:] >= ends[:-1])
     if not fits.all():
         raise ValueError(f"segment {added['stem'][int(fits.argmin())]} fits in no hole that this commit leaves")
-
-
-def _check_append_times(layer: _Layer) -> None:
-    times = numbers_of(layer.rows["append_time_ms"])
-    has_one = times >= 0
-    owners, times = layer.owners[has_one], times[has_one]
-    if ((owners[1:] == owners[:-1]) & (times[1:] < times[:-1])).any():
-        raise ValueError("a segment was appended before the segment ahead of it")
 
 
 def _stacked(layers: tuple[_Layer, ...]) -> tuple[_Layer, ...]:

@@ -45,7 +45,9 @@ class RowChanges:
         found = np.flatnonzero(place < len(its))
         found = found[its[place[found]] == mine[found]]
         place = place[found]
-        same = _same(base, place, rows, found)
+        same = np.ones(len(place), np.bool_)
+        for name in base.schema.names:
+            same &= _alike(_taken(base[name], place), _taken(rows[name], found))
         found, place = found[same], place[same]
         if (np.diff(place) <= 0).any():
             raise ValueError("the rows are not in order")
@@ -91,14 +93,6 @@ def _keys(rows: pa.RecordBatch, names: tuple[str, str | None]) -> npt.NDArray[np
     for place, column in enumerate((first, second)):
         words[:, place] = column.astype(np.int64).view(np.uint64) ^ _SIGN
     return words.view("S16").ravel()
-
-
-def _same(left: pa.RecordBatch, chosen_left: Longs, right: pa.RecordBatch, chosen_right: Longs) -> Flags:
-    """For each pair of rows whether they are alike in all columns."""
-    same = np.ones(len(chosen_left), np.bool_)
-    for name in left.schema.names:
-        same &= _alike(_taken(left[name], chosen_left), _taken(right[name], chosen_right))
-    return same
 
 
 def _taken(column: pa.Array, rows: Longs) -> pa.Array:

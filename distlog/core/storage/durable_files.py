@@ -231,7 +231,7 @@ def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
     real, longest, file_system = os.path.realpath(path), -1, ""
     for folder, kind in mounts:
         # of several mounts at one place, the last one is visible
-        if _is_in(real, folder) and len(folder) >= longest:
+        if (folder == "/" or real == folder or real.startswith(folder + "/")) and len(folder) >= longest:
             longest, file_system = len(folder), kind
     return file_system in LOCAL
 
@@ -246,7 +246,3 @@ def _mount(line: str) -> tuple[str, str]:
     """(mount point, kind of file system) of a line, whose optional fields end at a single dash."""
     fields = line.split()
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]), fields[fields.index("-", 6) + 1]
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return folder == "/" or path == folder or path.startswith(folder + "/")

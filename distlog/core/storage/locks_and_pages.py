@@ -152,13 +152,13 @@ class SharedPage:
     def _newest(self) -> _Slot | None:
         known = self._known
         if known is None or not self._is_newest(known):
-            known = self._known = _newest_slot(self._page)
+            known = self._known = max(_whole_slots(self._page), default=None)
         return known
 
     def _is_newest(self, slot: _Slot) -> bool:
         """True if a slot that was found whole is there as it was, and the other one cannot be newer.
 
-        This says what `_newest_slot` says, without checksums.
+        This says what `_whole_slots` says, without checksums.
         """
         page = self._page
         is_there = page[slot.at : slot.at + len(slot.data)].tobytes() == slot.data
@@ -225,10 +225,6 @@ def counters_of(page: bytes) -> tuple[int, ...]:
     if len(page) < PAGE_BYTES or page[_BOOT_AT:_COUNTERS_AT] != boot_id():
         return (0,) * COUNTERS
     return _COUNTERS.unpack_from(page, _COUNTERS_AT)
-
-
-def _newest_slot(page: bytes | memoryview) -> _Slot | None:
-    return max(_whole_slots(page), default=None)
 
 
 def _whole_slots(page: bytes | memoryview) -> list[_Slot]:

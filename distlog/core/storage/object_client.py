@@ -207,7 +207,9 @@ class ClientSource:
 
     def __init__(self, protocol: str, options: StorageOptions) -> None:
         self._protocol, self._options = protocol, options
-        self._key = _fingerprint(protocol, options)
+        # A hash of all that a client is made from, which includes the credentials in the environment.
+        made_from = json.dumps([protocol, options, environment()], sort_keys=True, default=repr)
+        self._key = hashlib.sha256(made_from.encode()).hexdigest()
 
     def get(self) -> Any:
         """This process's client.
@@ -243,12 +245,6 @@ def _make_room(process: int) -> None:
         _ANSWERED.discard(key)
         for proof in [each for each in list(_PROOFS) if each[:2] == key]:
             _PROOFS.pop(proof, None)
-
-
-def _fingerprint(protocol: str, options: StorageOptions) -> str:
-    """A hash of all that a client is made from, which includes the credentials in the environment."""
-    made_from = json.dumps([protocol, options, environment()], sort_keys=True, default=repr)
-    return hashlib.sha256(made_from.encode()).hexdigest()
 
 
 def _connect(protocol: str, options: StorageOptions) -> Any:

@@ -118,7 +118,10 @@ class ObjectRequests:
             tries.append([])
             context = REPLY_TIMES.set(tries[-1])
             try:
-                return self._create(path, data)
+                # fsspec's memory tests and then writes; there is one process, so one lock makes one step of it.
+                with _MEMORY if self.protocol == "memory" else nullcontext():
+                    self._put(path, data, mode="create")
+                return data
             finally:
                 REPLY_TIMES.reset(context)
 
@@ -175,12 +178,6 @@ class ObjectRequests:
         self.counters.puts += 1
         self.fs.pipe_file(path, data, **condition)
         self.counters.bytes_written += len(data)
-
-    def _create(self, path: str, data: bytes) -> bytes:
-        # fsspec's memory tests and then writes; there is one process, so one lock makes one step of it.
-        with _MEMORY if self.protocol == "memory" else nullcontext():
-            self._put(path, data, mode="create")
-        return data
 
     def _delete_keys(self, paths: Sequence[str]) -> None:
         self.counters.deletes += 1

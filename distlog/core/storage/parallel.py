@@ -342,7 +342,7 @@ def in_order(
         line.stop()
         if crew:
             # the garbage collector may run this in one of these threads, and none of them can wait for another
-            crew.end(joined=joined and not _runs_ahead())
+            crew.end(joined=joined and not threading.current_thread().name.startswith(_AHEAD))
 
 
 def begun(items: Iterator[T], count: int) -> Iterator[T]:
@@ -365,10 +365,6 @@ def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
     """
     tasks = [partial(work, item) for item in items]
     return list(in_order(tasks, min(len(tasks), PARALLEL_REQUESTS), joined=True))
-
-
-def _runs_ahead() -> bool:
-    return threading.current_thread().name.startswith(_AHEAD)
 
 
 def _fail(error: BaseException) -> NoReturn:

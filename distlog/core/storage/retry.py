@@ -149,15 +149,11 @@ def settle(
                 raise errors.failure("put", path, refusal) from None
             blind = errors.kind(error) in (ErrorKind.REFUSED, ErrorKind.LAPSED)
             if refusal is not None or blind or not deadline.pause():
-                raise _unknown(path, refusal or error, errors) from None
-
-
-def _unknown(path: str, error: Exception, errors: ErrorClassifier) -> CommitStateUnknownError:
-    return CommitStateUnknownError(
-        f"the storage did not say whether it wrote the file ({errors.describe(error)}): "
-        "keep all files that it names, and look again later",
-        file=path,
-    )
+                raise CommitStateUnknownError(
+                    f"the storage did not say whether it wrote the file ({errors.describe(refusal or error)}): "
+                    "keep all files that it names, and look again later",
+                    file=path,
+                ) from None
 
 
 # ---
@@ -188,7 +184,10 @@ def check_one_wins(
             folder=folder,
         ) from None
     finally:
-        _delete(delete, folder)
+        try:
+            delete()
+        except StorageError as error:
+            _log.warning("the object of a test stays in %s until a vacuum: %s", folder, error)
     if len(set(outcomes)) > 1 or late in outcomes:
         raise StorageError(
             "this storage ignores the condition of a put (If-None-Match: *), or lets several writers pass it at "
@@ -196,10 +195,3 @@ def check_one_wins(
             folder=folder,
             winners=len(set(outcomes)),
         )
-
-
-def _delete(delete: Callable[[], None], folder: str) -> None:
-    try:
-        delete()
-    except StorageError as error:
-        _log.warning("the object of a test stays in %s until a vacuum: %s", folder, error)

@@ -55,7 +55,13 @@ def timestamps_of(
     low, high = (value.as_py() for value in pc.min_max(column).values())
     before, after = _limits(config, now_ms)
     if low is not None and (low < before or high > after):
-        _refuse_first(column, before, after, first_row)
+        is_bad = pc.or_(
+            pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after)
+        )
+        row = pc.index(is_bad, True).as_py()
+        if row >= 0:
+            timestamp, limits = column[row].as_py(), {"earliest": before, "latest": after}
+            raise InvalidRecordError(_refusal(timestamp), row=first_row + row, timestamp=timestamp, **limits)
     return column
 
 
@@ -160,14 +166,6 @@ def _parsed(texts: pa.Array) -> pa.Array:
         raise InvalidRecordError(
             f"column timestamp must be ISO 8601 if it is text, with a zone in all rows or in none: {error}"
         ) from None
-
-
-def _refuse_first(column: pa.Array, before: int, after: int, first_row: int) -> None:
-    is_bad = pc.or_(pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after))
-    row = pc.index(is_bad, True).as_py()
-    if row >= 0:
-        timestamp, limits = column[row].as_py(), {"earliest": before, "latest": after}
-        raise InvalidRecordError(_refusal(timestamp), row=first_row + row, timestamp=timestamp, **limits)
 
 
 def _refusal(timestamp: int) -> str:
@@ -303,13 +301,11 @@ def _array(field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
     # Types are checked all at once, and values one by one only if needed.
     plain = _PLAIN[field.name].issuperset(map(type, values))
     try:
-        return pa.array(values if plain else _checked(field.name, values, first_row), field.type)
+        if not plain:
+            values = [_checked_at(row, _CHECKS[field.name], value) for row, value in enumerate(values, first_row)]
+        return pa.array(values, field.type)
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
-
-
-def _checked(name: str, values: Iterable[Any], first_row: int) -> list[Any]:
-    return [_checked_at(row, _CHECKS[name], value) for row, value in enumerate(values, first_row)]
 
 
 def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
@@ -488,7 +484,13 @@ def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
     elif hasattr(data, "__arrow_c_stream__"):
         yield from _stream_of(data)
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
-        yield from _batches_of_dicts(iter(data), unit)
+        first_row = 0
+        for chunk in _chunks(iter(data)):
+            names = {name for record in chunk for name in record}
+            _check_names(names)
+            columns = {name: [record.get(name) for record in chunk] for name in ACCEPTED if name in names}
+            yield batch_of(columns, first_row, unit)
+            first_row += len(chunk)
     else:
         raise InvalidRecordError("append takes Arrow, pandas or an iterable of dicts", type=type(data).__name__)
 
@@ -506,16 +508,6 @@ def _table_of_pandas(frame: Any) -> pa.Table:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidRecordError(f"a column of the DataFrame cannot become an Arrow column: {error}") from None
-
-
-def _batches_of_dicts(records: Iterator[Any], unit: str) -> Iterator[pa.RecordBatch]:
-    first_row = 0
-    for chunk in _chunks(records):
-        names = {name for record in chunk for name in record}
-        _check_names(names)
-        columns = {name: [record.get(name) for record in chunk] for name in ACCEPTED if name in names}
-        yield batch_of(columns, first_row, unit)
-        first_row += len(chunk)
 
 
 def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:

@@ -7,7 +7,7 @@ import operator
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from random import Random
@@ -317,7 +317,10 @@ class Appender:
         rows, slices = 0, batches(data, self._unit)
         if self._small is not None:
             small, self._small = self._small, None
-            write = self._task(small.source, self._opened(parts_of(small.order, small.counts)))
+            opened = list(parts_of(small.order, small.counts))
+            for partition, _ in opened:
+                self._open(partition)
+            write = self._task(small.source, opened)
             # their rows were counted before
             yield lambda: 0 * write()
         elif not self._queues and partition is None and self._count >= SMALL_PARTITIONS:
@@ -338,13 +341,6 @@ class Appender:
                 yield from (self._task(source, [part]) for part in parts)
             else:
                 yield self._task(source, parts)
-
-    def _opened(self, parts: Iterable[tuple[int, Longs]]) -> list[tuple[int, Longs]]:
-        """The parts, when each of their partitions has a writer."""
-        opened = list(parts)
-        for number, _ in opened:
-            self._open(number)
-        return opened
 
     def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
         """(all rows, if they are few and meet many partitions, the slices that were not taken)."""

@@ -165,13 +165,9 @@ class CommitDestination:
 
     def send(self, records: pa.RecordBatch) -> SendResult:
         """Commit the records, all or none. Raises as `Topic.append` does."""
-        result = self._commit(records)
-        return SendResult(result, delivered(result))
-
-    def _commit(self, records: pa.RecordBatch) -> AppendResult:
         with Transaction(self._handle, self._current, compression=self._compression) as transaction:
             transaction.append(records)
-        return transaction.result
+        return SendResult(transaction.result, delivered(transaction.result))
 
     @property
     def is_flushed(self) -> bool:
@@ -425,21 +421,42 @@ class InPlaceDestination:
                     part.stop(error)
             finally:
                 self._moved_on()
-        return _send_result(parts)
+        offsets = {
+            part.partition: (part.acknowledged[0].first_offset, part.acknowledged[-1].end_offset)
+            for part in parts
+            if part.acknowledged
+        }
+        result = AppendResult(None, offsets)
+        return SendResult(result, delivered(result), [failure for part in parts for failure in part.failures])
 
     def _append(self, parts: Sequence[PartitionBuffer], encoding: Encoding, workers: int) -> None:
         """Append while threads encode the next partitions; then flush all of them side by side."""
         encodings = (partial(part.encode, self._encoding_of(part.partition, encoding)) for part in parts)
         ahead = 2 * workers if workers > 1 else 0
         try:
-            self._open([part.partition for part in parts])
+            # active segments that are missing begin in one commit, since each commit costs several syncs
+            partitions = [part.partition for part in parts]
+            self._used.update(partitions)
+            states = self._current.snapshot.partitions
+            missing = [partition for partition in partitions if states[partition].active is None]
+            if len(missing) > 1:
+                # a partition that cannot be opened raises that itself, and keeps no other from it
+                with suppress(DistlogError):
+                    open_together([self._log(partition) for partition in missing])
             for part in in_order(encodings, ahead, workers=workers, joined=True):
                 part.append(self._log(part.partition), encoding, self._fence_of(part.partition), self._lock_timeout_s)
             appended = [(part, self._log(part.partition)) for part in parts]
             in_parallel(lambda each: each[0].flush(each[1], self._lock_timeout_s), appended)
         finally:
             # an interrupt may come when some records are acknowledged already
-            self._note_unflushed(parts)
+            for each in parts:
+                for done in each.acknowledged:
+                    place = each.partition, done.stem
+                    if done.flush_due:
+                        self._unflushed.pop(place, None)
+                    else:
+                        self._unflushed[place] = done
+            self._sync_later()
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """The items, one for a partition, in groups of as many partitions as may have open files.
@@ -456,26 +473,6 @@ class InPlaceDestination:
     def _fence_of(self, partition: int) -> Callable[[Snapshot], None] | None:
         """The check that may refuse an append to a partition; see `PartitionLog.append_runs`."""
         return None
-
-    def _open(self, partitions: Sequence[int]) -> None:
-        """Begin the active segments that are missing in one commit, since each commit costs several syncs."""
-        self._used.update(partitions)
-        states = self._current.snapshot.partitions
-        missing = [partition for partition in partitions if states[partition].active is None]
-        if len(missing) > 1:
-            # a partition that cannot be opened raises that itself, and keeps no other from it
-            with suppress(DistlogError):
-                open_together([self._log(partition) for partition in missing])
-
-    def _note_unflushed(self, parts: Sequence[PartitionBuffer]) -> None:
-        for part in parts:
-            for appended in part.acknowledged:
-                place = part.partition, appended.stem
-                if appended.flush_due:
-                    self._unflushed.pop(place, None)
-                else:
-                    self._unflushed[place] = appended
-        self._sync_later()
 
     def _log(self, partition: int) -> PartitionLog:
         """The partition's log; of the others, as many as may be open stay open: the ones that were used last."""
@@ -546,16 +543,13 @@ class InPlaceDestination:
         with self._lock:
             try:
                 self.flush()
-                self._checkpoint()
+                used = sorted(self._used)
+                self._used.clear()
+                for some in self._in_groups(used):
+                    in_parallel(self._checkpoint_of, [self._log(partition) for partition in some])
             finally:
                 _close(self._logs, os.getpid())
                 without_open_logs(self)
-
-    def _checkpoint(self) -> None:
-        used = sorted(self._used)
-        self._used.clear()
-        for some in self._in_groups(used):
-            in_parallel(self._checkpoint_of, [self._log(partition) for partition in some])
 
     def _checkpoint_of(self, log: PartitionLog) -> None:
         # the records sent are on the device already
@@ -567,13 +561,3 @@ def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:
     # a forked child must not wait for the locks of its parent
     while logs and process == os.getpid():
         logs.popitem(last=False)[1].close()
-
-
-def _send_result(parts: Sequence[PartitionBuffer]) -> SendResult:
-    offsets = {
-        part.partition: (part.acknowledged[0].first_offset, part.acknowledged[-1].end_offset)
-        for part in parts
-        if part.acknowledged
-    }
-    result = AppendResult(None, offsets)
-    return SendResult(result, delivered(result), [failure for part in parts for failure in part.failures])

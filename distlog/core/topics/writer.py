@@ -96,17 +96,14 @@ def _counted(fields: Sequence[Any], partitions: int) -> Counts:
     chosen = columns.get("partition", [None] * len(columns["value"]))
     counts: Counts = Counter(partition for partition in chosen if partition is not None)
     keyed = zip(chosen, columns["key"], strict=True)
-    counts.update(_of_keys([key for partition, key in keyed if partition is None and key is not None], partitions))
+    keys = [key for partition, key in keyed if partition is None and key is not None]
+    column = pa.array(keys, pa.large_binary())
+    batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
+    counts.update({number: len(rows) for number, rows in Partitioner(partitions, 0).split(batch)})
     without_key = len(chosen) - sum(counts.values())
     if without_key:
         counts[0 if partitions == 1 else None] += without_key
     return counts
-
-
-def _of_keys(keys: list[bytes], partitions: int) -> dict[int, int]:
-    column = pa.array(keys, pa.large_binary())
-    batch = pa.record_batch({"key": column, "value": pa.nulls(len(keys), pa.binary())})
-    return {partition: len(rows) for partition, rows in Partitioner(partitions, 0).split(batch)}
 
 
 def _described(counts: Counts) -> str:
@@ -253,7 +250,12 @@ class Accumulator:
                     self._send(sending)
                 finally:
                     del sending
-                    self._end()
+                    with self._lock:
+                        if self.is_sender:
+                            self._sending = None
+                            if not self.fields:
+                                self._idle()
+                            self._changed.notify_all()
         finally:
             with self._lock:
                 if self.is_sender:  # only after an interrupt: the next thread sends the rest
@@ -277,14 +279,6 @@ class Accumulator:
                     self._handed += 1
                     self._changed.notify_all()
             return self._sending if self.is_sender else None
-
-    def _end(self) -> None:
-        with self._lock:
-            if self.is_sender:
-                self._sending = None
-                if not self.fields:
-                    self._idle()
-                self._changed.notify_all()
 
 
 # ---
@@ -447,7 +441,13 @@ class Writer:
         """
         accumulator, now = self._accumulator, self._now
         if self._current.snapshot is not self._ruled_by:
-            self._learn_rules()
+            # a writer that failed or was closed raises its error instead
+            self._check_open()
+            snapshot = self._current.snapshot
+            self._codec = codec_of(snapshot.config, self._compression)
+            self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
+            self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
+            self._ruled_by = snapshot
         # Only the usual case is checked here, since this is called for every record.
         if (
             type(value) is bytes
@@ -476,15 +476,6 @@ class Writer:
         if row.partition is not None and row.partition >= self._partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
         return row
-
-    def _learn_rules(self) -> None:
-        """Keep the rules that a record must fit. A writer that failed or was closed raises its error instead."""
-        self._check_open()
-        snapshot = self._current.snapshot
-        self._codec = codec_of(snapshot.config, self._compression)
-        self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
-        self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
-        self._ruled_by = snapshot
 
     def _advance(self) -> None:
         self._accumulator.advance(lambda: _unclosed.add(self))
