@@ -211,18 +211,15 @@ def place(topic: Storage, name: str, partition: AdoptedPartition, *, linked: boo
     if len(snapshot) > _NO_PRODUCERS:
         topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
     if partition.epochs:
-        _put_epochs(topic, f"{folder}/{LEADER_EPOCHS}", partition.epochs)
+        # behind the leader epochs that are there, of records that were adopted before
+        file = f"{folder}/{LEADER_EPOCHS}"
+        before: Epochs = []
+        with suppress(FileNotFoundError):
+            before = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
+        start = min(offset for _, offset in (*before, *partition.epochs))
+        topic.put(file, write_epochs(joined_epochs([before, partition.epochs], start)))
     if linked:
         topic.sync(folder)
-
-
-def _put_epochs(topic: Storage, file: str, epochs: Epochs) -> None:
-    """Write the leader epochs behind those that are there, of records that were adopted before."""
-    before: Epochs = []
-    with suppress(FileNotFoundError):
-        before = read_epochs(topic.read(file), file=f"{topic.url}/{file}")
-    start = min(offset for _, offset in (*before, *epochs))
-    topic.put(file, write_epochs(joined_epochs([before, epochs], start)))
 
 
 def _place_segment(
@@ -419,7 +416,12 @@ def adopt_topic(
             _place(topic, name, partitions, linked=is_linked)
             # on object storage it may do so now
             with suppress(TopicExistsError):
-                snapshot = _commit(log, partitions, topic_id, config, _producer_batches(topic, partitions))
+                contents: list[Action] = [
+                    *(action for partition in partitions for action in partition.actions()),
+                    *_producer_batches(topic, partitions),
+                ]
+                count = max(partition.name.partition for partition in partitions) + 1
+                snapshot = log.create(count, config, topic_id=topic_id, imported=contents)
                 end(topic)
                 return adopted, log, snapshot
         end(topic)
@@ -498,18 +500,6 @@ def _producer_batches(
     by_partition = {number: each.producers(known.get(number, 0), most) for number, each in sorted(found.items())}
     batches = {number: each for number, each in by_partition.items() if each}
     return [ProducerBatches(batches)] if batches else []
-
-
-def _commit(
-    log: CommitLog,
-    partitions: Sequence[AdoptedPartition],
-    topic_id: str | None,
-    config: TopicConfig,
-    producers: Sequence[Action],
-) -> Snapshot:
-    contents: list[Action] = [*(action for partition in partitions for action in partition.actions()), *producers]
-    count = max(partition.name.partition for partition in partitions) + 1
-    return log.create(count, config, topic_id=topic_id, imported=contents)
 
 
 def _grow(

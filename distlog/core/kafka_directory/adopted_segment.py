@@ -134,7 +134,9 @@ class _Look:
 
     def __post_init__(self) -> None:
         self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
-        self.indexes = {suffix: self._index(suffix) for suffix in _INDEXES}
+        self.indexes = {
+            suffix: (self.folder.read(self.names[suffix]) if suffix in self.names else b"") for suffix in _INDEXES
+        }
         self.checks = self._checks()
 
     def _checks(self) -> dict[str, IndexCheck]:
@@ -152,9 +154,6 @@ class _Look:
 
     def _stem(self) -> str:
         return f"{self.base_offset:020d}"
-
-    def _index(self, suffix: str) -> bytes:
-        return self.folder.read(self.names[suffix]) if suffix in self.names else b""
 
     def take(self, walk: BatchWalk, batches: Batches) -> None:
         """Pass the next batches; ends the walk before one that cannot follow those before it."""
@@ -180,7 +179,10 @@ class _Look:
         self.state.producers.see(batches.data, batches.rows)
         for check in self.checks.values():
             check.add(batches.rows, batches.position)
-        self._find_newest(batches)
+        newest = int(batches.rows["max_timestamp"].argmax())
+        if batches.rows["max_timestamp"][newest] > self.newest_timestamp:
+            self.newest_timestamp = int(batches.rows["max_timestamp"][newest])
+            self.newest = batches.data, batches.rows[newest : newest + 1].copy()
         self.is_sparse |= bool(batches.rows["record_count"].sum() < self.log.next_offset - begin)
         self.has_old_formats |= bool((batches.rows["magic"] < 2).any())
 
@@ -190,12 +192,6 @@ class _Look:
         bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
         is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)
         return bases[-1] if is_next and ends[-1] - self.base_offset > MAX_INT + 1 else None
-
-    def _find_newest(self, batches: Batches) -> None:
-        row = int(batches.rows["max_timestamp"].argmax())
-        if batches.rows["max_timestamp"][row] > self.newest_timestamp:
-            self.newest_timestamp = int(batches.rows["max_timestamp"][row])
-            self.newest = batches.data, batches.rows[row : row + 1].copy()
 
     def finish(self, walk: BatchWalk, position: int) -> AdoptedSegment:
         """The segment, from byte `position` of the file up to where the walk ended."""
@@ -381,7 +377,11 @@ def _segments(
                 raise segment.damage
             if segment.info.base_offset >= split_at:
                 notes += _notes(folder, segment, bases[number + 1 :], split_at)
-            _check_end(folder, segment, end)
+            if end is not None and segment.info.next_offset > end:
+                text = (
+                    f"the log has batches behind offset {end}, where the next segment begins: restore it from a copy"
+                )
+                raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
             yield segment
             if segment.damage is not None:
                 return
@@ -413,13 +413,6 @@ def _producers(
         for batches in log_walk(log, checked=False, file="", start=segment.position, size=segment.end):
             states.see(batches.data, batches.rows)
     return states
-
-
-def _check_end(folder: PartitionFolder, segment: AdoptedSegment, end: int | None) -> None:
-    """Raise CorruptRecordError if the segment's batches go on behind the beginning of the next one."""
-    if end is not None and segment.info.next_offset > end:
-        text = f"the log has batches behind offset {end}, where the next segment begins: restore it from a copy"
-        raise CorruptRecordError(text, file=folder.path(str(segment.files[".log"])))
 
 
 def _notes(folder: PartitionFolder, segment: AdoptedSegment, later: list[int], split_at: int) -> list[str]:

@@ -125,21 +125,17 @@ class _Image:
         if rows["base_offset"][0] > self.end_offset or (rows["base_offset"][1:] != ends[:-1]).any():
             raise _missing(file, self.end_offset)
         rows = rows[(rows["attributes"] & CONTROL == 0) & (rows["record_count"] > 0)]
-        _check_batches(rows, file)
+        # Kafka never compresses metadata (`BatchAccumulator`, `RecordsSnapshotWriter`), so nothing is expanded: what
+        # is read is bounded by the file's size.
+        if (rows["attributes"] & CODEC_MASK).any():
+            raise CorruptRecordError("a batch is compressed, and batches of metadata never are", file=file)
+        if (rows["size"] > _MOST_BATCH_BYTES).any():
+            raise CorruptRecordError(
+                "a batch is larger than one of metadata can be", file=file, most=_MOST_BATCH_BYTES
+            )
         for value in _known_records(batches.data, rows, file, self.end_offset):
             self.take(value)
         self.end_offset = int(ends[-1])
-
-
-def _check_batches(rows: np.ndarray, file: str) -> None:
-    """Raise CorruptRecordError for batches that Kafka would not write: what is read of a file is bounded by its size.
-
-    Kafka never compresses metadata (`BatchAccumulator`, `RecordsSnapshotWriter`), so nothing has to be expanded.
-    """
-    if (rows["attributes"] & CODEC_MASK).any():
-        raise CorruptRecordError("a batch is compressed, and batches of metadata never are", file=file)
-    if (rows["size"] > _MOST_BATCH_BYTES).any():
-        raise CorruptRecordError("a batch is larger than one of metadata can be", file=file, most=_MOST_BATCH_BYTES)
 
 
 def _known_records(data: Any, rows: np.ndarray, file: str, start_offset: int) -> Iterator[bytes]:
@@ -236,10 +232,17 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
     """
     notes = list[str]()
     try:
-        _check_files(folder)
+        names = [name for name in folder.names if name.endswith((".log", ".checkpoint"))]
+        folder.check_files(names)
+        size = sum(map(folder.size, names))
+        if size > _MOST_BYTES:
+            raise CorruptRecordError("the files are larger than metadata can be", bytes=size, most=_MOST_BYTES)
         image, epoch = _snapshot(folder, notes)
         epoch = max(epoch, _log(folder, image, notes, is_clean=is_clean))
-        _check_end(folder, image)
+        # a snapshot, whole or not, may go further than what could be taken
+        for offset, _, file in _snapshots(folder)[:1]:
+            if offset > image.end_offset:
+                raise _missing(folder.path(file), image.end_offset)
         image.check_settings()
     except Exception as error:
         # whatever is wrong with these files, the topics are adopted
@@ -250,14 +253,6 @@ def read_cluster_metadata(folder: PartitionFolder, cluster_id: str | None, *, is
     for topic_id, name in image.names.items():
         topics.setdefault(name, {})[topic_id] = image.settings.get(name, {})
     return ClusterMetadata(cluster_id, topics, (epoch, image.end_offset), tuple(notes))
-
-
-def _check_files(folder: PartitionFolder) -> None:
-    names = [name for name in folder.names if name.endswith((".log", ".checkpoint"))]
-    folder.check_files(names)
-    size = sum(map(folder.size, names))
-    if size > _MOST_BYTES:
-        raise CorruptRecordError("the files are larger than metadata can be", bytes=size, most=_MOST_BYTES)
 
 
 def _snapshots(folder: PartitionFolder) -> list[tuple[int, int, str]]:
@@ -307,13 +302,6 @@ def _log(folder: PartitionFolder, image: _Image, notes: list[str], *, is_clean: 
             raise walk.damage
         notes.append(f"{CLUSTER_METADATA}: cut from position {walk.position}: {walk.damage.message}")
     return epoch
-
-
-def _check_end(folder: PartitionFolder, image: _Image) -> None:
-    """Raise CorruptRecordError if a snapshot, whole or not, goes further than what could be taken."""
-    for offset, _, name in _snapshots(folder)[:1]:
-        if offset > image.end_offset:
-            raise _missing(folder.path(name), image.end_offset)
 
 
 def _missing(file: str, from_offset: int) -> CorruptRecordError:
@@ -396,7 +384,10 @@ class TakenSettings:
             elif name in _DELETING and is_policy_refused:
                 left_out.append(f"left out {shown}: without the topic's cleanup.policy it could delete kept records")
             else:
-                text = _joined_list(value) if name == _POLICY else value
+                # spaces and repetitions in a list mean nothing to Kafka
+                text = (
+                    ",".join(dict.fromkeys(each.strip() for each in value.split(","))) if name == _POLICY else value
+                )
                 try:
                     # as distlog shows it: Kafka's text may have spaces
                     taken[name] = TopicConfig.parse({**_KEEP_ALL, **taken, name: text}).overrides()[name]
@@ -405,8 +396,3 @@ class TakenSettings:
                     is_policy_refused |= name == _POLICY
         config = TopicConfig.parse({**_KEEP_ALL, **taken, **given})
         return cls(config, taken, (*notes, *left_out))
-
-
-def _joined_list(value: str) -> str:
-    """A list without spaces and repetitions, which mean nothing to Kafka."""
-    return ",".join(dict.fromkeys(each.strip() for each in value.split(",")))

@@ -180,17 +180,15 @@ def known_segments(folder: Storage) -> list[ExportedSegment]:
             raise StorageError(text, directory=folder.url)
         folder.delete([file.name for file, _ in files])
         return []
-    _check(folder, last.segments, sizes)
-    return last.segments
-
-
-def _check(folder: Storage, known: list[ExportedSegment], sizes: dict[int, int]) -> None:
-    """Raise StorageError unless the logs are those that the export wrote."""
-    unknown = sizes.keys() - {each.base_offset for each in known}
-    changed = [each.base_offset for each in known if each.done and sizes.get(each.base_offset) != each.log_bytes]
+    # the logs must be those that the export wrote
+    unknown = sizes.keys() - {each.base_offset for each in last.segments}
+    changed = [
+        each.base_offset for each in last.segments if each.done and sizes.get(each.base_offset) != each.log_bytes
+    ]
     for offset in (*sorted(unknown), *changed):
-        text = "a broker has written here since the last export: export into another log directory"
-        raise StorageError(text, directory=folder.url, base_offset=offset)
+        why = "a broker has written here since the last export: export into another log directory"
+        raise StorageError(why, directory=folder.url, base_offset=offset)
+    return last.segments
 
 
 def snapshots(folder: Storage) -> dict[int, str]:
@@ -343,17 +341,15 @@ def export_segment(
         held = list(pieces())
         index_files[".log"] = held[0] if len(held) == 1 else b"".join(held)
     else:
-        _write_log(files.folder, segment.base_offset, pieces())
+        temporary = paths.temporary_file(new_id())
+        with files.folder.open_write(temporary) as writer:
+            for piece in pieces():
+                writer.write_behind(piece)
+        path = files.folder.local_path(file_name(segment.base_offset, ".log"))
+        with failing_as("replace", path):
+            os.replace(files.folder.local_path(temporary), path)
     files.add(segment, index_files | _indexes(reader, segment, log.finish()))
     return WrittenFiles(log.next_offset, tuple(epochs))
-
-
-def _write_log(folder: Storage, base_offset: int, pieces: Iterator[memoryview]) -> None:
-    temporary = paths.temporary_file(new_id())
-    with folder.open_write(temporary) as writer:
-        for data in pieces:
-            writer.write_behind(data)
-    _rename(folder, temporary, file_name(base_offset, ".log"))
 
 
 def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
@@ -395,12 +391,6 @@ def _stored(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> bytes |
     if len(data) != part.size:
         return CorruptIndexError("the index file is too short: rebuild the indexes", file=part.name)
     return checksum_error(segment, suffix, part, crc32c(data)) or data
-
-
-def _rename(folder: Storage, before: str, after: str) -> None:
-    path = folder.local_path(after)
-    with failing_as("replace", path):
-        os.replace(folder.local_path(before), path)
 
 
 # ---
@@ -463,7 +453,11 @@ class _PartitionExport:
         """Write what is new; returns the segments that were written."""
         before = known_segments(self._folder)
         segments = [each for each in self._state.segments if each.next_offset > self._state.log_start_offset]
-        kept = {each.base_offset: known for each in segments if (known := _find(before, each))}
+        kept = {
+            each.base_offset: known
+            for each in segments
+            if (known := next((one for one in before if one.is_of(each)), None))
+        }
         producers = self._producers(segments, kept)
         if producers is None:
             kept, producers = {}, self._producers(segments, {}) or ProducerStates()
@@ -471,7 +465,12 @@ class _PartitionExport:
         if not new and self._holds_all(before, kept):
             self.present = before
             return []
-        self._announce(before, kept, new)
+        # says what the folder will hold, before any of it is changed
+        offsets = {self._state.log_start_offset, self._state.log_end_offset}
+        planned = {offset: empty_segment(offset, done=False) for offset in offsets}
+        planned |= {each.base_offset: dataclasses.replace(each, done=False) for each in before}
+        planned |= {each.base_offset: ExportedSegment.of(each) for each in new} | kept
+        write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
         with self._files:
             self.present = [self._segment(each, kept, producers, segments[-1]) for each in segments]
         self._finish(before, producers)
@@ -485,16 +484,6 @@ class _PartitionExport:
         bounds = before[0].base_offset, before[-1].end_offset
         within = bounds[0] <= self._state.log_start_offset and bounds[1] == self._state.log_end_offset
         return within and filled == list(kept.values()) and all(each.done for each in before)
-
-    def _announce(
-        self, before: list[ExportedSegment], kept: dict[int, ExportedSegment], new: list[SegmentInfo]
-    ) -> None:
-        """Say what the folder will hold, before any of it is changed."""
-        offsets = {self._state.log_start_offset, self._state.log_end_offset}
-        planned = {offset: empty_segment(offset, done=False) for offset in offsets}
-        planned |= {each.base_offset: dataclasses.replace(each, done=False) for each in before}
-        planned |= {each.base_offset: ExportedSegment.of(each) for each in new} | kept
-        write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
 
     def _producers(self, segments: list[SegmentInfo], kept: dict[int, ExportedSegment]) -> ProducerStates | None:
         """The producers before the first batch that will be passed; None if the segments that stay do not let know.
@@ -551,10 +540,6 @@ class _PartitionExport:
     def _put_empty(self, place: int, offset: int) -> None:
         write_empty(self._folder, offset)
         self.present.insert(place, empty_segment(offset, done=True))
-
-
-def _find(before: list[ExportedSegment], segment: SegmentInfo) -> ExportedSegment | None:
-    return next((each for each in before if each.is_of(segment)), None)
 
 
 # ---

@@ -169,19 +169,16 @@ class PartitionFlush:
         """See `PartitionLog.close`."""
         if not flushed:
             with self._held(timeout_s) as page:
-                stem = self._unflushed_stem()
+                # the active segment, by the page alone, if it has what is not flushed
+                record = self._partition.lock.stored_record()
+                state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
+                stem = state.stem if state is not None and state.flushed_position < state.position else None
                 if stem and marked(page.read(), stem) != FlushOutcome.FAILED:
                     page.write(mark(FlushOutcome.BEGUN, stem))
         # no other process uses these files; and a finalizer's thread may hold the lock, by another log
         with self._lock.alone():
             self._use(None)
             self._lock.forget()
-
-    def _unflushed_stem(self) -> str | None:
-        """The active segment, by the page alone, if it has what is not flushed."""
-        record = self._partition.lock.stored_record()
-        state = record.state if record is not None and record.status == PageStatus.ACTIVE else None
-        return state.stem if state is not None and state.flushed_position < state.position else None
 
     def _all(self, timeout_s: float | None) -> Appended | None:
         with self._partition.held(timeout_s):
@@ -204,7 +201,12 @@ class PartitionFlush:
         return record.state.stem == wanted.stem and record.state.flushed_offset >= wanted.end_offset
 
     def _sync(self, state: SegmentState, wanted: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
-        files = self._files_of(state.stem)
+        partition = self._partition
+        files = self._files
+        if files is None or files.stem != state.stem:
+            config = partition.snapshots.snapshot.config
+            files = SegmentFiles.of(partition.folder, state.stem, config, partition.calls)
+            self._use(files)
         # an error here is no failed sync
         files.open() if with_indexes else files.log.open()
         if files.log.size() < state.position:
@@ -244,23 +246,11 @@ class PartitionFlush:
             # if the sync of the seal failed, it cut off what this one had saved
             self._check_sealed(wanted)
         elif with_indexes:
-            self._sync_page()
-
-    def _sync_page(self) -> None:
-        path = os.path.join(self._partition.folder, paths.LOCK_FILE)
-        page = ActiveFile(path, self._partition.calls, writable=False)
-        # with an older page more is walked, and nothing is lost
-        with closing(page), suppress(StorageError):
-            page.sync()
-
-    def _files_of(self, stem: str) -> SegmentFiles:
-        partition = self._partition
-        files = self._files
-        if files is None or files.stem != stem:
-            config = partition.snapshots.snapshot.config
-            files = SegmentFiles.of(partition.folder, stem, config, partition.calls)
-            self._use(files)
-        return files
+            path = os.path.join(self._partition.folder, paths.LOCK_FILE)
+            page = ActiveFile(path, self._partition.calls, writable=False)
+            # with an older page more is walked, and nothing is lost
+            with closing(page), suppress(StorageError):
+                page.sync()
 
     def _use(self, files: SegmentFiles | None) -> None:
         if self._files is not None:

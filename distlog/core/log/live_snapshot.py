@@ -150,7 +150,12 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
         state = _known_state(page, snapshot, active)
         if state is None:
             state = walked
-            _tell_damage(snapshot, active, page, state)
+            # what is wrong with a log that readers see up to where the walk ended
+            kept = kept_after_power_loss(stored_value(page), snapshot.topic_id, active)
+            with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
+                error = segment.damage(kept)
+                if error is not None:
+                    _warn_once(segment.file, str(error))
     return state.tail_info(partition) if state.batches else None
 
 
@@ -187,15 +192,6 @@ def _walked_state(handle: TopicHandle, snapshot: Snapshot, partition: int, activ
             begin = point if segment.has_its_bytes() else begin
     with closing(ReadableSegment(folder, begin, config)) as segment:
         return segment.look_through(transactions_before(handle, snapshot.partitions[partition]))
-
-
-def _tell_damage(snapshot: Snapshot, active: Active, page: str, state: SegmentState) -> None:
-    """Log what is wrong with a log that readers see up to where a walk of it ended, at `state`."""
-    kept = kept_after_power_loss(stored_value(page), snapshot.topic_id, active)
-    with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
-        error = segment.damage(kept)
-        if error is not None:
-            _warn_once(segment.file, str(error))
 
 
 @lru_cache(maxsize=1024)

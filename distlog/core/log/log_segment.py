@@ -551,7 +551,11 @@ class LogSegment(ReadableSegment):
             if any(entries):
                 self._files.write_entries(before, entries)
         except BaseException:
-            self._take_back(before)
+            # a write that failed halfway is cut off
+            try:
+                self._files.cut(before)
+            except StorageError:
+                self._refusal = _TORN
             raise
         self._numbers = after
 
@@ -659,13 +663,6 @@ class LogSegment(ReadableSegment):
         if self._refusal:
             raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
         return self._numbers
-
-    def _take_back(self, before: Numbers) -> None:
-        """Cut off a write that failed halfway."""
-        try:
-            self._files.cut(before)
-        except StorageError:
-            self._refusal = _TORN
 
     def _recovered(
         self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None, kept: Kept | None = None

@@ -97,7 +97,11 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: boo
     rows = _one_batch(data, config, from_client)
     records = _records(data, rows, config)
     if from_client and rows[0]["attributes"] & APPEND_TIME:
-        _refuse_append_time(int(rows[0]["record_count"]))
+        errors = RecordErrors(
+            (number, "a producer set the append time")
+            for number in range(min(int(rows[0]["record_count"]), _MOST_ERRORS))
+        )
+        raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
     by_log = config.message_timestamp_type == "LogAppendTime"
     is_control = bool(rows[0]["attributes"] & CONTROL)
     verdicts = np.zeros(int(rows[0]["record_count"]), np.uint8)
@@ -106,13 +110,23 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: boo
         records.start,
         records.end,
         int(rows[0]["base_timestamp"]),
-        _UNBOUNDED if by_log or is_control else _bounds(config, now_ms),
+        _UNBOUNDED
+        if by_log or is_control
+        else TimeBounds(
+            max(now_ms - config.message_timestamp_before_max_ms, 0),
+            min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG),
+        ),
         "compact" in config.cleanup_policy,
         verdicts,
     )
     _refuse(checked, verdicts)
     rows["leader_epoch"], rows["max_timestamp"] = -1, checked.max_timestamp
-    written = _written(records, rows, records.codec if is_control else _target(config, records.codec), config)
+    written = _written(
+        records,
+        rows,
+        records.codec if is_control else CODEC_NAMES.index(codec_of(config, CODEC_NAMES[records.codec])),
+        config,
+    )
     newest = checked.newest_record if checked.max_timestamp >= 0 else -1
     return ValidBatch(written, rows, newest, checked.min_timestamp)
 
@@ -146,21 +160,12 @@ def _one_batch(data: Buffer, config: TopicConfig, from_client: bool) -> npt.NDAr
             "a batch has another number of records than of offsets", records=count, offsets=from_offsets
         )
     if from_client:
-        _check_client(row)
+        attributes = int(row["attributes"])
+        if attributes & CONTROL:
+            raise InvalidRecordError("a client must not append control batches")
+        if row["producer_id"] >= 0 and row["base_sequence"] < 0:
+            raise InvalidRecordError("a producer id needs a sequence number", producer_id=int(row["producer_id"]))
     return rows
-
-
-def _check_client(row: Any) -> None:
-    attributes = int(row["attributes"])
-    if attributes & CONTROL:
-        raise InvalidRecordError("a client must not append control batches")
-    if row["producer_id"] >= 0 and row["base_sequence"] < 0:
-        raise InvalidRecordError("a producer id needs a sequence number", producer_id=int(row["producer_id"]))
-
-
-def _refuse_append_time(count: int) -> None:
-    errors = RecordErrors((number, "a producer set the append time") for number in range(min(count, _MOST_ERRORS)))
-    raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
 
 
 def check_size(largest: int, config: TopicConfig) -> None:
@@ -202,11 +207,6 @@ def _expanded(codec: int, section: npt.NDArray[np.uint8], config: TopicConfig) -
     return expander
 
 
-def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:
-    oldest = max(now_ms - config.message_timestamp_before_max_ms, 0)
-    return TimeBounds(oldest, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
-
-
 def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
     if checked.status != OK:
         raise InvalidRecordError(
@@ -219,10 +219,6 @@ def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
     )
     kind = InvalidTimestampError if (verdicts == BAD_TIME).any() else RecordValidationError
     raise kind("the topic does not take some records of the batch", record_errors=errors)
-
-
-def _target(config: TopicConfig, codec: int) -> int:
-    return CODEC_NAMES.index(codec_of(config, CODEC_NAMES[codec]))
 
 
 def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:

@@ -281,7 +281,10 @@ class PartitionProducers:
         except OutOfOrderSequenceError:
             if self._has_looked_back:
                 raise
-        self._look_back()
+        # the last batches before the active segment, not only the last one of each producer
+        segments = self._snapshots.refresh().partitions[self._partition].segments
+        self._states.recall(self._stored.last(segments))
+        self._has_looked_back = True
         return self._states.check(rows, self._first)
 
     def knows_next(self, segment: LogSegment, producer: int, epoch: int, sequence: int) -> bool:
@@ -352,12 +355,6 @@ class PartitionProducers:
                 return
         if segment.base_offset:
             self._stored.keep(segment.stem, self._states)
-
-    def _look_back(self) -> None:
-        """Know the last batches before the active segment, not only the last one of each producer."""
-        segments = self._snapshots.refresh().partitions[self._partition].segments
-        self._states.recall(self._stored.last(segments))
-        self._has_looked_back = True
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
         """True if the read part ends where `segment` begins: it was sealed there, and nothing came between."""

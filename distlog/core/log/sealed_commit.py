@@ -116,7 +116,10 @@ class _Sealing:
         try:
             if not set(_active(snapshot, self.needed)) <= self.sealed.keys():
                 raise _FoundActiveError(snapshot)
-            actions = self.plan(_as_if_sealed(snapshot, self.sealed))
+            states = list(snapshot.partitions)
+            for number, segment in self.sealed.items():
+                states[number] = _sealed_state(states[number], segment, snapshot.gc_floor)
+            actions = self.plan(replace(snapshot, partitions=tuple(states)))
         except BaseException as error:
             self.failed = error
             raise
@@ -202,13 +205,6 @@ def _active(snapshot: Snapshot, needed: Needed) -> list[int]:
     """The needed partitions with an active segment, ascending."""
     active = snapshot.active_partitions
     return sorted(set(active).intersection(needed(snapshot))) if active else []
-
-
-def _as_if_sealed(snapshot: Snapshot, sealed: dict[int, SealedSegment]) -> Snapshot:
-    states = list(snapshot.partitions)
-    for number, segment in sealed.items():
-        states[number] = _sealed_state(states[number], segment, snapshot.gc_floor)
-    return replace(snapshot, partitions=tuple(states))
 
 
 def _sealed_state(state: PartitionState, sealed: SealedSegment, gc_floor: int) -> PartitionState:

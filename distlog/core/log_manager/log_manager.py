@@ -189,7 +189,8 @@ class LogManager:
         self._scheduler = Scheduler(scheduler_clock)
         self._metrics = TaskMetrics()
         self._errors: dict[tuple[str, str], dict[str, str]] = {}
-        storages = {one.url: one for one in (Storage(root, storage_options) for root in _listed(roots))}
+        folders = [Storage(root, storage_options) for root in ([roots] if isinstance(roots, str) else roots)]
+        storages = {one.url: one for one in folders}
         if not storages:
             raise InvalidConfigError("a LogManager needs at least one root")
         self._directories = [
@@ -321,7 +322,3 @@ class LogManager:
         except Exception as error:
             # such as an output without a reader: the task goes on
             _log.warning("on_run failed after %s: %s: %s", run.task, type(error).__name__, error)
-
-
-def _listed(roots: str | Iterable[str]) -> list[str]:
-    return [roots] if isinstance(roots, str) else list(roots)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import InvalidTopicError, StorageError, TopicNotFoundError
+from distlog.core.errors import StorageError, TopicNotFoundError
 from distlog.core.kafka_directory.partition_folder import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
@@ -24,7 +24,7 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.scheduler import TaskRun, monotonic_ms
 from distlog.core.maintenance.cleaning_plan import plan_compaction
 from distlog.core.maintenance.compaction import CompactionReport, compact
-from distlog.core.maintenance.merge import MergeReport, merge
+from distlog.core.maintenance.merge import merge
 from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.parallel import in_parallel
@@ -105,13 +105,17 @@ class LogDirectory:
 
     def _load_logs(self, run: TaskRun) -> None:
         try:
-            names = {name for name in self.storage.list_folders() if _may_be_topic(name)}
+            names = {name for name in self.storage.list_folders() if paths.may_be_topic_folder(name)}
         except Exception as error:
             self.is_offline = True
             run.failed(self.url, error)
             return
         self.is_offline = False
-        self._tell_of_links(run)
+        # links that lead to topics are not loaded, since tasks delete files in what they find
+        for link in self.storage.links() if self.storage.is_local else ():
+            if os.path.isdir(self.storage.local_path(f"{link}/{paths.COMMITS_DIR}")):
+                text = "a link to a topic, which is not followed: give the folder around that topic as a root"
+                run.failed(f"{self.url}/{link}", text)
         if not names and not self.storage.is_there():
             run.failed(self.url, "nothing is here yet: check the address, or create a topic below it")
         known = self.topics
@@ -120,13 +124,6 @@ class LogDirectory:
         in_parallel(partial(self._refresh, run, known), known.keys() & names)
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
         run.add(loaded_topics=sum(loaded))
-
-    def _tell_of_links(self, run: TaskRun) -> None:
-        """Say which links lead to topics: these are not loaded, since tasks delete files in what they find."""
-        for name in self.storage.links() if self.storage.is_local else ():
-            if os.path.isdir(self.storage.local_path(f"{name}/{paths.COMMITS_DIR}")):
-                text = "a link to a topic, which is not followed: give the folder around that topic as a root"
-                run.failed(f"{self.url}/{name}", text)
 
     def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
         """Do `work` on each topic; a failure is noted, and the others go on. A dropped topic is let go of."""
@@ -193,13 +190,6 @@ class LogDirectory:
                 self._dropped.pop(name, None)
 
 
-def _may_be_topic(name: str) -> bool:
-    try:
-        return bool(paths.check_topic_name(name)) and name not in (paths.COMMITS_DIR, paths.GROUPS_DIR)
-    except InvalidTopicError:
-        return False
-
-
 # ---
 # Compacts the partitions of all topics, the dirtiest first (Kafka's `LogCleaner`), and merges small segments.
 #
@@ -236,7 +226,11 @@ class LogCleaner:
 
         It looks again as long as it finds something to clean.
         """
-        self._forget_put_aside()
+        # forgets the partitions whose time is over, and those that are to be cleaned no more
+        urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
+        self._put_aside = {
+            log: one for log, one in self._put_aside.items() if log[0] in urls and now_ms < one.until_ms
+        }
         while self._clean_pass(run) and not self._directory.is_stopping():
             pass
         for (url, _), one in sorted(self._put_aside.items(), reverse=True):
@@ -250,7 +244,11 @@ class LogCleaner:
             if plan_merge(topic.refresh().snapshot):
                 report, after = merge(topic.handle, topic.snapshot)
                 topic.advance(after)
-                _note_merged(run, topic, report)
+                if not report.ok:
+                    run.failed(topic.url, str(report))
+                facts = report.to_dict()
+                run.add(merged_segments=facts["segments_before"], segments_made=facts["segments_after"])
+                run.add(merged_bytes=facts["bytes"])
 
         self._directory.each_topic(run, merge_small)
 
@@ -298,13 +296,6 @@ class LogCleaner:
         topics = self._directory.topics
         return {name: topic for name, topic in topics.items() if "compact" in topic.config.cleanup_policy}
 
-    def _forget_put_aside(self) -> None:
-        """Forget the partitions whose time is over, and those that are to be cleaned no more."""
-        urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
-        self._put_aside = {
-            log: one for log, one in self._put_aside.items() if log[0] in urls and now_ms < one.until_ms
-        }
-
 
 def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     """Count what the report says; returns whether a partition was cleaned."""
@@ -317,14 +308,6 @@ def _note_cleaned(run: TaskRun, topic: Topic, report: CompactionReport) -> bool:
     run.add(cleaned_bytes=sum(one.bytes_before for one in cleaned))
     run.add(freed_bytes=facts["bytes_before"] - facts["bytes_after"])
     return bool(cleaned)
-
-
-def _note_merged(run: TaskRun, topic: Topic, report: MergeReport) -> None:
-    if not report.ok:
-        run.failed(topic.url, str(report))
-    facts = report.to_dict()
-    run.add(merged_segments=facts["segments_before"], segments_made=facts["segments_after"])
-    run.add(merged_bytes=facts["bytes"])
 
 
 # ---

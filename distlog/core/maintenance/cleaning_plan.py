@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -101,21 +100,14 @@ def _first_uncleanable_offset(
     end = min(last_stable_offset, state.log_end_offset)
     if config.min_compaction_lag_ms > 0:
         first = table.find(start)
-        young = _age_timestamps(state)[first:] > now_ms - config.min_compaction_lag_ms
+        # age counts from the largest timestamp, or from the writing of a segment if no record of it has one
+        timestamps = state.segments.max_timestamps
+        created = state.segments.array("created_ms")
+        young = np.where(timestamps >= 0, timestamps, created)[first:] > now_ms - config.min_compaction_lag_ms
         if young.any():
             end = min(end, int(table.base_offsets[first + young.argmax()]))
     index = table.find(end)
     return min(end, int(table.base_offsets[index])) if index < len(table) else end
-
-
-def _age_timestamps(state: PartitionState) -> npt.NDArray[np.int64]:
-    """The time from which each segment's age is counted.
-
-    It is the largest timestamp, or the time at which the segment was written if no record has a timestamp.
-    """
-    timestamps = state.segments.max_timestamps
-    created = state.segments.array("created_ms")
-    return np.where(timestamps >= 0, timestamps, created)
 
 
 def _oldest_timestamp(state: PartitionState, first: int) -> int:

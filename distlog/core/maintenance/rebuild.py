@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.segment_info import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CorruptionError, CorruptRecordError, SnapshotTooOldError
@@ -159,15 +159,12 @@ def rebuild_transactions(
     by_segment = {(each.segment.partition, each.segment.stem): each for each in rebuilt}
     for number, state in enumerate(snapshot.partitions):
         mine = [each for each in rebuilt if each.segment.partition == number]
-        if not any(each.error for each in mine) and _has_work(state, mine):
+        is_whole = len(mine) == len(state.segments) and not any(each.error for each in mine)
+        if is_whole and transactional_segments(state):
             for transactions in transactions_of(reader, state):
                 key = number, transactions.segment.stem
                 by_segment[key] = _rebuild_transactions_of(reader, by_segment[key], transactions, dry_run=dry_run)
     return list(by_segment.values())
-
-
-def _has_work(state: PartitionState, rebuilt: Sequence[SegmentRebuild]) -> bool:
-    return bool(transactional_segments(state)) and len(rebuilt) == len(state.segments)
 
 
 def _rebuild_transactions_of(
@@ -260,7 +257,13 @@ def rebuild_segment(
     indexes = find_indexes(reader, segment)
     log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
     try:
-        _walk(reader, segment, log, indexes)
+        position = 0
+        # a time index has the times in the log, even if the commit gave the records another time
+        for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
+            log.add(chunk.data, chunk.batches)
+            for each in indexes:
+                each.add(chunk.batches, position)
+            position += len(chunk.data)
     except (CorruptRecordError, SnapshotTooOldError) as error:
         return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
     files = log.finish()
@@ -272,18 +275,10 @@ def rebuild_segment(
     changed = {name: data for name, data in files.items() if force or by_suffix[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, by_suffix[name], data)}
     facts = _ends(log) | index_facts({name: wrong.get(name, by_suffix[name].data) for name in files})
-    facts |= _places(segment, files, wrong)
+    # the indexes that are written are files, the others stay where they are
+    fields = [(suffix, field) for suffix in files if (field := INDEX_FIELDS[suffix].position)]
+    facts |= {field: OWN_FILE if suffix in wrong else getattr(segment, field) for suffix, field in fields}
     return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong, facts)
-
-
-def _walk(reader: SegmentReader, segment: SegmentInfo, log: LogDescription, indexes: Sequence[IndexFile]) -> None:
-    position = 0
-    # a time index has the times in the log, even if the commit gave the records another time
-    for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
-        log.add(chunk.data, chunk.batches)
-        for index in indexes:
-            index.add(chunk.batches, position)
-        position += len(chunk.data)
 
 
 def _ends(log: LogDescription) -> dict[str, int]:
@@ -292,12 +287,6 @@ def _ends(log: LogDescription) -> dict[str, int]:
     if state.batches == 0:
         return {}
     return {"first_batch_crc": state.first_batch_crc, "last_batch_crc": state.last_batch_crc}
-
-
-def _places(segment: SegmentInfo, suffixes: Iterable[str], written: Container[str]) -> dict[str, int]:
-    """The fields of SegmentInfo that say where the indexes are: those `written` are files, the others stay."""
-    fields = [(suffix, field) for suffix in suffixes if (field := INDEX_FIELDS[suffix].position)]
-    return {field: OWN_FILE if suffix in written else getattr(segment, field) for suffix, field in fields}
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:

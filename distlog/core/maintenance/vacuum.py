@@ -154,12 +154,11 @@ class _Search:
     def _of(self, version: int) -> tuple[frozenset[str], int]:
         if version not in self._seen:
             commit = self._files.read_existing(version, whole=False)
-            self._seen[version] = _names(commit), _floor(commit)
+            self._seen[version] = (
+                frozenset(action.file for action in commit.actions if isinstance(action, Manifest)),
+                _floor(commit),
+            )
         return self._seen[version]
-
-
-def _names(commit: Commit) -> frozenset[str]:
-    return frozenset(action.file for action in commit.actions if isinstance(action, Manifest))
 
 
 def _floor(commit: Commit) -> int:
@@ -500,7 +499,8 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, referenced.pinned, log_floor, highest)
     old_commits = list(folder.commits(log_floor))
-    locks = lock_files(files) if storage.is_local and _is_over(head, referenced) else []
+    # a topic that was dropped, in a version that is kept no more, needs no locks
+    locks = lock_files(files) if storage.is_local and head.dropped and not referenced.stems else []
     uploads = dead_uploads(storage, referenced, floor, left_before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
@@ -514,11 +514,6 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
             obsolete, old_commits = [], []
     files = [*garbage, *locks, *obsolete, *old_commits]
     return VacuumReport(tuple(files), max(floor, head.gc_floor), dry_run, tuple(uploads), log_floor)
-
-
-def _is_over(head: Snapshot, referenced: Referenced) -> bool:
-    """True if the topic was dropped, in a version that is kept no more."""
-    return head.dropped and not referenced.stems
 
 
 def head_at(commits: CommitsFolder, time_ms: int, now_ms: int) -> int | None:

@@ -53,7 +53,11 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     Nothing is checked behind a missing or damaged commit, since the state there is not known. Where older commits
     were deleted, the oldest sound checkpoint stands for them.
     """
-    checkpoints = _checkpoints(storage)
+    checkpoints: dict[int, list[str]] = {}
+    for file in storage.list(paths.COMMITS_DIR):
+        number = checkpoint.version_of(file.name)
+        if number is not None:
+            checkpoints.setdefault(number, []).append(file.name)
     state: Snapshot | None = None
     if snapshot.log_floor:
         state = _oldest(storage, checkpoints, snapshot)
@@ -98,15 +102,6 @@ def _is_kept(storage: Storage, version: int) -> bool:
 def _commits(storage: Storage, first: int, last: int) -> Iterator[Commit]:
     for group in CommitFiles(storage).follow(first, end=last + 1, known=last, group=_GROUP):
         yield from group
-
-
-def _checkpoints(storage: Storage) -> dict[int, list[str]]:
-    checkpoints: dict[int, list[str]] = {}
-    for file in storage.list(paths.COMMITS_DIR):
-        version = checkpoint.version_of(file.name)
-        if version is not None:
-            checkpoints.setdefault(version, []).append(file.name)
-    return checkpoints
 
 
 def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:

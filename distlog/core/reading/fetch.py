@@ -76,7 +76,10 @@ class FetchedBatches:
             return len(self)
         with self.sending() as sending:
             while not sending.send(receiver):
-                _wait(receiver)
+                ready, timeout = select.poll(), receiver.gettimeout()
+                ready.register(receiver, select.POLLOUT)
+                if not ready.poll(None if timeout is None else 1000 * timeout):
+                    raise TimeoutError("the receiver took nothing before the socket's timeout")
         return sending.sent
 
     def sending(self) -> Sending:
@@ -93,14 +96,6 @@ class FetchedBatches:
         ends = [*self.positions[1:].tolist(), len(self.data)]
         for start, end, base in zip(self.positions.tolist(), ends, self.base_offsets.tolist(), strict=True):
             yield SentPart(base.to_bytes(8, "big"), start + 8, end)
-
-
-def _wait(receiver: socket.socket) -> None:
-    """Wait until a socket with a timeout can be written to."""
-    ready, timeout = select.poll(), receiver.gettimeout()
-    ready.register(receiver, select.POLLOUT)
-    if not ready.poll(None if timeout is None else 1000 * timeout):
-        raise TimeoutError("the receiver took nothing before the socket's timeout")
 
 
 def fetch(

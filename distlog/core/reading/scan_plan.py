@@ -122,16 +122,17 @@ def slices_of(
 
 def _begun_later(reader: SegmentReader, pieces: list[SegmentSlice]) -> list[SegmentSlice]:
     """The slices without the first offsets that time indexes rule out; a few indexes are read at once."""
-    rows = [row for row, piece in enumerate(pieces) if _is_worth_an_index(piece)]
+    # an index is worth its request to skip the old part of a large segment
+    rows = [
+        row
+        for row, piece in enumerate(pieces)
+        if piece.times.oldest > MIN_LONG and piece.segment.log_bytes > INDEX_WORTH_BYTES
+    ]
     reader.fetch_indexes([pieces[row].segment for row in rows])
     starts = in_order((partial(start_by_index, reader, pieces[row]) for row in rows), DEPTH)
     for row, start in zip(rows, starts, strict=True):
         pieces[row] = pieces[row]._replace(start_offset=start)
     return [piece for piece in pieces if piece.span[0] < piece.span[1]] if rows else pieces
-
-
-def _is_worth_an_index(piece: SegmentSlice) -> bool:
-    return piece.times.oldest > MIN_LONG and piece.segment.log_bytes > INDEX_WORTH_BYTES
 
 
 def check_choice(name: str, value: str, choices: Any) -> None:

@@ -167,7 +167,12 @@ class SegmentIndexes:
         if not segment.txn_index_bytes:
             return []
         if segment.is_active:
-            return self._growing_transactions(segment)
+            part = self._part(segment, ".txnindex")
+            data = self._read(part.name, 0, part.size)
+            error = checksum_error(segment, ".txnindex", part, crc32c(data))
+            if error is not None:
+                raise error
+            return decode_transactions(data, part.name)
         try:
             return self._fetched(segment, ".txnindex", read)
         except (FileNotFoundError, StorageError):
@@ -196,14 +201,6 @@ class SegmentIndexes:
         except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
-
-    def _growing_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
-        part = self._part(segment, ".txnindex")
-        data = self._read(part.name, 0, part.size)
-        error = checksum_error(segment, ".txnindex", part, crc32c(data))
-        if error is not None:
-            raise error
-        return decode_transactions(data, part.name)
 
     def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
         part = self._part(segment, suffix)

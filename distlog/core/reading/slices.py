@@ -235,7 +235,10 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
         rest = piece
         while rest.estimated_bytes > room + tolerance:
             if room > tolerance:
-                head, rest = _cut(rest, room)
+                # the first of the estimated bytes, and the rest, which is not empty
+                span = rest.end_position - rest.start_position
+                position = rest.start_position + span * room // rest.estimated_bytes
+                head, rest = rest._replace(end_position=position), rest._replace(start_position=position)
                 groups[-1].append(head)
                 room = 0
             groups.append([])
@@ -244,13 +247,6 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
         groups[-1].append(rest)
         room -= rest.estimated_bytes
     return [group for group in groups if group]
-
-
-def _cut(piece: SegmentSlice, size: int) -> tuple[SegmentSlice, SegmentSlice]:
-    """The first `size` of the estimated bytes, and the rest, which is not empty."""
-    span = piece.end_position - piece.start_position
-    position = piece.start_position + span * size // piece.estimated_bytes
-    return piece._replace(end_position=position), piece._replace(start_position=position)
 
 
 # ---

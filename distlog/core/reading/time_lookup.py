@@ -56,7 +56,14 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
         return _offset_of_max_timestamp(reader, state)
     if timestamp_ms < 0:
         raise ValueError(f"a time must be ms since 1970, or LATEST, EARLIEST or MAX_TIMESTAMP: {timestamp_ms}")
-    return _first_at_or_after(reader, state, timestamp_ms)
+    first = state.segments.find(state.log_start_offset)
+    for index in np.flatnonzero(state.segments.max_timestamps[first:] >= timestamp_ms) + first:
+        segment = state.segments[int(index)]
+        place = _by_metadata(segment, timestamp_ms, state.log_start_offset)
+        place = place or _search(reader, segment, timestamp_ms, state.log_start_offset)
+        if place:
+            return place
+    return None
 
 
 def offsets_for_times(
@@ -69,17 +76,6 @@ def offsets_for_times(
 
     looked_up = map(found, times) if reader.storage.is_local else in_parallel(found, times)
     return dict(zip(times, looked_up, strict=True))
-
-
-def _first_at_or_after(reader: SegmentReader, state: PartitionState, timestamp_ms: int) -> Found | None:
-    first = state.segments.find(state.log_start_offset)
-    for index in np.flatnonzero(state.segments.max_timestamps[first:] >= timestamp_ms) + first:
-        segment = state.segments[int(index)]
-        place = _by_metadata(segment, timestamp_ms, state.log_start_offset)
-        place = place or _search(reader, segment, timestamp_ms, state.log_start_offset)
-        if place:
-            return place
-    return None
 
 
 def _by_metadata(segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
