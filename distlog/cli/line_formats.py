@@ -169,19 +169,15 @@ def text_format(key_separator: str | None) -> LineFormat:
         lines = split_lines(block)
         if key_separator is None:
             return Parsed(pa.table({"value": lines}))
-        return _keyed(lines, key_separator, lines_before)
+        parts = pc.split_pattern(lines, key_separator, max_splits=1)
+        good = pc.equal(pc.list_value_length(parts), 2)
+        reason = "the line has no key separator: correct it, or leave out --key-separator"
+        rows = np.flatnonzero(~good.to_numpy(zero_copy_only=False)).tolist()
+        bad = [BadLine(lines_before + row + 1, row - number, reason) for number, row in enumerate(rows)]
+        parts = parts.filter(good) if bad else parts
+        return Parsed(pa.table({"key": pc.list_element(parts, 0), "value": pc.list_element(parts, 1)}), bad)
 
     return parse
-
-
-def _keyed(lines: pa.Array, separator: str, lines_before: int) -> Parsed:
-    parts = pc.split_pattern(lines, separator, max_splits=1)
-    good = pc.equal(pc.list_value_length(parts), 2)
-    reason = "the line has no key separator: correct it, or leave out --key-separator"
-    rows = np.flatnonzero(~good.to_numpy(zero_copy_only=False)).tolist()
-    bad = [BadLine(lines_before + row + 1, row - number, reason) for number, row in enumerate(rows)]
-    parts = parts.filter(good) if bad else parts
-    return Parsed(pa.table({"key": pc.list_element(parts, 0), "value": pc.list_element(parts, 1)}), bad)
 
 
 def jsonl_format(timestamp_unit: str = "ms") -> LineFormat:

@@ -201,12 +201,8 @@ def _json(column: pa.Array) -> tuple[pa.Array, str]:
     texts = _utf8(column)
     if texts is None:
         return _each(column, json_text), ""
-    inner = _json_text(texts)
+    inner = _escaped(texts, _JSON_ESCAPES, "[\x00-\x1f]", lambda text: json_text(text)[1:-1])
     return (inner, '"') if not column.null_count else (pc.binary_join_element_wise('"', inner, '"', ""), "")
-
-
-def _json_text(texts: pa.Array) -> pa.Array:
-    return _escaped(texts, _JSON_ESCAPES, "[\x00-\x1f]", lambda text: json_text(text)[1:-1])
 
 
 def _times(ms: pa.Array) -> pa.Array:
@@ -438,17 +434,13 @@ def print_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         print_json(report.to_dict())
     else:
-        _print_for_people(report)
+        if line := str(report):
+            print(line)
+        if isinstance(report, Summary):
+            print_rows(report.rows, report.names)
+        elif isinstance(report, WithTable):
+            print_rows(rows_of(report.to_table()))
     sys.stdout.flush()
-
-
-def _print_for_people(report: Report) -> None:
-    if line := str(report):
-        print(line)
-    if isinstance(report, Summary):
-        print_rows(report.rows, report.names)
-    elif isinstance(report, WithTable):
-        print_rows(rows_of(report.to_table()))
 
 
 def status_of(report: Report) -> int:

@@ -93,6 +93,11 @@ def is_topic_name(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
+def may_be_topic_folder(name: str) -> bool:
+    """True of a folder's name that a topic may have, and none of distlog's own folders has."""
+    return is_topic_name(name) and name not in (COMMITS_DIR, GROUPS_DIR)
+
+
 def check_topic_name(name: str) -> str:
     """Return `name` if it is a legal topic name, else raise InvalidTopicError."""
     if not is_topic_name(name):

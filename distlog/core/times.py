@@ -86,7 +86,9 @@ def to_ms(value: Time, unit: str = "ms") -> int:
                 return in_ms(int(text), unit)
             value = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
         if isinstance(value, np.datetime64):
-            value = _of_numpy(value)
+            if np.isnat(value):
+                raise ValueError("not a time")
+            value = int(value.astype("datetime64[ms]").astype(np.int64))
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         if isinstance(value, datetime):
@@ -106,9 +108,3 @@ def iso(time_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return repr(int(time_ms))  # no datetime goes beyond the year 9999
     return f"{time:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
-
-
-def _of_numpy(value: np.datetime64) -> int:
-    if np.isnat(value):
-        raise ValueError("not a time")
-    return int(value.astype("datetime64[ms]").astype(np.int64))

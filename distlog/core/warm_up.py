@@ -60,7 +60,13 @@ def warm_up() -> WarmUp:
         for root in (folder, f"memory://{uuid.uuid4().hex}"):
             for policy in ("delete", "compact"):
                 _use(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
-        _dump(Path(folder))
+        path = Path(folder)
+        plain = _old_message(0, b"v", codec=0)
+        (path / f"{0:020d}.log").write_bytes(plain + _old_message(1, gzip.compress(plain), codec=1))
+        files = [
+            DumpedFile.at(str(file)) for suffix in ("log", "index", "timeindex") for file in path.rglob(f"*.{suffix}")
+        ]
+        dump(files, DumpOptions(print_data_log=True), DumpOutput(io.BytesIO(), io.BytesIO()))
     return WarmUp(time.monotonic() - started)
 
 
@@ -82,15 +88,6 @@ def _use(topic: Topic) -> None:
     topic.verify()
     topic.retention(dry_run=True)
     topic.vacuum(dry_run=True)
-
-
-def _dump(folder: Path) -> None:
-    plain = _old_message(0, b"v", codec=0)
-    (folder / f"{0:020d}.log").write_bytes(plain + _old_message(1, gzip.compress(plain), codec=1))
-    files = [
-        DumpedFile.at(str(file)) for suffix in ("log", "index", "timeindex") for file in folder.rglob(f"*.{suffix}")
-    ]
-    dump(files, DumpOptions(print_data_log=True), DumpOutput(io.BytesIO(), io.BytesIO()))
 
 
 def _old_message(offset: int, value: bytes, codec: int) -> bytes:

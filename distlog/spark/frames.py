@@ -97,13 +97,9 @@ def append_to(
     made = None if facts.is_done else find_write(topic.storage, write_id, topic.version, config=topic.config)
     if made is not None and not made.replayed:
         return made
-    return _first_result(rows.sparkSession, topic, app_id, batch_id)
-
-
-def _first_result(spark: SparkSession, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> AppendResult:
-    """The result of the first write, if this one repeated it; an empty result if there were no rows."""
+    # no task wrote now: this write was done before, or there were no rows
     if app_id is None:
-        app_id, batch_id = _micro_batch(spark)
+        app_id, batch_id = _micro_batch(rows.sparkSession)
     before = replayed(topic.snapshot, app_id, batch_id)
     return before or replayed(topic.refresh().snapshot, app_id, batch_id) or AppendResult(None)
 
@@ -308,21 +304,19 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
     if not found:
         raise TopicNotFoundError("no topic is right below this folder: give the one above the topics", root=root)
     if spark.conf.get("spark.sql.caseSensitive") != "true":
-        _check_case([topic.name for topic in found])
+        spelled: dict[str, str] = {}
+        for topic in found:
+            other = spelled.setdefault(topic.name.lower(), topic.name)
+            if other != topic.name:
+                raise InvalidTopicError(
+                    "Spark cannot tell these names apart: set spark.sql.caseSensitive to true",
+                    first=other,
+                    second=topic.name,
+                )
     quoted = {f"`{topic.name}`": topic for topic in found}
     for name, topic in quoted.items():
         read(spark, topic).createOrReplaceTempView(name)
     return list(quoted)
-
-
-def _check_case(names: Sequence[str]) -> None:
-    spelled: dict[str, str] = {}
-    for name in names:
-        other = spelled.setdefault(name.lower(), name)
-        if other != name:
-            raise InvalidTopicError(
-                "Spark cannot tell these names apart: set spark.sql.caseSensitive to true", first=other, second=name
-            )
 
 
 def _opened(

@@ -113,11 +113,10 @@ def place_of(given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
     """The settings of a storage's client as options; `storage_of` turns them back into settings."""
-    return {f"{STORAGE_PREFIX}{name}": _text(value) for name, value in (settings or {}).items()}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return {
+        f"{STORAGE_PREFIX}{name}": (value if isinstance(value, str) else json.dumps(value))
+        for name, value in (settings or {}).items()
+    }
 
 
 class Options:

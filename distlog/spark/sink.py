@@ -616,26 +616,20 @@ class DistlogWriter(DataSourceArrowWriter):
         settle()
         written = all_written(messages)
         if self._topic.done_in is not None:
-            self._check_done(self._topic.done_in)
+            # the rows of this write are gone, so the driver's word is not enough
+            storage, app_id, batch_id = self._options.storage, self._options.app_id, self._options.batch_id
+            if not holds_batch(storage, self._topic.done_in, app_id, batch_id):
+                raise CommitConflictError(
+                    "nothing was committed: option topicFacts wrongly says that this txnVersion was committed; "
+                    "leave the option out",
+                    version=self._topic.done_in,
+                )
+            storage.sync(paths.COMMITS_DIR)
             return
         handle, snapshot = KNOWN_TOPICS.load(self._options.storage)
         self._topic.check(snapshot)
         if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):
             self._append(handle, snapshot, written)
-
-    def _check_done(self, version: int) -> None:
-        """Check that the batch was committed, as the driver found, and make that commit durable.
-
-        The rows of this write are gone, so the driver's word is not enough.
-        """
-        storage, app_id, batch_id = self._options.storage, self._options.app_id, self._options.batch_id
-        if not holds_batch(storage, version, app_id, batch_id):
-            raise CommitConflictError(
-                "nothing was committed: option topicFacts wrongly says that this txnVersion was committed; "
-                "leave the option out",
-                version=version,
-            )
-        storage.sync(paths.COMMITS_DIR)
 
     def _append(self, handle: TopicHandle, snapshot: Snapshot, written: Sequence[WrittenSegments]) -> None:
         """Append the segments in one commit.

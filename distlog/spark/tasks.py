@@ -187,7 +187,10 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
             self._stages: dict[int, Stage] = {}
 
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
-            for target, kind, data in _unpacked(batch):
+            targets, kinds = batch.column("target").to_pylist(), batch.column("kind").to_pylist()
+            for target, kind, data in zip(
+                targets, kinds, (memoryview(each.as_buffer()) for each in batch.column("data")), strict=True
+            ):
                 # Spark may run the work of two tasks in one task
                 stage = self._stages.get(target) or self._stages.setdefault(target, make())
                 yield from map(_table, stage.take(kind, data))
@@ -202,11 +205,6 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
     function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)
     sent: DataFrame = function(shuffled.asTable())
     return sent
-
-
-def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
-    targets, kinds = batch.column("target").to_pylist(), batch.column("kind").to_pylist()
-    return zip(targets, kinds, (memoryview(each.as_buffer()) for each in batch.column("data")), strict=True)
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:
@@ -392,21 +390,15 @@ def clean_shared(
     if not plans:
         return []
     now_ms = handle.trusted_ms()
-    judged = list(zip(plans, _judge_all(spark, handle, plans, now_ms), strict=True))
+    # the verdicts on the batches of each partition: tasks find them if there is something to read
+    read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
+    found = SparkRun(spark)(partial(_judge, handle, now_ms), read)
+    verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, found, strict=True)}
+    judged = list(zip(plans, [verdicts_of.get(plan.partition, Verdicts()) for plan in plans], strict=True))
     known = [(plan, verdicts) for plan, verdicts in judged if isinstance(verdicts, Verdicts)]
     stages = _plan_stages(known, dedupe_buffer_bytes, now_ms, cores(spark))
     done = [*(one for _, one in judged if isinstance(one, RewriteFailure)), *stages.run(spark, handle)]
     return [_cleaned(plan, [one for one in done if one.partition == plan.partition]) for plan in plans]
-
-
-def _judge_all(
-    spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], now_ms: int
-) -> list[Verdicts | RewriteFailure]:
-    """The verdicts on the batches of each partition. Tasks find them if there is something to read."""
-    read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
-    judged = SparkRun(spark)(partial(_judge, handle, now_ms), read)
-    verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
-    return [verdicts_of.get(plan.partition, Verdicts()) for plan in plans]
 
 
 def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> Verdicts | RewriteFailure:
@@ -428,7 +420,10 @@ class _Stages:
             return []
         # sent with the code, like the storage's own secrets, and not in a row: a shuffle would write it to a disk
         secret = handle.random.randbytes(SECRET_BYTES)
-        keys, buckets, groups = (_frame(spark, items) for items in (self.keys, self.buckets, self.groups))
+        keys, buckets, groups = (
+            frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
+            for items in (self.keys, self.buckets, self.groups)
+        )
         hashed = run_stage(keys, len(self.keys), lambda: HashKeys(handle, secret))
         superseded = run_stage(hashed.unionAll(buckets), len(self.buckets), FindSuperseded)
         rewritten = run_stage(superseded.unionAll(groups), len(self.groups), lambda: RewriteGroup(handle))
@@ -452,10 +447,6 @@ def _plan_stages(
         stages.buckets.extend([BucketItem(slots, len(stages.groups), base_offsets)] * buckets)
         stages.groups.extend(groups)
     return stages
-
-
-def _frame(spark: SparkSession, items: Iterable[object]) -> DataFrame:
-    return frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
 
 
 def _cleaned(

@@ -230,7 +230,13 @@ class RecordEncoder:
             full = int(self._drafts["position"][self._last])
             if 2 * full >= max(self._data.size, self._gather_bytes):
                 yield self._encoded(self._drafts[: self._last])
-                self._move_open_batch()
+                # goes on in other memory, since a disk may still be writing the batches handed on
+                draft = self._drafts[self._last].copy()
+                start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
+                memory = new_pages(self._data.size, self.file_position)
+                memory[HEADER_SIZE : HEADER_SIZE + size] = self._data[start : start + size]
+                draft["position"] = 0
+                self._data, self._drafts[0], self._last = memory, draft, 0
             else:
                 self._grow(end)
 
@@ -267,15 +273,6 @@ class RecordEncoder:
             return InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=self._form.max_batch_bytes)
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
-    def _move_open_batch(self) -> None:
-        """Go on in other memory, since a disk may still be writing the batches handed on."""
-        draft = self._drafts[self._last].copy()
-        start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
-        memory = new_pages(self._data.size, self.file_position)
-        memory[HEADER_SIZE : HEADER_SIZE + size] = self._data[start : start + size]
-        draft["position"] = 0
-        self._data, self._drafts[0], self._last = memory, draft, 0
-
     def _grow(self, end: int) -> None:
         if self._last + 1 == self._drafts.size:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
@@ -295,7 +292,11 @@ class RecordEncoder:
         batches["base_sequence"] = increment_sequence(sequence, drafts["first_record"]) if sequence >= 0 else -1
         batches["record_count"] = drafts["record_count"]
         data = self._lay_out(drafts, batches)
-        _check_sizes(batches["size"], form.max_batch_bytes, drafts)
+        sizes = batches["size"]
+        if (sizes > form.max_batch_bytes).any():
+            batch = int(np.argmax(sizes > form.max_batch_bytes))
+            row, size = int(drafts["first_record"][batch]), int(sizes[batch])
+            raise InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=form.max_batch_bytes)
         write_headers(data.data, batches)
         newest = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
         newest = np.where(batches["max_timestamp"] < 0, -1, newest)
@@ -334,13 +335,6 @@ def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> En
     # one step takes all rows, since `gather_bytes` has no limit here
     next(encoder.append(source, np.arange(records.num_rows)), None)
     return encoder.finish()
-
-
-def _check_sizes(sizes: np.ndarray, largest: int, drafts: np.ndarray) -> None:
-    if (sizes > largest).any():
-        batch = int(np.argmax(sizes > largest))
-        row, size = int(drafts["first_record"][batch]), int(sizes[batch])
-        raise InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=largest)
 
 
 def write_headers(view: memoryview, batches: np.ndarray) -> None:

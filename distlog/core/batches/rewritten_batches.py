@@ -104,7 +104,9 @@ def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0
         else:
             low, high = int(run["position"][0]), int(run["position"][-1] + run["size"][-1])
             parts.append((view[low:high], run))
-    return _joined(parts)
+    rows = np.concatenate([batches for _, batches in parts])
+    rows["position"] = np.cumsum(rows["size"]) - rows["size"]
+    return memoryview(b"".join(data for data, _ in parts)), rows
 
 
 def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
@@ -139,9 +141,3 @@ def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> EncodedBa
 
 def _of(encoded: EncodedBatches) -> tuple[memoryview, Rows]:
     return encoded.data, encoded.batches
-
-
-def _joined(parts: list[tuple[memoryview, Rows]]) -> tuple[memoryview, Rows]:
-    rows = np.concatenate([batches for _, batches in parts])
-    rows["position"] = np.cumsum(rows["size"]) - rows["size"]
-    return memoryview(b"".join(data for data, _ in parts)), rows

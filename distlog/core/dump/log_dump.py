@@ -43,7 +43,7 @@ from distlog.core.dump.lines import (
     time,
 )
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernel_tuples import RecordContent, Texts
+from distlog.core.kernel_tuples import RecordContent
 from distlog.core.kernels.batch_scan import (
     BAD_LENGTH,
     BATCH,
@@ -370,7 +370,7 @@ class LogStyle:
             self._markers(batches, records),
             RecordContent(records.data, records.fields.key, records.fields.value, records.fields.headed),
             np.zeros(int(self.content), np.uint8),
-            self._texts(),
+            texts(_TEXTS[self.as_json, self.metadata]),
         )
         return memoryview(out.data)[:size]
 
@@ -386,9 +386,6 @@ class LogStyle:
         around = sum(len(text) for style in _TEXTS.values() for text in style)
         longest = record.longest + MARKER.longest + around
         return batches * batch.longest + records.size * longest + growth * records.room + SLACK
-
-    def _texts(self) -> Texts:
-        return texts(_TEXTS[self.as_json, self.metadata])
 
 
 #: By whether it is JSON, and whether metadata comes before: the texts that `write_records` puts around headers and
@@ -488,7 +485,9 @@ class LogWindows:
     def show(self, window: Batches) -> Iterator[ShownBatches]:
         """The output for the `window`, part by part."""
         valid = checksums_hold(window)
-        for start, end in _runs_of_one_format(window.rows):
+        # each run of one format
+        changes = np.flatnonzero(np.diff(window.rows["magic"])) + 1
+        for start, end in zip([0, *changes.tolist()], [*changes.tolist(), len(window.rows)], strict=True):
             batches = window.rows[start:end]
             for records, error in self._records(window, batches):
                 count = len(records.counts)
@@ -508,7 +507,8 @@ class LogWindows:
             text = f"batches have the unknown format {batches['magic'][0]}, so their records are not shown"
             yield no_records(batches), source.corrupt(text, 0, batches[0])
             return
-        data, columns = byte_array(window.data), self._columns(batches)
+        has_headers = batches["magic"][0] >= 2 and self.style.metadata
+        data, columns = byte_array(window.data), ("key", "value", "headers") if has_headers else ("key", "value")
         while len(batches):
             records, error = scan(data, batches, source, columns, PART_BYTES)
             if error is not None and len(batches) > 1:
@@ -518,10 +518,6 @@ class LogWindows:
             else:
                 yield records, error
                 batches = batches[len(records.counts) :]
-
-    def _columns(self, batches: npt.NDArray[Any]) -> tuple[str, ...]:
-        has_headers = batches["magic"][0] >= 2 and self.style.metadata
-        return ("key", "value", "headers") if has_headers else ("key", "value")
 
 
 def _shown(lines: memoryview, records: DumpedRecords, error: CorruptRecordError | None) -> ShownBatches:
@@ -537,11 +533,6 @@ def checksums_hold(window: Batches) -> npt.NDArray[np.bool_]:
     valid = np.zeros(len(window.rows), bool)
     find_valid(byte_array(window.data), window.rows, CRC_START, LEGACY_CRC_START, valid)
     return valid
-
-
-def _runs_of_one_format(batches: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    changes = np.flatnonzero(np.diff(batches["magic"])) + 1
-    return zip([0, *changes.tolist()], [*changes.tolist(), len(batches)], strict=True)
 
 
 #: How many parts of a window are made before they are selection for: more would need memory without a bound, since a
@@ -570,7 +561,10 @@ class _LogDump:
         try:
             for parts, stop in self._shown(end):
                 for part in parts:
-                    self._write(part)
+                    self._output.write(part.lines)
+                    self._compare_offsets(part)
+                    if part.error is not None:
+                        self._output.fail(part.error)
                 position = stop
         except CorruptRecordError as error:
             self._output.fail(error)
@@ -587,12 +581,6 @@ class _LogDump:
 
     def _begun(self, window: Batches) -> tuple[Iterator[ShownBatches], int]:
         return begun(self._windows.show(window), _AHEAD_PARTS), window.end
-
-    def _write(self, part: ShownBatches) -> None:
-        self._output.write(part.lines)
-        self._compare_offsets(part)
-        if part.error is not None:
-            self._output.fail(part.error)
 
     def _compare_offsets(self, part: ShownBatches) -> None:
         if part.ends is None:

@@ -131,7 +131,9 @@ class FollowedLog:
         if self.snapshot is before:
             return False
         self._ends.clear()
-        self.cuts = _cuts(before, self.snapshot)
+        # where partitions were cut since; unknown for a segment that was merged meanwhile
+        ends = ((n, old, _sealed_end(old, self.snapshot.partitions[n])) for n, old in enumerate(before.partitions))
+        self.cuts = {n: end for n, old, end in ends if end is not None and end < old.log_end_offset}
         return True
 
     def read(self, positions: Mapping[int, int]) -> Window | None:
@@ -176,12 +178,6 @@ def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
         return {int(partitions[0]): int(offsets[-1]) + 1}
     last = [*np.flatnonzero(np.diff(partitions)).tolist(), batch.num_rows - 1]
     return {int(partitions[row]): int(offsets[row]) + 1 for row in last}
-
-
-def _cuts(before: Snapshot, now: Snapshot) -> dict[int, int]:
-    """The offsets at which partitions were cut between two snapshots; unknown for a segment that was merged since."""
-    ends = ((n, old, _sealed_end(old, now.partitions[n])) for n, old in enumerate(before.partitions))
-    return {n: end for n, old, end in ends if end is not None and end < old.log_end_offset}
 
 
 def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:

@@ -304,7 +304,10 @@ class FollowOptions:
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
         _check_seconds("lease", self.lease, 0.001, LONGEST_LEASE_MS / 1000)
-        workers, pauses = checked_workers(self.max_workers), self._pauses(handle.storage.is_local)
+        _check_seconds("poll_interval", self.poll_interval, 0.0001)
+        workers, is_local = checked_workers(self.max_workers), handle.storage.is_local
+        longest_s = LONGEST_PAUSE_S[is_local] if self.poll_interval is None else self.poll_interval
+        pauses = min(FIRST_PAUSE_S[is_local], longest_s), longest_s, PAUSE_GROWTH[is_local]
         log = FollowedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
         log.look()
         assignment = self._assignment(log)
@@ -332,11 +335,6 @@ class FollowOptions:
         )
         return GroupAssignment(log, member, self.start, self.out_of_range)
 
-    def _pauses(self, is_local: bool) -> tuple[float, float, float]:
-        _check_seconds("poll_interval", self.poll_interval, 0.0001)
-        longest_s = LONGEST_PAUSE_S[is_local] if self.poll_interval is None else self.poll_interval
-        return min(FIRST_PAUSE_S[is_local], longest_s), longest_s, PAUSE_GROWTH[is_local]
-
 
 def _check_seconds(name: str, value: float | None, low: float, high: float = math.inf) -> None:
     if value is not None and not (isinstance(value, int | float) and low <= value <= high):
@@ -360,19 +358,14 @@ def reset_group(
             "give either the group's new positions, or the group of Kafka's clients to take them from", group=group
         )
     if kafka is not None:
-        to = _of_kafka(handle, snapshot, kafka)
+        # where retention has passed a position, the log start counts, as in Kafka
+        begins = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
+        committed = kafka_positions(handle, kafka)
+        to = {number: max(begins[number], offset) for number, offset in committed.items() if number in begins}
+        if not to:
+            raise InvalidConfigError("this group of Kafka's clients has no position in the topic", group=kafka)
     count = len(snapshot.partitions)
     starts = {number: start_offset(handle.reader, snapshot, number, to) for number in range(count)}
     positions = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}
     log = GroupLog(handle.storage, snapshot.topic_id, group)
     return dict(admin.reset(log, positions, starts, is_empty=kafka is not None).positions)
-
-
-def _of_kafka(handle: TopicHandle, snapshot: Snapshot, kafka: str) -> dict[int, int]:
-    """The positions of Kafka's group in the topic; the log start where retention has passed them, as in Kafka."""
-    begins = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
-    committed = kafka_positions(handle, kafka)
-    positions = {number: max(begins[number], offset) for number, offset in committed.items() if number in begins}
-    if not positions:
-        raise InvalidConfigError("this group of Kafka's clients has no position in the topic", group=kafka)
-    return positions

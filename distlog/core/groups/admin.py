@@ -116,7 +116,9 @@ def delete(log: GroupLog) -> None:
 
 def group_folders(storage: Storage) -> list[str]:
     """The folders of all groups, of the topics that were dropped at this address too."""
-    topics = (name for name in storage.list_folders(paths.GROUPS_DIR) if _topic_id(name))
+    topics = (
+        name for name in storage.list_folders(paths.GROUPS_DIR) if re.fullmatch(UUID.pattern, name.rpartition("/")[2])
+    )
     return [folder for topic in topics for folder in storage.list_folders(topic)]
 
 
@@ -138,7 +140,3 @@ def group_files(
 def _each(storage: Storage, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
     """The result of `work` for each name, by requests in parallel if these are slow."""
     return list(map(work, names)) if storage.is_local else in_parallel(work, names)
-
-
-def _topic_id(folder: str) -> bool:
-    return re.fullmatch(UUID.pattern, folder.rpartition("/")[2]) is not None

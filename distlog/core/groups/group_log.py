@@ -240,7 +240,10 @@ class GroupLog:
             if state is None or state.version < newest:
                 state = self._read(newest) if newest >= 0 else GroupState.empty(self._topic_id, self.group)
             if state is not None:
-                return state, _heartbeats(files)
+                by_member = ((paths.parse_heartbeat_file(file.name.rpartition("/")[2]), file) for file in files)
+                return state, {
+                    member: (file.size, file.modified_ms) for member, file in by_member if member is not None
+                }
 
     def newer(self, state: GroupState) -> GroupState:
         """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
@@ -325,8 +328,3 @@ class GroupLog:
 def _versions(files: Iterable[FileInfo]) -> list[int]:
     names = (file.name.rpartition("/")[2] for file in files)
     return [version for name in names if (version := paths.parse_commit_file(name)) is not None]
-
-
-def _heartbeats(files: Iterable[FileInfo]) -> dict[str, Heartbeat]:
-    by_member = ((paths.parse_heartbeat_file(file.name.rpartition("/")[2]), file) for file in files)
-    return {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}

@@ -117,9 +117,6 @@ class MappedIndex:
     def _floor_slot(self, target: int, column: Column) -> int:
         return floor_slot(self._data, self._entries, target, *column)
 
-    def _ceiling_slot(self, target: int, column: Column) -> int:
-        return self._floor_slot(target - 1, column) + 1
-
     def _read(self, slot: int) -> tuple[int, int]:
         # The two fields of an entry, as they are stored.
         data = self._data
@@ -145,9 +142,6 @@ class MappedIndex:
 
     def _negative(self, slot: int) -> CorruptIndexError:
         return self._corrupt("an entry has a negative number: rebuild the index", position=slot * self._stride)
-
-    def _unordered(self, slot: int) -> CorruptIndexError:
-        return self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)
 
     def _corrupt(self, message: str, position: int) -> CorruptIndexError:
         return CorruptIndexError(message, file=self.path, position=self._begin + position)
@@ -198,10 +192,10 @@ class OffsetIndex(MappedIndex):
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
         """The entry with the smallest offset not below `offset`, or None."""
-        slot = self._ceiling_slot(offset - self.base_offset, self.OFFSETS)
+        slot = self._floor_slot((offset - self.base_offset) - 1, self.OFFSETS) + 1
         entry = self._at(slot) if slot < self._entries else None
         if entry and entry.offset < offset:
-            raise self._unordered(slot)
+            raise self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)
         return entry
 
     def position_floor(self, position: int) -> OffsetPosition:

@@ -302,7 +302,12 @@ class RemotePartition:
 
     def _segment(self, value: dict[str, Any], stem: str) -> RemoteSegment:
         metadata = _member(value, "remoteLogSegmentMetadata")
-        self._check_identity(metadata, stem)
+        segment = _member(metadata, "remoteLogSegmentId")
+        owner = _member(segment, "topicIdPartition")
+        place = _member(owner, "topicPartition")
+        identity = (segment.get("id"), owner.get("topicId"), place.get("topic"), place.get("partition"))
+        if identity != (stem[21:], self.topic_id, self.topic, self.number):
+            raise ValueError(f"it is the manifest of another segment: {identity}")
         start, end = LONG(metadata.get("startOffset")), LONG(metadata.get("endOffset"))
         if start != int(stem[:20]) or not start <= end < MAX_LONG:
             raise ValueError(f"it has the offsets {start} to {end}")
@@ -320,14 +325,6 @@ class RemotePartition:
             chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
             indexes=_places(_member(value, "segmentIndexes")),
         )
-
-    def _check_identity(self, metadata: dict[str, Any], stem: str) -> None:
-        segment = _member(metadata, "remoteLogSegmentId")
-        owner = _member(segment, "topicIdPartition")
-        place = _member(owner, "topicPartition")
-        identity = (segment.get("id"), owner.get("topicId"), place.get("topic"), place.get("partition"))
-        if identity != (stem[21:], self.topic_id, self.topic, self.number):
-            raise ValueError(f"it is the manifest of another segment: {identity}")
 
 
 def _check_readable(value: dict[str, Any], file: str) -> None:

@@ -45,7 +45,10 @@ class Isolation:
             rows = np.flatnonzero((partition == number) & ((batches["attributes"] & TRANSACTIONAL) != 0))
             base = (batches["base_offset"] + shift)[rows]
             if len(rows):
-                for producer, first, last in _reaching_into(transactions, int(base.min()), int(base.max())):
+                reaching: list[list[int]] = transactions[
+                    (transactions[:, 1] <= int(base.max())) & (transactions[:, 2] >= int(base.min()))
+                ].tolist()
+                for producer, first, last in reaching:
                     hidden = (batches["producer_id"][rows] == producer) & (base >= first) & (base <= last)
                     visible[rows[hidden]] = False
         return visible
@@ -57,11 +60,6 @@ READ_UNCOMMITTED = Isolation()
 def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
     rows = [(each.producer_id, each.first_offset, each.last_offset) for each in transactions]
     return np.array(rows, np.int64).reshape(-1, 3)
-
-
-def _reaching_into(transactions: npt.NDArray[np.int64], first: int, last: int) -> list[list[int]]:
-    reaching: list[list[int]] = transactions[(transactions[:, 1] <= last) & (transactions[:, 2] >= first)].tolist()
-    return reaching
 
 
 # ---

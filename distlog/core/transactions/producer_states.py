@@ -274,29 +274,26 @@ class ProducerStates:
         """
         last = rows[-1]
         state = self._states.get(int(last["producer_id"]))
-        numbers = _sequences(last)
+        first_sequence = int(last["base_sequence"])
+        numbers = first_sequence, int(increment_sequence(first_sequence, int(last["last_offset_delta"])))
         if state and (known := state.known(int(last["producer_epoch"]), *numbers)):
             return known
         scratch: dict[int, ProducerState] = {}
         for row in rows[rows["producer_id"] >= 0]:
             producer = int(row["producer_id"])
             state = scratch.get(producer) or self._states.get(producer) or ProducerState()
-            _check_epoch(state, row)
+            if row["producer_epoch"] < state.epoch:
+                raise ProducerFencedError(
+                    "a newer producer with this id has written: end this one",
+                    producer_id=int(row["producer_id"]),
+                    producer_epoch=int(row["producer_epoch"]),
+                    current_epoch=state.epoch,
+                )
             if not row["attributes"] & CONTROL:
                 _check_next(state, row, first)
                 (batch,) = producer_batches(None, row.reshape(1))
                 scratch[producer] = state.after(batch)
         return None
-
-
-def _check_epoch(state: ProducerState, row: Any) -> None:
-    if row["producer_epoch"] < state.epoch:
-        raise ProducerFencedError(
-            "a newer producer with this id has written: end this one",
-            producer_id=int(row["producer_id"]),
-            producer_epoch=int(row["producer_epoch"]),
-            current_epoch=state.epoch,
-        )
 
 
 def _check_next(state: ProducerState, row: Any, first: FirstBatch) -> None:
@@ -334,8 +331,3 @@ def _sufficient_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     is_needed[order[following < KEPT_BATCHES]] = True
     sufficient: npt.NDArray[Any] = rows[is_needed]
     return sufficient
-
-
-def _sequences(row: Any) -> tuple[int, int]:
-    first = int(row["base_sequence"])
-    return first, int(increment_sequence(first, int(row["last_offset_delta"])))

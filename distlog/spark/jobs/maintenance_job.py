@@ -88,7 +88,12 @@ def _run(prog: str, work: Work, chosen: argparse.Namespace) -> int:
     done = [one for url in urls if (one := _maintain(prog, url, work, chosen))]
     failed = sum(one.status != DONE for one in done)
     if chosen.root or chosen.json:
-        print_report(_summary(done, failed, time.monotonic() - started), as_json=chosen.json)
+        seconds = time.monotonic() - started
+        topics = [dict(one.facts) for one in done]
+        text = f"{counted(len(done), 'topic')} in {seconds:.1f} s, {failed:,} failed"
+        print_report(
+            Summary(text, {"topics": topics, "failed": failed, "seconds": round(seconds, 3)}), as_json=chosen.json
+        )
     return done[0].status if chosen.topic else FAILED if failed else DONE
 
 
@@ -122,12 +127,6 @@ def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> To
     if not chosen.json:
         print_report(Summary(f"{url}: {report}", facts), as_json=False)
     return TopicMaintenance(facts, status_of(report))
-
-
-def _summary(done: Sequence[TopicMaintenance], failed: int, seconds: float) -> Summary:
-    topics = [dict(one.facts) for one in done]
-    text = f"{counted(len(done), 'topic')} in {seconds:.1f} s, {failed:,} failed"
-    return Summary(text, {"topics": topics, "failed": failed, "seconds": round(seconds, 3)})
 
 
 def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
