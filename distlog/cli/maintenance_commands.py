@@ -52,11 +52,6 @@ def delete_records(
     as_json: Json = False,
 ) -> None:
     """Delete the records below an offset."""
-    starts = _by_partition(before, partition)
-    _end(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
-
-
-def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -> dict[int, int]:
     starts: dict[int, int] = {}
     for own, offset in before:
         number = partition if own is None else own
@@ -65,7 +60,7 @@ def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -
         if number in starts:
             raise typer.BadParameter(f"partition {number} has two offsets; give one", param_hint="--before")
         starts[number] = offset
-    return starts
+    _end(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
 
 
 def compact(

@@ -217,19 +217,16 @@ class _Processes:
             if report["event"] == STARTED:
                 process.facts = {name: value for name, value in report.items() if name != "event"}
                 process.began_at = self._clock()
-                self._has_begun(process)
+                if self._serves:
+                    text = f"process {process.number} (pid {process.pid}) has begun again"
+                    self._tell("process-started", text, _facts(process))
+                elif all(each.began_at is not None for each in self._all):
+                    self._serves = True
+                    self._tell(STARTED, *self._began([_facts(each) for each in self._all]))
+                elif process.number == 0:
+                    for each in self._all[1:]:
+                        each.begins_at = self._clock()
         return self._ended(process) if process.has_ended else None
-
-    def _has_begun(self, process: _Process) -> None:
-        if self._serves:
-            text = f"process {process.number} (pid {process.pid}) has begun again"
-            self._tell("process-started", text, _facts(process))
-        elif all(each.began_at is not None for each in self._all):
-            self._serves = True
-            self._tell(STARTED, *self._began([_facts(each) for each in self._all]))
-        elif process.number == 0:
-            for each in self._all[1:]:
-                each.begins_at = self._clock()
 
     def _ended(self, process: _Process) -> int | None:
         """A process has ended: it begins again, or all must end, with the exit status that is returned."""

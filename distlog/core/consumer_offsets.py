@@ -328,17 +328,14 @@ def _with_transactions(
 def _runs(chunk: Chunk) -> Iterator[Chunk]:
     """The chunk, cut where other segments, other producers' batches, or end markers, begin."""
     for at in range(len(chunk.pieces)):
-        yield from _runs_of_segment(chunk.part(at, at + 1))
-
-
-def _runs_of_segment(chunk: Chunk) -> Iterator[Chunk]:
-    rows = chunk.batches
-    kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)
-    changes = (np.diff(rows["producer_id"]) != 0) | (np.diff(kinds) != 0)
-    ends = [*(np.flatnonzero(changes) + 1).tolist(), len(rows)]
-    for start, end in zip([0, *ends], ends, strict=False):
-        if end > start:
-            yield chunk.rows(start, end)
+        part = chunk.part(at, at + 1)
+        rows = part.batches
+        kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)
+        changes = (np.diff(rows["producer_id"]) != 0) | (np.diff(kinds) != 0)
+        ends = [*(np.flatnonzero(changes) + 1).tolist(), len(rows)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            if end > start:
+                yield part.rows(start, end)
 
 
 def _counted(

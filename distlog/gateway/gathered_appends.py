@@ -226,12 +226,7 @@ class GatheredAppends:
 
     def _commit_or_fail(self, batches: Sequence[GatheredBatch]) -> None:
         try:
-            left = list(batches)
-            while left:
-                with suppress(ConcurrentAppendError):
-                    self._try(left)
-                # if other writers were faster, the next try settles at least one batch
-                left = [batch for batch in left if not batch.result.done()]
+            self._commit(batches)
         except BaseException as error:
             for batch in batches:
                 if not batch.result.done():
@@ -252,6 +247,14 @@ class GatheredAppends:
     @property
     def _is_due(self) -> bool:
         return self._waiting.size >= self._linger_bytes or self._waiting.is_complete
+
+    def _commit(self, batches: Sequence[GatheredBatch]) -> None:
+        left = list(batches)
+        while left:
+            with suppress(ConcurrentAppendError):
+                self._try(left)
+            # if other writers were faster, the next try settles at least one batch
+            left = [batch for batch in left if not batch.result.done()]
 
     def _try(self, batches: Sequence[GatheredBatch]) -> None:
         check = ProducerCheck(self._fresh.topic.handle, self._fresh.refresh(), self._first)

@@ -496,7 +496,11 @@ class WatchedTopic:
             # it was dropped, and perhaps created again: the versions go on, unless its folder was deleted
             pass
         self._live = None
-        return self._loaded(now)
+        self._next_check = now + CHECK_S
+        snapshot = self._log.load(include_dropped=True)
+        handle = TopicHandle.of(self._storage, snapshot.name, self._log)
+        self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
+        return self._live.snapshot
 
     def _is_there(self, snapshot: Snapshot, now: float) -> bool:
         """True if the commit of `snapshot` is still in the folder; looked at once in CHECK_S seconds."""
@@ -505,13 +509,6 @@ class WatchedTopic:
         self._next_check = now + CHECK_S
         commit = CommitFiles(self._storage).read(snapshot.version, whole=False)
         return commit is not None and commit.id == snapshot.commit_id
-
-    def _loaded(self, now: float) -> Snapshot:
-        self._next_check = now + CHECK_S
-        snapshot = self._log.load(include_dropped=True)
-        handle = TopicHandle.of(self._storage, snapshot.name, self._log)
-        self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
-        return self._live.snapshot
 
 
 Json = Mapping[str, Any]

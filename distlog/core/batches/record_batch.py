@@ -104,7 +104,14 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     Raises CorruptRecordError, without file and position, when there is no value, it is malformed, or has no record.
     """
     magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
-    value = _wrapped_value(data.data[batch["position"] : batch["position"] + batch["size"]], magic)
+    entry = data.data[batch["position"] : batch["position"] + batch["size"]]
+    key_at = LEGACY_ENTRY_SIZES[magic] - 4
+    key_size = int.from_bytes(entry[key_at - 4 : key_at], "big", signed=True)
+    value_at = key_at + max(key_size, 0) + 4
+    value_size = int.from_bytes(entry[value_at - 4 : value_at], "big", signed=True)
+    if value_size < 0 or value_at + value_size != len(entry):
+        raise CorruptRecordError("a compressed message has no value, or one that does not fill it")
+    value = entry[value_at:]
     codec = int(batch["attributes"]) & CODEC_MASK
     if codec == compression.ZSTD:
         raise CorruptRecordError("zstd does not exist in message formats 0 and 1")
@@ -129,16 +136,6 @@ def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> N
         batch["base_offset"] = wrapper.first_offset
         batch["last_offset_delta"] = wrapper.last_offset - wrapper.first_offset
         batch["record_count"] = wrapper.record_count
-
-
-def _wrapped_value(entry: memoryview, magic: int) -> memoryview:
-    key_at = LEGACY_ENTRY_SIZES[magic] - 4
-    key_size = int.from_bytes(entry[key_at - 4 : key_at], "big", signed=True)
-    value_at = key_at + max(key_size, 0) + 4
-    value_size = int.from_bytes(entry[value_at - 4 : value_at], "big", signed=True)
-    if value_size < 0 or value_at + value_size != len(entry):
-        raise CorruptRecordError("a compressed message has no value, or one that does not fill it")
-    return entry[value_at:]
 
 
 def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:

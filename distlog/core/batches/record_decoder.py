@@ -89,7 +89,10 @@ def headers_to_arrow(data: np.ndarray, headed: HeaderPlaces, count: int, header_
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
     offsets = new_array(count + 1, np.int32)
-    pairs = _header_pairs(data, headed, count, offsets, header_count, room)
+    key, value = _allocate(header_count, room), _allocate(header_count, room)
+    locate_headers(data, headed, count, offsets, key, value)
+    children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
+    pairs = pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
     return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
 
 
@@ -142,15 +145,6 @@ def _strings(slices: Slices, kind: pa.DataType, count: int) -> pa.Array:
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     offsets = pa.py_buffer(slices.offsets[: count + 1])
     return pa.Array.from_buffers(kind, count, [bitmap, offsets, pa.py_buffer(copied)], nulls)
-
-
-def _header_pairs(
-    data: np.ndarray, headed: HeaderPlaces, count: int, offsets: np.ndarray, header_count: int, room: int
-) -> pa.Array:
-    key, value = _allocate(header_count, room), _allocate(header_count, room)
-    locate_headers(data, headed, count, offsets, key, value)
-    children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
-    return pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
 
 
 def _text(slices: Slices, count: int) -> pa.Array:
@@ -370,22 +364,18 @@ def _runs_of_one_format(selection: BatchSelection) -> list[BatchSelection]:
     # At least one run, so that batches without records give an empty batch of the right schema.
     rows = _selected_rows(selection)
     if selection.unchecked:
-        _check_unscanned(selection, rows)
+        # the checksums that the scan of `rows` does not compare
+        is_unscanned = np.ones(selection.batches.size, np.bool_)
+        is_unscanned[rows] = ~checked_by_scan(selection.batches[rows])
+        unscanned = np.flatnonzero(is_unscanned)
+        bad = first_bad_crc(selection.data, selection.batches[unscanned])
+        if bad >= 0:
+            raise wrong_crc(selection.source, int(unscanned[bad]), selection.batches[unscanned[bad]])
     current = selection.batches["magic"][rows] == 2
     changes = np.flatnonzero(current[1:] != current[:-1]) + 1
     if changes.size:
         return [selection.of_rows(part) for part in np.split(rows, changes)]
     return [selection if rows.size == selection.batches.size else selection.of_rows(rows)]
-
-
-def _check_unscanned(selection: BatchSelection, rows: np.ndarray) -> None:
-    """Compare the checksums that the scan of `rows` does not compare."""
-    is_unscanned = np.ones(selection.batches.size, np.bool_)
-    is_unscanned[rows] = ~checked_by_scan(selection.batches[rows])
-    unscanned = np.flatnonzero(is_unscanned)
-    bad = first_bad_crc(selection.data, selection.batches[unscanned])
-    if bad >= 0:
-        raise wrong_crc(selection.source, int(unscanned[bad]), selection.batches[unscanned[bad]])
 
 
 def _selected_rows(selection: BatchSelection) -> np.ndarray:

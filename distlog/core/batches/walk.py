@@ -74,7 +74,14 @@ class BatchWalk:
                 self.position = batches.end
                 yield batches
             elif damage is None:
-                size = self._larger(data, step_bytes)
+                # the next batch is larger than what was read, unless the log ends within it
+                rest = self.end - self.position
+                first_size = size_of_first(data)
+                if data.nbytes < step_bytes or step_bytes == rest or first_size > rest:
+                    self._is_over = True
+                    if self.on_damage != "raise":
+                        self._meet(self._error("the file ends within a batch"), data)
+                size = max(first_size, step_bytes + 1)
             if damage is not None and not self._is_over:
                 self._meet(damage, data[whole_bytes:])
 
@@ -98,16 +105,6 @@ class BatchWalk:
             except CorruptRecordError as error:
                 return rows[: np.searchsorted(rows["position"], error.details["position"] - position)], error
         return rows, damage
-
-    def _larger(self, data: memoryview, read_bytes: int) -> int:
-        """The number of bytes to read for the next batch, if `read_bytes` hold none; ends the walk with the log."""
-        rest = self.end - self.position
-        size = size_of_first(data)
-        if data.nbytes < read_bytes or read_bytes == rest or size > rest:
-            self._is_over = True
-            if self.on_damage != "raise":
-                self._meet(self._error("the file ends within a batch"), data)
-        return max(size, read_bytes + 1)
 
     def _meet(self, damage: CorruptRecordError, data: memoryview) -> None:
         """Handle the damage with which `data` begins."""

@@ -69,17 +69,14 @@ class DeletionCheck:
         """True if the commit of `head`, or one before it, is there still, as far as one looks."""
         if self._storage.is_local:
             return os.path.exists(self._storage.local_path(paths.commit_file(head.version)))
-        return self._is_there_now_and_then(head.version)
-
-    def _is_there_now_and_then(self, head: int) -> bool:
         now_s = self._monotonic()
-        looked_s, version = self._seen or (now_s, head)
+        looked_s, version = self._seen or (now_s, head.version)
         if now_s - looked_s >= LOOK_S:
             try:
                 self._storage.size(paths.commit_file(version))
             except FileNotFoundError:
                 return False
-            looked_s, version = now_s, head
+            looked_s, version = now_s, head.version
         self._seen = looked_s, version
         return True
 

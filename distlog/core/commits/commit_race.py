@@ -267,22 +267,19 @@ class GroupCommit:
         """
         if not self.is_in_line and self._append is not None and not self._goes_alone:
             self._next = self._next or next_append
-            self._join(self._append)
+            data = self._append.encode()
+            try:
+                if len(data) <= LARGEST_PENDING:
+                    self._leave(self._append, data)
+                if not self.is_led:
+                    self._line = self._list()
+                self.is_in_line = True
+            except (StorageError, FileNotFoundError) as error:
+                # as where a policy forbids lists, or vacuum ended an upload: then it goes on as if there was no line
+                _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
+                self._goes_alone = True
             self._races_at, self._ends_at = now_s + LONGEST_WAIT_S, now_s + LONGEST_LINE_S
         return self.is_left and self.may_wait(now_s)
-
-    def _join(self, append: Commit) -> None:
-        data = append.encode()
-        try:
-            if len(data) <= LARGEST_PENDING:
-                self._leave(append, data)
-            if not self.is_led:
-                self._line = self._list()
-            self.is_in_line = True
-        except (StorageError, FileNotFoundError) as error:
-            # as where a policy lets no one list, or vacuum ended an upload: then it goes on as if there was no line
-            _log.warning("appends that wait for each other cannot be stored or listed: %s", error)
-            self._goes_alone = True
 
     def _leave(self, append: Commit, data: bytes) -> None:
         """Put the file; under a short name where the store refuses a long one, as for files of 255 bytes."""

@@ -240,9 +240,6 @@ class CommitPreparation:
         )
         if head:
             check_read_version(head, oldest_read_version(actions))
-        return self._read_back(head, commit)
-
-    def _read_back(self, head: Snapshot | None, commit: Commit) -> PreparedCommit:
         data = self._files.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
         try:
             commit = self._files.decode(data, paths.commit_file(commit.version))

@@ -381,7 +381,16 @@ class TransactionDraft:
         if before and is_known and before.timestamp_ms >= info.timestamp_ms - KEPT_MS:
             raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {before.version} already")
         if info.in_order and isinstance(batch_id, int):
-            self._forget(app_id, batch_id - KEPT_NUMBERS, before_ms)
+            up_to = batch_id - KEPT_NUMBERS
+            self._forgotten[app_id] = max(up_to, self._forgotten.get(app_id, -1))
+            if app_id not in self._unordered:
+                self._settle(before_ms)
+                self._unordered[app_id] = self._table.unordered_numbers(app_id)
+            if any(number <= up_to for number in self._unordered[app_id]):
+                # first what is too old goes: without these batches, others look younger
+                self._settle(before_ms)
+                self._table = self._table.without(app_id, up_to)
+                self._unordered[app_id] = [number for number in self._unordered[app_id] if number > up_to]
         else:
             self._unordered.pop(app_id, None)
         self._added[app_id, batch_id] = info
@@ -389,17 +398,6 @@ class TransactionDraft:
     def finish(self, now_ms: int) -> TransactionTable:
         """The table after the last commit, whose time is `now_ms`."""
         return self._table.updated(self._added, now_ms)
-
-    def _forget(self, app_id: str, up_to: int, before_ms: int) -> None:
-        self._forgotten[app_id] = max(up_to, self._forgotten.get(app_id, -1))
-        if app_id not in self._unordered:
-            self._settle(before_ms)
-            self._unordered[app_id] = self._table.unordered_numbers(app_id)
-        if any(number <= up_to for number in self._unordered[app_id]):
-            # first what is too old goes: without these batches, others look younger
-            self._settle(before_ms)
-            self._table = self._table.without(app_id, up_to)
-            self._unordered[app_id] = [number for number in self._unordered[app_id] if number > up_to]
 
     def _settle(self, before_ms: int) -> None:
         """Bring the table to where it is when each commit is folded by itself."""

@@ -61,7 +61,16 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
         offsets, positions = entries["relative_offset"] + file.base_offset, entries["position"].astype(np.int64)
         if not options.verify_index_only:
             output.lines(OFFSET_ENTRY_LINE, {"offset": offsets, "position": positions})
-        there, last_offsets = _last_offsets(log, positions)
+        # those that have a whole batch behind them, and the last offsets of these
+        size = log.size
+        there = (positions >= 0) & (positions + _HEAD_BYTES <= size)
+        ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[there].tolist()]
+        heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _HEAD_BYTES)
+        lengths = _integers(heads, 8, 4)
+        whole = (lengths >= _HEAD_BYTES - LOG_OVERHEAD - 1) & (positions[there] + LOG_OVERHEAD + lengths <= size)
+        there[there] = whole
+        heads = heads[whole]
+        last_offsets = _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
         differs = last_offsets != offsets[there]
         mismatches.append((offsets[there][differs], last_offsets[differs]))
         missing.append((offsets[~there], positions[~there]))
@@ -117,19 +126,6 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], field: str, output: Dum
     output.say(f"{file.address} passed sanity check.", "sane")
 
 
-def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
-    """Flag the `positions` that have a whole batch behind them, and give the last offsets of these."""
-    size = log.size
-    there = (positions >= 0) & (positions + _HEAD_BYTES <= size)
-    ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[there].tolist()]
-    heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _HEAD_BYTES)
-    lengths = _integers(heads, 8, 4)
-    whole = (lengths >= _HEAD_BYTES - LOG_OVERHEAD - 1) & (positions[there] + LOG_OVERHEAD + lengths <= size)
-    there[there] = whole
-    heads = heads[whole]
-    return there, _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
-
-
 def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:
     """The big-endian integers of `width` bytes from `start` on in each row."""
     return np.ascontiguousarray(heads[:, start : start + width]).view(f">i{width}")[:, 0].astype(np.int64)
@@ -163,23 +159,19 @@ def dump_time_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) 
         if not options.verify_index_only:
             output.lines(TIME_ENTRY_LINE, {"timestamp": times, "offset": offsets})
         if len(entries):
-            _compare(file, times, offsets, previous, output)
+            log = _LoggedTimes(offsets)
+            log.read(file.sibling(".log"), output)
+            is_last = log.last_offsets == offsets
+            wrong = is_last & (log.timestamps != times)
+            columns = {"indexTimestamp": times[wrong], "logTimestamp": log.timestamps[wrong]}
+            output.problems(f"Found timestamp mismatch in :{file.path}", WRONG_TIME, columns)
+            before = np.append(previous, times[:-1])
+            unordered = is_last & (before >= times)
+            columns = {"indexTimestamp": times[unordered], "previous": before[unordered]}
+            output.problems(f"Found out of order timestamp in :{file.path}", OUT_OF_ORDER, columns)
+            columns = {"offset": offsets[~is_last], "logOffset": log.last_offsets[~is_last]}
+            output.problems("The following indexed offsets are not found in the log.", NOT_FOUND, columns)
             previous = int(times[-1])
-
-
-def _compare(file: DumpedFile, times: Longs, offsets: Longs, previous: int, output: DumpOutput) -> None:
-    log = _LoggedTimes(offsets)
-    log.read(file.sibling(".log"), output)
-    is_last = log.last_offsets == offsets
-    wrong = is_last & (log.timestamps != times)
-    columns = {"indexTimestamp": times[wrong], "logTimestamp": log.timestamps[wrong]}
-    output.problems(f"Found timestamp mismatch in :{file.path}", WRONG_TIME, columns)
-    before = np.append(previous, times[:-1])
-    unordered = is_last & (before >= times)
-    columns = {"indexTimestamp": times[unordered], "previous": before[unordered]}
-    output.problems(f"Found out of order timestamp in :{file.path}", OUT_OF_ORDER, columns)
-    columns = {"offset": offsets[~is_last], "logOffset": log.last_offsets[~is_last]}
-    output.problems("The following indexed offsets are not found in the log.", NOT_FOUND, columns)
 
 
 @dataclass(slots=True)

@@ -328,7 +328,17 @@ class GroupAssignment(FollowerAssignment):
         """See FollowerAssignment. Raises FencedMemberError, and OffsetOutOfRangeError for records not handed out."""
         chosen = None if positions is None else {n: whole_number("offset", at) for n, at in positions.items()}
         for number, offset in (chosen or {}).items():
-            self._check(number, offset)
+            if number not in self.position:
+                raise TopicNotFoundError("this member does not have the partition", partition=number)
+            low, high = self._committed[number], self.position[number]
+            if not low <= offset <= high:
+                raise OffsetOutOfRangeError(
+                    "a position must lie between the last committed one and the end of the records handed out",
+                    partition=number,
+                    offset=offset,
+                    committed=low,
+                    handed_out=high,
+                )
         self._member.commit(self.position if chosen is None else chosen)
         self._take()
 
@@ -367,16 +377,3 @@ class GroupAssignment(FollowerAssignment):
         self._committed = self._member.owned
         self.position = {n: max(current.get(n, offset), offset) for n, offset in self._committed.items()}
         return rejoined or any(current.get(n, offset) < offset for n, offset in self._committed.items())
-
-    def _check(self, partition: int, offset: int) -> None:
-        if partition not in self.position:
-            raise TopicNotFoundError("this member does not have the partition", partition=partition)
-        low, high = self._committed[partition], self.position[partition]
-        if not low <= offset <= high:
-            raise OffsetOutOfRangeError(
-                "a position must lie between the last committed one and the end of the records handed out",
-                partition=partition,
-                offset=offset,
-                committed=low,
-                handed_out=high,
-            )

@@ -116,23 +116,19 @@ class GroupState:
             fields.check_sum(data)
             del body["crc32c"]
             state = fields.read(cls, body)
-            _check(state)
+            if state.version < 0 or not state.id:
+                raise ValueError("the state has no version or no id")
+            # the count is not believed before that many positions are there
+            if len(state.positions) != state.partitions or set(state.positions) != set(range(state.partitions)):
+                raise ValueError("there must be one position for each partition of the group")
+            if not set(state.owners.values()) <= {member.id for member in state.members}:
+                raise ValueError("an owner of a partition is no member")
+            if any(partition >= state.partitions for partition in state.owners):
+                raise ValueError("a member owns a partition beyond the group's count")
         except (ValueError, RecursionError) as error:
             text = f"not a group's state: {error}; delete the file to go back to the version before"
             raise CorruptMetadataError(text, file=file) from error
         return state
-
-
-def _check(state: GroupState) -> None:
-    if state.version < 0 or not state.id:
-        raise ValueError("the state has no version or no id")
-    # the count is not believed before that many positions are there
-    if len(state.positions) != state.partitions or set(state.positions) != set(range(state.partitions)):
-        raise ValueError("there must be one position for each partition of the group")
-    if not set(state.owners.values()) <= {member.id for member in state.members}:
-        raise ValueError("an owner of a partition is no member")
-    if any(partition >= state.partitions for partition in state.owners):
-        raise ValueError("a member owns a partition beyond the group's count")
 
 
 # ---

@@ -240,7 +240,16 @@ class Membership:
         return dataclasses.replace(state, partitions=count, positions={**state.positions, **added})
 
     def _planned(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
-        state = self._with_member(state, member)
+        old = state.member(member)
+        own = Member(
+            id=member,
+            name=self.name([each for each in state.members if each.id != member]),
+            beat=old.beat if old else -1,
+            lease_ms=math.ceil(self.lease_s * 1000),
+            partitions=self.partitions,
+        )
+        others = tuple(own if each.id == member else each for each in state.members)
+        state = dataclasses.replace(state, members=others if old else (*others, own))
         assigned = assignment(state.members, state.owners, state.partitions)
         now = self.clock()
         self._leaving = {
@@ -254,18 +263,6 @@ class Membership:
     def _is_free(self, number: int, pending: Collection[int]) -> bool:
         since = self._leaving.get(number)
         return since is not None and (number not in pending or self.clock() >= since + self.lease_s)
-
-    def _with_member(self, state: GroupState, member: str) -> GroupState:
-        old = state.member(member)
-        new = Member(
-            id=member,
-            name=self.name([each for each in state.members if each.id != member]),
-            beat=old.beat if old else -1,
-            lease_ms=math.ceil(self.lease_s * 1000),
-            partitions=self.partitions,
-        )
-        others = tuple(new if each.id == member else each for each in state.members)
-        return dataclasses.replace(state, members=others if old else (*others, new))
 
     def _learn(self, state: GroupState) -> None:
         self._state = state

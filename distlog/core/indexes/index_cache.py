@@ -128,21 +128,18 @@ class IndexCache:
             raise
         self._added_bytes += memoryview(data).nbytes
         if self._added_bytes > self.max_bytes // _SCAN_SHARE:
-            self._evict()
-
-    def _evict(self) -> None:
-        # Leaves room for what is added before the next listing.
-        self._added_bytes = 0
-        copies = sorted(self._copies())
-        excess = sum(size for _, size, _ in copies) - (self.max_bytes - self.max_bytes // _SCAN_SHARE)
-        for last_use, size, name in copies:
-            if excess <= 0:
-                break
-            arriving = "." in name and copies[-1][0] - last_use < _ABANDONED_NS
-            if name not in self._spared and not arriving:
-                excess -= size
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self.folder, name))
+            # leaves room for what is added before the next listing
+            self._added_bytes = 0
+            copies = sorted(self._copies())
+            excess = sum(size for _, size, _ in copies) - (self.max_bytes - self.max_bytes // _SCAN_SHARE)
+            for last_use, size, name in copies:
+                if excess <= 0:
+                    break
+                arriving = "." in name and copies[-1][0] - last_use < _ABANDONED_NS
+                if name not in self._spared and not arriving:
+                    excess -= size
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self.folder, name))
 
     def _copies(self) -> list[tuple[int, int, str]]:
         # Returns (last use, size, name) of each copy and temporary file.

@@ -416,12 +416,7 @@ def adopt_topic(
             _place(topic, name, partitions, linked=is_linked)
             # on object storage it may do so now
             with suppress(TopicExistsError):
-                contents: list[Action] = [
-                    *(action for partition in partitions for action in partition.actions()),
-                    *_producer_batches(topic, partitions),
-                ]
-                count = max(partition.name.partition for partition in partitions) + 1
-                snapshot = log.create(count, config, topic_id=topic_id, imported=contents)
+                snapshot = _commit(log, partitions, topic_id, config, _producer_batches(topic, partitions))
                 end(topic)
                 return adopted, log, snapshot
         end(topic)
@@ -500,6 +495,18 @@ def _producer_batches(
     by_partition = {number: each.producers(known.get(number, 0), most) for number, each in sorted(found.items())}
     batches = {number: each for number, each in by_partition.items() if each}
     return [ProducerBatches(batches)] if batches else []
+
+
+def _commit(
+    log: CommitLog,
+    partitions: Sequence[AdoptedPartition],
+    topic_id: str | None,
+    config: TopicConfig,
+    producers: Sequence[Action],
+) -> Snapshot:
+    contents: list[Action] = [*(action for partition in partitions for action in partition.actions()), *producers]
+    count = max(partition.name.partition for partition in partitions) + 1
+    return log.create(count, config, topic_id=topic_id, imported=contents)
 
 
 def _grow(

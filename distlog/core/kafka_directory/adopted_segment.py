@@ -137,10 +137,6 @@ class _Look:
         self.indexes = {
             suffix: (self.folder.read(self.names[suffix]) if suffix in self.names else b"") for suffix in _INDEXES
         }
-        self.checks = self._checks()
-
-    def _checks(self) -> dict[str, IndexCheck]:
-        """The checks of the index files that have entries which a log can have."""
         description, _ = LogDescription(self.base_offset).describe(self.folder.name.partition, self._stem(), 0)
         last = self.base_offset + MAX_INT + 1 if self.end is None else self.end
         bounds = dataclasses.replace(description, next_offset=last, log_bytes=self.size)
@@ -150,7 +146,7 @@ class _Look:
                 data = self.indexes[suffix]
                 part = Part.file(self.names.get(suffix, ""), len(data))
                 checks[suffix] = CHECKS[suffix](part, bounds, data)
-        return checks
+        self.checks = checks
 
     def _stem(self) -> str:
         return f"{self.base_offset:020d}"

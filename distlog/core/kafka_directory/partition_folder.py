@@ -283,7 +283,17 @@ class LoadedFiles:
 def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> LoadedFiles:
     """The files that count among `names`; `next_offset` tells the offset behind the last batch of a `.log.swap`."""
     files = {name: parsed for name in sorted(names) if (parsed := parse_file(name)) is not None}
-    left_out = _unfinished(files)
+    cleaned = min((parsed.offset for parsed in files.values() if parsed.temporary == ".cleaned"), default=MAX_LONG)
+    reasons = {
+        ".deleted": "was being deleted",
+        ".cleaned": "of a cleaning that did not finish",
+        ".swap": "of a replacement that did not finish",
+    }
+    left_out = {
+        name: reasons[parsed.temporary]
+        for name, parsed in files.items()
+        if parsed.temporary and (parsed.temporary != ".swap" or parsed.offset >= cleaned)
+    }
     swaps = {name: parsed for name, parsed in files.items() if parsed.temporary == ".swap" and name not in left_out}
     logs = [(parsed.offset, name) for name, parsed in swaps.items() if parsed.suffix == LOG_SUFFIX]
     first = min((offset for offset, _ in logs), default=0)
@@ -292,27 +302,8 @@ def loaded_files(names: Iterable[str], next_offset: Callable[[str], int]) -> Loa
         if not parsed.temporary and first <= parsed.offset < end:
             left_out[name] = "replaced by a .swap file"
     plain = {name: parsed for name, parsed in files.items() if not parsed.temporary and name not in left_out}
-    return _by_offset({**plain, **swaps}, left_out)
-
-
-def _unfinished(files: dict[str, FileName]) -> dict[str, str]:
-    """The files of replacements that had not begun to take effect, and those that a broker wanted to delete."""
-    cleaned = min((parsed.offset for parsed in files.values() if parsed.temporary == ".cleaned"), default=MAX_LONG)
-    reasons = {
-        ".deleted": "was being deleted",
-        ".cleaned": "of a cleaning that did not finish",
-        ".swap": "of a replacement that did not finish",
-    }
-    return {
-        name: reasons[parsed.temporary]
-        for name, parsed in files.items()
-        if parsed.temporary and (parsed.temporary != ".swap" or parsed.offset >= cleaned)
-    }
-
-
-def _by_offset(files: dict[str, FileName], left_out: dict[str, str]) -> LoadedFiles:
     loaded = LoadedFiles(left_out=left_out)
-    for name, parsed in files.items():
+    for name, parsed in {**plain, **swaps}.items():
         if parsed.suffix == SNAPSHOT_SUFFIX:
             loaded.snapshots[parsed.offset] = name
         else:

@@ -184,27 +184,22 @@ def _records(data: Buffer, rows: npt.NDArray[Any], config: TopicConfig) -> _Reco
     section = array[HEADER_SIZE:]
     records = _Records(array, HEADER_SIZE, array.size, section, codec)
     if codec != NONE:
-        expander = _expanded(codec, section, config)
+        limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
+        expander = Expander(min(_FIRST_GUESS * section.size, limit))
+        try:
+            expander.expand(codec, section, limit=limit)
+        except CorruptRecordError as error:
+            if "limit" not in error.details:
+                raise
+            raise RecordTooLargeError(
+                f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
+                limit=limit,
+            ) from None
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
     # before there is an array with an item for each of them
     if count * SMALLEST_RECORD > records.end - records.start:
         raise InvalidRecordError("a batch is too short for the records that it claims to hold", records=count)
     return records
-
-
-def _expanded(codec: int, section: npt.NDArray[np.uint8], config: TopicConfig) -> Expander:
-    limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
-    expander = Expander(min(_FIRST_GUESS * section.size, limit))
-    try:
-        expander.expand(codec, section, limit=limit)
-    except CorruptRecordError as error:
-        if "limit" not in error.details:
-            raise
-        raise RecordTooLargeError(
-            f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
-            limit=limit,
-        ) from None
-    return expander
 
 
 def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:

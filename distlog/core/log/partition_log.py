@@ -21,7 +21,6 @@ from distlog.core.batches.record_batch import (
     write_append_times,
 )
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import DistlogError, StorageFullError
 from distlog.core.kernels.batch_scan import move_batches
@@ -81,7 +80,14 @@ class PartitionAppend:
         )
         segment = active.recover() or begin_segments([active])[0]
         if of_producers and (known := self._producers.check(rows, segment)):
-            return self._appended_before(known, end, segment)
+            # a producer appends these batches again
+            known_end, version = known.last_offset + 1, self._active.snapshots.snapshot.version
+            is_active = known.last_offset >= segment.base_offset
+            is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
+            by_log = segment.config.message_timestamp_type == "LogAppendTime"
+            time_ms = known.timestamp if by_log else NO_TIMESTAMP
+            stem = segment.stem if is_active else SEALED
+            return Appended(known_end - end, known_end, stem, version, is_due, time_ms)
         time_ms = NO_TIMESTAMP
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = snapshots.snapshot.partitions[active.partition]
@@ -120,15 +126,6 @@ class PartitionAppend:
     def producers(self) -> npt.NDArray[np.void]:
         """See `PartitionLog.producers`."""
         return self._producers.entries(self._active.recover())
-
-    def _appended_before(self, known: KnownBatch, count: int, segment: LogSegment) -> Appended:
-        """The result of batches that a producer appends again."""
-        end, version = known.last_offset + 1, self._active.snapshots.snapshot.version
-        is_active = known.last_offset >= segment.base_offset
-        due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
-        by_log = segment.config.message_timestamp_type == "LogAppendTime"
-        time_ms = known.timestamp if by_log else NO_TIMESTAMP
-        return Appended(end - count, end, segment.stem if is_active else SEALED, version, due, time_ms)
 
     def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
         try:

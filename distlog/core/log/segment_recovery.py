@@ -67,14 +67,18 @@ def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -
     """
     walk = BatchWalk(_reader(file), position, end, WALK_BYTES, "stop", file.path, checked=True)
     for batches in walk:
-        # up to the first batch that begins below the end of the batch before it
-        ends = batches.rows["base_offset"] + batches.rows["last_offset_delta"] + 1
-        bad = batches.rows["base_offset"] < np.concatenate([[next_offset], ends[:-1]])
-        count = int(bad.argmax()) if bad.any() else len(batches.rows)
+        count = _in_order(batches.rows, next_offset)
         sound = walk.stop(batches, count) if count < len(batches.rows) else batches
         if count:
             yield sound
             next_offset = int(sound.rows["base_offset"][-1] + sound.rows["last_offset_delta"][-1]) + 1
+
+
+def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
+    """The number of batches before the first one that begins below the end of the batch before it."""
+    ends = rows["base_offset"] + rows["last_offset_delta"] + 1
+    bad = rows["base_offset"] < np.concatenate([[next_offset], ends[:-1]])
+    return int(bad.argmax()) if bad.any() else len(rows)
 
 
 class Behind(NamedTuple):

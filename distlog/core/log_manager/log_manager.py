@@ -307,15 +307,12 @@ class LogManager:
             run.failed(directory.url, error)
         run.seconds = (self._scheduler_clock() - started_ms) / 1000
         self._metrics.note(run, self._clock())
-        self._tell(run)
-
-    def _tell(self, run: TaskRun) -> None:
-        """Log what fails now, once, whatever other tasks fail for the same reason."""
+        # what fails now is logged once, whatever other tasks fail for the same reason
         known = {item for errors in list(self._errors.values()) for item in errors.items()}
         self._errors[run.task, run.root] = run.errors
-        for url, error in run.errors.items():
-            if (url, error) not in known:
-                _log.warning("%s failed at %s: %s", run.task, url, error)
+        for url, reason in run.errors.items():
+            if (url, reason) not in known:
+                _log.warning("%s failed at %s: %s", run.task, url, reason)
         try:
             if self._on_run:
                 self._on_run(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
@@ -47,7 +47,6 @@ from distlog.core.maintenance.record_keys import (
     scan_records,
 )
 from distlog.core.reading.chunks import Chunk
-from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.topic_handle import TopicHandle
 
@@ -498,7 +497,14 @@ def compact(
     clean = clean or partial(clean_dirtiest, handle)
     before = after = handle.log.refresh(snapshot)
     wanted = range(len(before.partitions)) if partitions is None else partitions
-    stable, failed = _last_stable_offsets(handle.reader, before, wanted)
+    stable, failed = dict[int, int](), dict[int, str]()
+    for number in wanted:
+        state = before.partitions[number]
+        stable_offset = result_or_failure(number, partial(last_stable_offset, handle.reader, state))
+        if isinstance(stable_offset, RewriteFailure):
+            failed[number] = stable_offset.reason
+        else:
+            stable[number] = stable_offset
     due = [one for one in plan_compaction(before, handle.trusted_ms(), stable) if one.partition in wanted]
     rounds = _Rounds(due, failed)
     while not dry_run and (dirty := rounds.dirty(after)):
@@ -518,21 +524,6 @@ def clean_dirtiest(
     """One round over the dirtiest partition that is due, in this process. It gets all the memory for keys."""
     plan = CleaningPlan.of(snapshot, due[0])
     return [clean_or_failure(handle, plan, dedupe_buffer_bytes)]
-
-
-def _last_stable_offsets(
-    reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int]
-) -> tuple[dict[int, int], dict[int, str]]:
-    """The last stable offset by partition, and by partition the reason if it cannot be known."""
-    stable, failed = dict[int, int](), dict[int, str]()
-    for number in partitions:
-        state = snapshot.partitions[number]
-        stable_offset = result_or_failure(number, partial(last_stable_offset, reader, state))
-        if isinstance(stable_offset, RewriteFailure):
-            failed[number] = stable_offset.reason
-        else:
-            stable[number] = stable_offset
-    return stable, failed
 
 
 def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:

@@ -79,20 +79,17 @@ class RemovedSince:
         """Read on, up to the commit of version `head`."""
         if head > self.version:
             for commit in log.commits(self.version + 1, head + 1):
-                self._take(commit)
+                restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
+                raised = {one.partition for one in commit.actions if isinstance(one, SetLogStartOffset)} - restored
+                for action in each(commit.actions):
+                    if isinstance(action, Add):
+                        self.added[action.segment.partition, action.segment.stem] = action.segment
+                    elif isinstance(action, Remove):
+                        stem = (action.partition, action.stem)
+                        self.removed_at[stem] = commit.version
+                        if action.partition in raised and stem in self.added:
+                            self.let_go[stem] = self.added[stem]
             self.version = head
-
-    def _take(self, commit: Commit) -> None:
-        restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
-        raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)} - restored
-        for action in each(commit.actions):
-            if isinstance(action, Add):
-                self.added[action.segment.partition, action.segment.stem] = action.segment
-            elif isinstance(action, Remove):
-                stem = (action.partition, action.stem)
-                self.removed_at[stem] = commit.version
-                if action.partition in raised and stem in self.added:
-                    self.let_go[stem] = self.added[stem]
 
 
 # ---

@@ -142,13 +142,11 @@ class LogFacts:
                 self._log.add(data, batches)
             except UnfitBatchError as error:
                 self._unfit = error
-        self._add_hidden(batches[(batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)])
-
-    def _add_hidden(self, batches: npt.NDArray[Any]) -> None:
-        newest = int(batches["max_timestamp"].argmax()) if len(batches) else None
-        if newest is not None and batches["max_timestamp"][newest] > self._newest_hidden:
-            self._newest_hidden = int(batches["max_timestamp"][newest])
-            last = int(batches["base_offset"][newest] + batches["last_offset_delta"][newest])
+        hidden = batches[(batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)]
+        newest = int(hidden["max_timestamp"].argmax()) if len(hidden) else None
+        if newest is not None and hidden["max_timestamp"][newest] > self._newest_hidden:
+            self._newest_hidden = int(hidden["max_timestamp"][newest])
+            last = int(hidden["base_offset"][newest] + hidden["last_offset_delta"][newest])
             self._offset_of_newest_hidden = last + self._segment.shift
 
     def add_records(self, records: pa.RecordBatch) -> None:
@@ -513,7 +511,11 @@ class _Verifier:
         intact = end == self._segment.log_bytes and len(self._anomalies) == before
         for index in self._indexes:
             is_known = index.suffix == ".txnindex" or not self._segment.is_active
-            self._check_index(index, compared=intact and is_known)
+            if intact and is_known:
+                index.finish()
+            if index.error is not None:
+                word: Word = "missing_index" if index.state == "missing" else "corrupt_index"
+                self._report_error(_MISMATCH[index.suffix] if index.state == "stale" else word, index.error)
         if intact:
             self._end = self._facts.end_offset, self._facts.is_sparse
             for message in self._facts.contradictions():
@@ -545,13 +547,6 @@ class _Verifier:
             self._report("metadata_mismatch", message, position=min(size, expected))
         return min(size, expected)
 
-    def _check_index(self, index: IndexFile, *, compared: bool) -> None:
-        if compared:
-            index.finish()
-        if index.error is not None:
-            word: Word = "missing_index" if index.state == "missing" else "corrupt_index"
-            self._report_error(_MISMATCH[index.suffix] if index.state == "stale" else word, index.error)
-
     def _walk(self, end: int) -> None:
         file = LogFile(self._reader.storage, self._log, end, mapped=False)
         walk = BatchWalk(file.read, 0, end, CHUNK_BYTES, self._damaged, self._log.name, self._log.begin)
@@ -572,7 +567,16 @@ class _Verifier:
         give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._facts.add_batches(data, batches)
         whole = self._check_crcs(data, batches, position)
-        self._check_offsets(batches, position, whole)
+        base = batches["base_offset"]
+        following = np.where(whole, base + batches["last_offset_delta"] + 1, -1)
+        expected = np.concatenate([[self._following], following[:-1]])
+        wrong = base != expected if is_contiguous(self._segment) else base < expected
+        for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
+            word: Word = "offset_gap" if base[row] > expected[row] else "offset_overlap"
+            message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
+            place = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
+            self._report(word, message, **place)
+        self._following = int(following[-1])
         control = batches["attributes"] & CONTROL != 0
         for records in self._decoded(data, batches[whole & ~control], position):
             self._facts.add_records(records)
@@ -594,18 +598,6 @@ class _Verifier:
                 start = self._row_of(error, batches, position) + 1
                 whole[start - 1] = False
         return whole
-
-    def _check_offsets(self, batches: Batches, position: int, whole: npt.NDArray[np.bool_]) -> None:
-        base = batches["base_offset"]
-        following = np.where(whole, base + batches["last_offset_delta"] + 1, -1)
-        expected = np.concatenate([[self._following], following[:-1]])
-        wrong = base != expected if is_contiguous(self._segment) else base < expected
-        for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
-            word: Word = "offset_gap" if base[row] > expected[row] else "offset_overlap"
-            message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
-            place = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
-            self._report(word, message, **place)
-        self._following = int(following[-1])
 
     def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
         shift, partition = self._segment.shift, self._segment.partition

@@ -219,7 +219,13 @@ class ClientSource:
         key = (os.getpid(), self._key)
         made = _CLIENTS.get(key)
         if made is None:
-            _make_room(key[0])
+            # rotating credentials make clients beyond MAX_CLIENTS: this process's oldest ones go, never a parent's
+            own = [old for old in list(_CLIENTS) if old[0] == key[0]]
+            for old in own[: 1 - MAX_CLIENTS]:
+                _CLIENTS.pop(old, None)
+                _ANSWERED.discard(old)
+                for proof in [each for each in list(_PROOFS) if each[:2] == old]:
+                    _PROOFS.pop(proof, None)
             made = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
         return made
 
@@ -235,16 +241,6 @@ class ClientSource:
     def proof(self, bucket: str) -> Proof:
         """This process's knowledge of the conditional puts of a bucket."""
         return _PROOFS.setdefault((os.getpid(), self._key, bucket), Proof())
-
-
-def _make_room(process: int) -> None:
-    """Drop this process's oldest clients beyond MAX_CLIENTS, which rotating credentials make; never a parent's."""
-    own = [key for key in list(_CLIENTS) if key[0] == process]
-    for key in own[: 1 - MAX_CLIENTS]:
-        _CLIENTS.pop(key, None)
-        _ANSWERED.discard(key)
-        for proof in [each for each in list(_PROOFS) if each[:2] == key]:
-            _PROOFS.pop(proof, None)
 
 
 def _connect(protocol: str, options: StorageOptions) -> Any:

@@ -118,10 +118,7 @@ class ObjectRequests:
             tries.append([])
             context = REPLY_TIMES.set(tries[-1])
             try:
-                # fsspec's memory tests and then writes; there is one process, so one lock makes one step of it.
-                with _MEMORY if self.protocol == "memory" else nullcontext():
-                    self._put(path, data, mode="create")
-                return data
+                return self._create(path, data)
             finally:
                 REPLY_TIMES.reset(context)
 
@@ -178,6 +175,12 @@ class ObjectRequests:
         self.counters.puts += 1
         self.fs.pipe_file(path, data, **condition)
         self.counters.bytes_written += len(data)
+
+    def _create(self, path: str, data: bytes) -> bytes:
+        # fsspec's memory tests and then writes; there is one process, so one lock makes one step of it.
+        with _MEMORY if self.protocol == "memory" else nullcontext():
+            self._put(path, data, mode="create")
+        return data
 
     def _delete_keys(self, paths: Sequence[str]) -> None:
         self.counters.deletes += 1
@@ -418,26 +421,23 @@ class MultipartUpload:
         try:
             self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
         except FileNotFoundError:
-            self._check_completed()
+            # it is there if the upload was completed, and the reply was lost
+            try:
+                size = self._requests.size(self._path)
+            except FileNotFoundError:
+                size = None
+            if size != self._sent:
+                raise StorageError(
+                    "the upload was aborted by somebody else, or expired: write the object again",
+                    file=self._path,
+                    sent=self._sent,
+                    size=size,
+                ) from None
 
     def discard(self) -> None:
         """Stop, and abort the upload."""
         self._crew.end(joined=True)
         self._call("abort_multipart_upload", UploadId=self._id)
-
-    def _check_completed(self) -> None:
-        """Raise StorageError unless the object is there: then the upload was completed, and the reply was lost."""
-        try:
-            size = self._requests.size(self._path)
-        except FileNotFoundError:
-            size = None
-        if size != self._sent:
-            raise StorageError(
-                "the upload was aborted by somebody else, or expired: write the object again",
-                file=self._path,
-                sent=self._sent,
-                size=size,
-            )
 
     def _upload(self, number: int, part: bytearray) -> str:
         reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)

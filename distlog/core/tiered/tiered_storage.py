@@ -294,7 +294,15 @@ class RemotePartition:
             value = fields.parse(data)
             if not isinstance(value, dict):
                 raise ValueError("it must be an object")
-            _check_readable(value, file)
+            if value.get("version") != _VERSION:
+                why = "a remote segment has a manifest of an unknown version: upgrade"
+                raise UnsupportedVersionError(why, file=file, version=repr(value.get("version"))[:40])
+            if value.get("encryption") is not None:
+                raise UnsupportedVersionError(
+                    "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only "
+                    "its brokers can read it: let them serve the topic",
+                    file=file,
+                )
             return self._segment(value, stem)
         except (ValueError, RecursionError) as error:
             text = f"the manifest of a remote segment is not what Kafka's tiered storage writes: {error}"
@@ -324,18 +332,6 @@ class RemotePartition:
             leader_epoch=_first_epoch(_member(metadata, "segmentLeaderEpochs")),
             chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
             indexes=_places(_member(value, "segmentIndexes")),
-        )
-
-
-def _check_readable(value: dict[str, Any], file: str) -> None:
-    if value.get("version") != _VERSION:
-        text = "a remote segment has a manifest of an unknown version: upgrade"
-        raise UnsupportedVersionError(text, file=file, version=repr(value.get("version"))[:40])
-    if value.get("encryption") is not None:
-        raise UnsupportedVersionError(
-            "a remote segment is encrypted; its key is wrapped by a key pair of the Kafka cluster, so only its "
-            "brokers can read it: let them serve the topic",
-            file=file,
         )
 
 

@@ -48,18 +48,6 @@ def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentIn
     return placed
 
 
-def _placed_rows(snapshot: Snapshot, table: SegmentTable) -> SegmentTable:
-    """As `place`, of segments in the order of their partitions, in columns."""
-    rows = table.columns()
-    owners, ends = numbers_of(rows["partition"]), snapshot.table.log_end_offsets
-    if len(owners) and owners[-1] >= len(ends):
-        raise CommitConflictError("the topic has no such partition any more", partition=int(owners[-1]))
-    counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
-    before = np.cumsum(counts) - counts
-    firsts = np.searchsorted(owners, owners)
-    return SegmentTable(moved(rows, ends[owners] + before - before[firsts]))
-
-
 def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
     """By partition the (first, end) offsets of segments that follow each other."""
     if isinstance(segments, SegmentTable):
@@ -210,7 +198,15 @@ def _added(
 ) -> tuple[Sequence[SegmentInfo], list[Action]]:
     """The segments behind the log ends of `current`, and the actions that add them."""
     if isinstance(segments, SegmentTable) and settle is None:
-        table = _placed_rows(current, segments)
+        # as `place`, of segments in the order of their partitions, in columns
+        rows = segments.columns()
+        owners, ends = numbers_of(rows["partition"]), current.table.log_end_offsets
+        if len(owners) and owners[-1] >= len(ends):
+            raise CommitConflictError("the topic has no such partition any more", partition=int(owners[-1]))
+        counts = numbers_of(rows["next_offset"]) - numbers_of(rows["base_offset"])
+        before = np.cumsum(counts) - counts
+        firsts = np.searchsorted(owners, owners)
+        table = SegmentTable(moved(rows, ends[owners] + before - before[firsts]))
         return table, [AddTable(table.columns())]
     placed: Sequence[SegmentInfo] = place(current, segments)
     more: Sequence[Action] = ()

@@ -165,9 +165,13 @@ class CommitDestination:
 
     def send(self, records: pa.RecordBatch) -> SendResult:
         """Commit the records, all or none. Raises as `Topic.append` does."""
+        result = self._commit(records)
+        return SendResult(result, delivered(result))
+
+    def _commit(self, records: pa.RecordBatch) -> AppendResult:
         with Transaction(self._handle, self._current, compression=self._compression) as transaction:
             transaction.append(records)
-        return SendResult(transaction.result, delivered(transaction.result))
+        return transaction.result
 
     @property
     def is_flushed(self) -> bool:

@@ -27,7 +27,6 @@ from distlog.core.topics.appendable import (
     FIELDS,
     ROW_OVERHEAD,
     Header,
-    Row,
     batch_of_fields,
     check_row,
     columns_of,
@@ -459,30 +458,25 @@ class Writer:
         ):
             accumulator.put((partition, None, key, value, None, now()))
         else:
-            row = self._checked(value, key, timestamp, headers, partition)
+            now_ms = self._handle.clock()
+            row = row_of(value, key, timestamp, headers, partition, self._unit)
+            if row.timestamp is not None and is_early(row.timestamp):
+                # from the caller of `append` to here; before the record is taken: a warning may be an error
+                warn_of_early(row.timestamp, self._current.snapshot, 3)
+            check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
+            if row.partition is not None and row.partition >= self._partitions:
+                raise InvalidRecordError(
+                    f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition
+                )
             size = row.max_bytes
             accumulator.put((*row, now()))
         accumulator.bytes = total = accumulator.bytes + size
         if total >= accumulator.limit:
-            self._advance()
-
-    def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
-        now_ms = self._handle.clock()
-        row = row_of(value, key, timestamp, headers, partition, self._unit)
-        if row.timestamp is not None and is_early(row.timestamp):
-            # from the caller of `append` to here; before the record is taken: a warning may be an error
-            warn_of_early(row.timestamp, self._current.snapshot, 4)
-        check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
-        if row.partition is not None and row.partition >= self._partitions:
-            raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
-        return row
-
-    def _advance(self) -> None:
-        self._accumulator.advance(lambda: _unclosed.add(self))
-        if self._closed:  # by another thread, which may not have seen this record
-            self._settle()
-            self._destination.close()
-        self._raise_error()
+            self._accumulator.advance(lambda: _unclosed.add(self))
+            if self._closed:  # by another thread, which may not have seen this record
+                self._settle()
+                self._destination.close()
+            self._raise_error()
 
     def flush(self) -> AppendResult:
         """Have the records taken on the device; returns the last buffer's result, also kept as `result`."""

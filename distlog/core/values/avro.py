@@ -115,7 +115,15 @@ class _Walk:
         if self._left < 0:
             raise InvalidConfigError(f"a schema has more than {MAX_TYPES} types", field=path)
         if isinstance(schema, list):
-            return self._union(schema, path, inside)
+            branches = [self.walk(one, path, inside) for one in schema]
+            kinds = [kind for _, kind, _ in branches if not pa.types.is_null(kind)]
+            if len(kinds) > 1:
+                self._refuse(
+                    "a union of several types has no column: give a schema with one, or without that field", path
+                )
+                kinds = [pa.null()]
+            in_bulk = len(schema) == 2 and len(kinds) == 1 and all(known for _, k, known in branches if k in kinds)
+            return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), in_bulk
         if isinstance(schema, str):
             if schema in _PRIMITIVE:
                 return schema, _PRIMITIVE[schema], schema not in _NOT_IN_BULK
@@ -161,17 +169,6 @@ class _Walk:
             return name
         self._defined.add(name)
         return definition
-
-    def _union(self, schema: list[Any], path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
-        branches = [self.walk(one, path, inside) for one in schema]
-        kinds = [kind for _, kind, _ in branches if not pa.types.is_null(kind)]
-        if len(kinds) > 1:
-            self._refuse(
-                "a union of several types has no column: give a schema with one, or without that field", path
-            )
-            kinds = [pa.null()]
-        in_bulk = len(schema) == 2 and len(kinds) == 1 and all(known for _, k, known in branches if k in kinds)
-        return [plain for plain, _, _ in branches], kinds[0] if kinds else pa.null(), in_bulk
 
     def _refuse(self, text: str, path: str) -> None:
         if self._is_reader:

@@ -25,7 +25,12 @@ _EXACT, _DEFAULT, _ANY = range(3)
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
     """The quotas as they are now; with `strict`, of entities that have no other types than the filter."""
     try:
-        _check(request.body.components)
+        types = [each.entity_type for each in request.body.components]
+        if len({*types}) < len(types) or not {USER, CLIENT_ID}.issuperset(types):
+            raise UnsupportedRequestError("a filter has users and client ids, each once")
+        for each in request.body.components:
+            if each.match_type not in (_EXACT, _DEFAULT, _ANY) or (each.match_type == _EXACT and each.match is None):
+                raise UnsupportedRequestError("a filter has an unknown kind of match", match_type=each.match_type)
     except UnsupportedRequestError as error:
         return {
             "throttle_time": 0,
@@ -40,15 +45,6 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
         if _matches(entity, request.body.components, request.body.strict)
     ]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "entries": entries}
-
-
-def _check(components: Sequence[Any]) -> None:
-    types = [each.entity_type for each in components]
-    if len({*types}) < len(types) or not {USER, CLIENT_ID}.issuperset(types):
-        raise UnsupportedRequestError("a filter has users and client ids, each once")
-    for each in components:
-        if each.match_type not in (_EXACT, _DEFAULT, _ANY) or (each.match_type == _EXACT and each.match is None):
-            raise UnsupportedRequestError("a filter has an unknown kind of match", match_type=each.match_type)
 
 
 def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:

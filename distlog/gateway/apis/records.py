@@ -34,13 +34,11 @@ from distlog.gateway.apis.transactions import code_of, fenced_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
 from distlog.gateway.fetch_sessions import FetchContext, FetchSession, FetchSessionError
-from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.protocol.frames import Fields, ResponsePiece, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from distlog.gateway.server.request import Request
-from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FailedBatches, FetchedData, LogOffsets, Partition
 from distlog.gateway.transactions.transaction_coordinator import new_producer_id
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
@@ -209,7 +207,11 @@ def _append(
             raise InvalidRecordError("a produce request has no records for a partition")
         fence = None
         if records[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 1] and records[_ATTRIBUTES_AT] & TRANSACTIONAL:
-            fence = _fence(broker, hosted, part.number, records, transactional_id)
+            if transactional_id is None or len(records) < HEADER_SIZE:
+                # no coordinator would ever end the transaction
+                raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
+            producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
+            fence = broker.transactions.fence(transactional_id, producer, (hosted.name, part.number))
         wait_s = broker.appends.max_wait_s(part.partition) if wait_s is None else wait_s
         result = hosted.append(part.number, records, fence, timeout_s=wait_s)
         if result.done() and isinstance(error := result.exception(), LockHeldError):
@@ -217,15 +219,6 @@ def _append(
         part.result = result
     except Exception as error:
         part.error = error
-
-
-def _fence(broker: Broker, hosted: HostedTopic, number: int, records: bytes, transactional_id: str | None) -> Fence:
-    """A fence that refuses a batch of a transaction unless that is open, and has its partition."""
-    if transactional_id is None or len(records) < HEADER_SIZE:
-        # no coordinator would ever end the transaction
-        raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
-    producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
-    return broker.transactions.fence(transactional_id, producer, (hosted.name, number))
 
 
 def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
@@ -395,7 +388,18 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
         try:
-            context = _begun(request, broker)
+            named = ((topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
+            left = (
+                (topic_key(topic, "topic"), topic.partitions) for topic in request.get("forgotten_topics_data", ())
+            )
+            context = broker.fetch_sessions.begin(
+                (request.session.principal, request.session.address[0]),
+                request.get("session_id", _NO_SESSION),
+                request.get("session_epoch", _WITHOUT_SESSION),
+                (((topic, one.partition), one) for topic, each in named for one in each),
+                ((topic, number) for topic, numbers in left for number in numbers),
+                has_ids=request.api_version >= _TOPIC_IDS,
+            )
         except FetchSessionError as error:
             return {"error_code": error.code, "session_id": _NO_SESSION, "responses": []}
         delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed, context)
@@ -413,20 +417,6 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         if broker.fetches.wait(delayed):
             return None
     return _response(request, broker, reads, delayed.context)
-
-
-def _begun(request: Request, broker: Broker) -> FetchContext:
-    """The partitions that a fetch is about, by itself or with its session. Raises FetchSessionError."""
-    named = ((topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
-    left = ((topic_key(topic, "topic"), topic.partitions) for topic in request.get("forgotten_topics_data", ()))
-    return broker.fetch_sessions.begin(
-        (request.session.principal, request.session.address[0]),
-        request.get("session_id", _NO_SESSION),
-        request.get("session_epoch", _WITHOUT_SESSION),
-        (((topic, one.partition), one) for topic, each in named for one in each),
-        ((topic, number) for topic, numbers in left for number in numbers),
-        has_ids=request.api_version >= _TOPIC_IDS,
-    )
 
 
 def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:

@@ -124,19 +124,14 @@ def _change(each: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential,
         check_name(each.name)
         if is_local:
             raise InvalidConfigError("this user is in the file of users of the gateway, which comes first")
-        _check_credential(mechanism, each)
+        if not MIN_ITERATIONS <= each.iterations <= ITERATIONS:
+            raise InvalidConfigError(f"iterations are {MIN_ITERATIONS} to {ITERATIONS}")
+        is_whole = len(each.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
+        if not is_whole or not 0 < len(each.salt) <= _MOST_SALT_BYTES:
+            raise InvalidConfigError("a salt or a salted password has another length than it can have")
     except InvalidConfigError as error:
         raise _RefusedError(ErrorCode.unacceptable_credential, error.message) from None
     return name, secret_of_salted(mechanism, each.salted_password, each.salt, each.iterations)
-
-
-def _check_credential(mechanism: str, each: Any) -> None:
-    """Raise InvalidConfigError for one that Kafka refuses, or whose parts have wrong lengths."""
-    if not MIN_ITERATIONS <= each.iterations <= ITERATIONS:
-        raise InvalidConfigError(f"iterations are {MIN_ITERATIONS} to {ITERATIONS}")
-    is_whole = len(each.salted_password) == hashlib.new(HASHES[mechanism]).digest_size
-    if not is_whole or not 0 < len(each.salt) <= _MOST_SALT_BYTES:
-        raise InvalidConfigError("a salt or a salted password has another length than it can have")
 
 
 ALTER_USERS = Api(51, "AlterUserScramCredentials", 0, 0, alter_users)

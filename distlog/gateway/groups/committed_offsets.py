@@ -228,18 +228,15 @@ class CommittedOffsets:
         """Forget positions that were not used for the retention time, and groups that have nothing left."""
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                self._expire(group)
-
-    def _expire(self, group: Group) -> None:
-        membership = group.membership
-        places = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
-        expired = [place for place in places if place not in group.positions.pending]
-        if expired:
-            self._store(group, dict.fromkeys(expired), lambda code: None)
-        is_promised = isinstance(membership, ClassicGroup) and membership.promised
-        is_unused = not group.positions and not is_promised
-        if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
-            self._groups.forget(group, lambda code: None)
+                membership = group.membership
+                places = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
+                expired = [place for place in places if place not in group.positions.pending]
+                if expired:
+                    self._store(group, dict.fromkeys(expired), lambda code: None)
+                is_promised = isinstance(membership, ClassicGroup) and membership.promised
+                is_unused = not group.positions and not is_promised
+                if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
+                    self._groups.forget(group, lambda code: None)
 
     def _store(self, group: Group, changes: Mapping[TopicPartition, Position | None], done: Stored) -> None:
         def stored(code: ErrorCode) -> None:

@@ -146,19 +146,17 @@ class OffsetsBatching:
             self._fail(delivery.error)
             return
         with self._lock:
-            over = self._finished(self._calls.get(delivery.partition or 0, deque()), delivery.record_count)
+            calls = self._calls.get(delivery.partition or 0, deque())
+            left = delivery.record_count
+            over = []
+            while left and calls:
+                count = min(left, calls[0].left)
+                calls[0].left -= count
+                left -= count
+                if calls[0].left == 0:
+                    self._waiting_bytes -= calls[0].size
+                    over.append(calls.popleft())
         self._answer(over)
-
-    def _finished(self, calls: deque[Call], left: int) -> list[Call]:
-        over = []
-        while left and calls:
-            count = min(left, calls[0].left)
-            calls[0].left -= count
-            left -= count
-            if calls[0].left == 0:
-                self._waiting_bytes -= calls[0].size
-                over.append(calls.popleft())
-        return over
 
     def _fail(self, error: BaseException) -> None:
         """Fail all calls, since a writer that failed keeps nothing more; some may be durable all the same."""

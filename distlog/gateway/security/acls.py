@@ -108,11 +108,6 @@ def check_acl(acl: Acl) -> Acl:
             operation=acl.operation.name,
         )
     check_principal(acl.principal)
-    _check_resource(acl)
-    return acl._replace(host=check_host(acl.host))
-
-
-def _check_resource(acl: Acl) -> None:
     name = acl.name
     if not _is_text(name) or not name:
         raise InvalidConfigError("the name of an ACL has 1 to 1024 bytes of UTF-8")
@@ -125,6 +120,7 @@ def _check_resource(acl: Acl) -> None:
         is_topic_name(acl.name) or (acl.pattern_type is PatternType.PREFIXED and acl.name in (".", ".."))
     ):
         raise InvalidConfigError("no topic can have this name", name=repr(name))
+    return acl._replace(host=check_host(acl.host))
 
 
 def _is_text(text: str) -> bool:

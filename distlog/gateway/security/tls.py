@@ -35,7 +35,16 @@ class TlsFiles:
 
     def context(self) -> ssl.SSLContext:
         """TLS 1.2 or newer, as a server. Raises InvalidConfigError, which names a file and no password."""
-        self._check()
+        if self.client_auth not in CLIENT_AUTH:
+            raise InvalidConfigError(f"ssl.client.auth is one of {', '.join(CLIENT_AUTH)}", found=self.client_auth)
+        if (self.ca is None) == (self.client_auth != "none"):
+            raise InvalidConfigError(
+                "clients' certificates need a file of authorities: give both settings, or neither",
+                cafile=self.ca,
+                client_auth=self.client_auth,
+            )
+        if self.crl is not None and self.ca is None:
+            raise InvalidConfigError("revoked certificates need a file of their authorities", crlfile=self.crl)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # renegotiation would let clients cause expensive work
@@ -70,18 +79,6 @@ class TlsFiles:
         """A value that is another one when a file was changed or replaced."""
         paths = self.certificate, self.key, self.ca, self.crl, self.key_password_file
         return [_stamp(each) for each in paths if each is not None]
-
-    def _check(self) -> None:
-        if self.client_auth not in CLIENT_AUTH:
-            raise InvalidConfigError(f"ssl.client.auth is one of {', '.join(CLIENT_AUTH)}", found=self.client_auth)
-        if (self.ca is None) == (self.client_auth != "none"):
-            raise InvalidConfigError(
-                "clients' certificates need a file of authorities: give both settings, or neither",
-                cafile=self.ca,
-                client_auth=self.client_auth,
-            )
-        if self.crl is not None and self.ca is None:
-            raise InvalidConfigError("revoked certificates need a file of their authorities", crlfile=self.crl)
 
     def _password(self) -> bytes:
         """The key's password; OpenSSL asks for it only if there is one, and would ask a terminal otherwise."""

@@ -110,22 +110,19 @@ class Acceptor:
                 # a client that is gone already must not delay the others
                 await asyncio.sleep(_NO_SOCKETS_S if error.errno in _NO_SOCKETS else 0)
                 continue
-            self._take(client, address)
+            try:
+                # else the system keeps a response back until the client has acknowledged the one before, for up to
+                # 40 ms; asyncio asks for it only where a socket was made for a protocol by its number
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                session = self._processor.joined(_address(address), _address(client.getsockname()))
+            except OSError:
+                session = None
+            if session is None:
+                client.close()
+            else:
+                self._begin(self._connect(client, session))
             # a flood of new connections must not keep this thread from the existing ones
             await asyncio.sleep(0)
-
-    def _take(self, client: socket.socket, address: Any) -> None:
-        try:
-            # else the system keeps a response back until the client has acknowledged the one before, for up to 40 ms;
-            # asyncio asks for it only where a socket was made for a protocol by its number
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            session = self._processor.joined(_address(address), _address(client.getsockname()))
-        except OSError:
-            session = None
-        if session is None:
-            client.close()
-        else:
-            self._begin(self._connect(client, session))
 
     async def _connect(self, client: socket.socket, session: ClientSession) -> None:
         """Do TLS's handshake, if there is a context; then asyncio serves the connection."""
