@@ -123,9 +123,9 @@ class _Process:
 
     def read(self) -> list[Mapping[str, Any]]:
         """The reports since the last time; it `has_ended` if there can be no more."""
-        found = os.read(self.reports, 1 << 16)
-        *lines, self.unread = (self.unread + found).split(b"\n")
-        self.has_ended = not found
+        data = os.read(self.reports, 1 << 16)
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        self.has_ended = not data
         return [json.loads(line) for line in lines]
 
 
@@ -147,14 +147,14 @@ def run_processes(
     lifeline, life = os.pipe()
     with ending_signals() as signalled:
         prepare()
-        found = _Processes(count, signalled, tell, began, clock).run()
-    if isinstance(found, Child):
+        child = _Processes(count, signalled, tell, began, clock).run()
+    if isinstance(child, Child):
         # nobody but the parent holds this end
         os.close(life)
         _end_without_parent(lifeline)
         # it has its own handlers of signals again
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    return found
+    return child
 
 
 class _Processes:

@@ -225,10 +225,10 @@ def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Pl
     places.check(processes)
     line = StatusLine("distlog", str)
     line.is_visible = False
-    found = run_processes(processes, partial(print_event, line, as_json=as_json), _together, warm_up)
-    if isinstance(found, int):
-        raise typer.Exit(found)
-    return found, places.of(found)
+    child = run_processes(processes, partial(print_event, line, as_json=as_json), _together, warm_up)
+    if isinstance(child, int):
+        raise typer.Exit(child)
+    return child, places.of(child)
 
 
 def _together(facts: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:

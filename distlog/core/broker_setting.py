@@ -91,10 +91,10 @@ def _value(one: BrokerSetting, name: str, value: object, default: Any) -> int | 
         return text.lower() == "true"
     if default is None and text == "-1":
         return None
-    return one.unit * whole_number(name, value, one.least, one.most)
+    return one.unit * setting_number(name, value, one.least, one.most)
 
 
-def whole_number(name: str, value: object, least: int, most: int = MAX_LONG) -> int:
+def setting_number(name: str, value: object, least: int, most: int = MAX_LONG) -> int:
     """The value of the setting `name` as a number; InvalidConfigError if it is none, or out of its bounds."""
     try:
         number = int(str(value).strip())

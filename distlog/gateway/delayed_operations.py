@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from distlog.core.errors import DistlogError
 from distlog.gateway.fetch_sessions import FetchContext
-from distlog.gateway.server.fairness import Share
+from distlog.gateway.server.fairness import CpuUse
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import SHORT_WAIT_S, Partition, VisibleEnd
 
@@ -197,7 +197,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         super().__init__("delayed-fetches", again, _LOOK_S, _LONGEST_PAUSE_S)
         self._refresh_ms = refresh_ms
         self._of: defaultdict[Partition, dict[DelayedFetch, None]] = defaultdict(dict)
-        self._watched = Counter[Share]()
+        self._watched = Counter[CpuUse]()
 
     def _wake_all(self) -> None:
         self._wake(list(self._waiting))
@@ -236,7 +236,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         """Wake fetches that are complete now; called after each append."""
         if partition not in self._of:
             return
-        ends, of_share, waiting = Ends(), Counter[Share](), list[DelayedFetch]()
+        ends, of_share, waiting = Ends(), Counter[CpuUse](), list[DelayedFetch]()
         with self._lock:
             for each in self._of.get(partition, ()):
                 of_share[each.request.share] += 1
@@ -286,7 +286,7 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
         )
 
 
-def _owner(delayed: DelayedFetch) -> Share:
+def _owner(delayed: DelayedFetch) -> CpuUse:
     share = delayed.request.share
     return share.part_of or share
 

@@ -37,7 +37,7 @@ class FetchSessionError(Exception):
 class FetchSession:
     """The partitions of a client's session, as it wants them, in the order in which they are read.
 
-    `told` has the bounds of a log that the client knows. Its lock is held while it is changed.
+    `known_bounds` has the bounds of a log that the client knows. Its lock is held while it is changed.
     """
 
     id: int
@@ -46,7 +46,7 @@ class FetchSession:
     epoch: int = 1
     used_s: float = 0.0
     wanted: OrderedDict[FetchPlace, Any] = field(default_factory=OrderedDict)
-    told: dict[FetchPlace, tuple[int, int]] = field(default_factory=dict)
+    known_bounds: dict[FetchPlace, tuple[int, int]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tells(self, place: FetchPlace, bounds: tuple[int, int], size: int, *, is_error: bool) -> bool:
@@ -58,11 +58,11 @@ class FetchSession:
             return size > 0
         if size:
             self.wanted.move_to_end(place)
-        is_new = self.told.get(place) != bounds
+        is_new = self.known_bounds.get(place) != bounds
         if is_error:
-            self.told.pop(place, None)
+            self.known_bounds.pop(place, None)
         else:
-            self.told[place] = bounds
+            self.known_bounds[place] = bounds
         return is_error or size > 0 or is_new
 
 
@@ -120,7 +120,7 @@ class FetchSessions:
             before = len(session.wanted)
             for place in forgotten:
                 session.wanted.pop(place, None)
-                session.told.pop(place, None)
+                session.known_bounds.pop(place, None)
             session.wanted.update((place, each) for place, each in asked if _may_be(place))
             session.epoch = epoch % _LARGEST_ID + 1
             self._count(session, len(session.wanted) - before)
@@ -164,7 +164,7 @@ class FetchSessions:
                 return
             self._of[session.owner] += more
             if more > 0 and not self._is_fair(session.owner, 0):
-                # the client is told at its next fetch, and begins anew
+                # the client learns it at its next fetch, and begins anew
                 self._remove(session)
 
     def _close(self, owner: Hashable, session_id: int) -> None:

@@ -48,7 +48,7 @@ from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.connection import Processor, ShutdownDeadline
-from distlog.gateway.server.fairness import Shares, owner_of
+from distlog.gateway.server.fairness import CpuUses, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import PRODUCE_KEY, KafkaRequestHandlerPool, Request
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
@@ -195,7 +195,7 @@ class GatewayServer:
         config = with_settings(config or GatewayConfig(), settings or {})
         self._host, self._wanted_port = host, port
         self._loop = asyncio.new_event_loop()
-        shares, quotas = Shares(time.monotonic), Quotas(time.monotonic)
+        shares, quotas = CpuUses(time.monotonic), Quotas(time.monotonic)
         self._shares = shares
         self._processor = Processor(
             config, self._loop, shares, quotas, self._offer_new, supports, clock, authentication

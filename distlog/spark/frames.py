@@ -300,12 +300,12 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
     Raises TopicNotFoundError if there is no topic, and InvalidTopicError for names that are the same to Spark, which
     sees no case unless `spark.sql.caseSensitive` is true; then no view is made.
     """
-    found = topics(root, storage_options)
-    if not found:
+    opened = topics(root, storage_options)
+    if not opened:
         raise TopicNotFoundError("no topic is right below this folder: give the one above the topics", root=root)
     if spark.conf.get("spark.sql.caseSensitive") != "true":
         spelled: dict[str, str] = {}
-        for topic in found:
+        for topic in opened:
             other = spelled.setdefault(topic.name.lower(), topic.name)
             if other != topic.name:
                 raise InvalidTopicError(
@@ -313,7 +313,7 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
                     first=other,
                     second=topic.name,
                 )
-    quoted = {f"`{topic.name}`": topic for topic in found}
+    quoted = {f"`{topic.name}`": topic for topic in opened}
     for name, topic in quoted.items():
         read(spark, topic).createOrReplaceTempView(name)
     return list(quoted)

@@ -27,7 +27,7 @@ from distlog.core.batches.compression import CODEC_NAMES, compress
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol.messages import FIXED, Message, SchemaField, request_schema, uvarint
+from distlog.gateway.protocol.messages import FIXED, MessageSchema, SchemaField, request_schema, uvarint
 from distlog.gateway.server.request import Request
 from soak.gateway_process import GatewayProcess
 from soak.tally import Tally, demand, skipped
@@ -226,7 +226,7 @@ class HostileFrames:
         head = struct.pack(">hhih", api_key, version, self._chance.getrandbits(31), -1)
         return head + (self._tags() if schema.is_head_flexible else b"") + self._message(schema.body)
 
-    def _message(self, message: Message) -> bytes:
+    def _message(self, message: MessageSchema) -> bytes:
         data = b"".join(self._field(each, message.is_flexible) for each in message.fields if each.tag is None)
         return data + (self._tags() if message.is_flexible else b"")
 

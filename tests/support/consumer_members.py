@@ -13,7 +13,7 @@ from distlog.gateway.groups.assignors import Place
 from distlog.gateway.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat, HeartbeatReply
 from distlog.gateway.groups.coordinator import ConsumerCoordinator
 from distlog.gateway.groups.subscribed_topics import matches
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 CLICKS = uuid.UUID(int=1)
 SESSION_MS = 45_000
@@ -30,9 +30,9 @@ class Topics:
 
     def __init__(self) -> None:
         self.are_known = True
-        self.by_name = {"clicks": TopicFacts("clicks", str(CLICKS), 4)}
+        self.by_name = {"clicks": TopicSummary("clicks", str(CLICKS), 4)}
 
-    def facts(self, name: str) -> TopicFacts | None:
+    def facts(self, name: str) -> TopicSummary | None:
         return self.by_name.get(name)
 
     def matching(self, pattern: str) -> Iterable[str]:

@@ -97,17 +97,17 @@ def in_tables(actions: Sequence[Action]) -> list[Action]:
     """The actions, of which long runs of segments that are added or removed are tables."""
     if len(actions) < TABLE_ROWS:
         return list(actions)
-    found = list[Action]()
+    tabled = list[Action]()
     for kind, group in itertools.groupby(actions, _table_kind):
         run: list[Any] = list(group)
         if kind is None or len(run) < TABLE_ROWS:
-            found += run
+            tabled += run
         elif kind is Add:
-            found.append(AddTable(to_columns([action.segment for action in run])))
+            tabled.append(AddTable(to_columns([action.segment for action in run])))
         else:
             facts = [integers([action.partition for action in run]), texts([action.stem for action in run])]
-            found.append(RemoveTable(pa.RecordBatch.from_arrays(facts, schema=REMOVED_SCHEMA)))
-    return found
+            tabled.append(RemoveTable(pa.RecordBatch.from_arrays(facts, schema=REMOVED_SCHEMA)))
+    return tabled
 
 
 def replacing(removed: pa.RecordBatch, added: pa.RecordBatch) -> list[Action]:
@@ -243,9 +243,9 @@ def write_producers(action: ProducerBatches) -> dict[str, Any]:
     for name in PRODUCER_STEPS:
         columns[name] = [after - before for before, after in itertools.pairwise([0, *columns[name]])]
     short = {name: _short(column) for name, column in columns.items()}
-    told = {name: column for name, column in short.items() if column != _PRODUCER_DEFAULTS.get(name)}
+    shown = {name: column for name, column in short.items() if column != _PRODUCER_DEFAULTS.get(name)}
     # the list that says how many there are
-    return {PRODUCERS: {"reader_safe": True, **told, "partition": columns["partition"]}}
+    return {PRODUCERS: {"reader_safe": True, **shown, "partition": columns["partition"]}}
 
 
 def read_producers(body: Any) -> ProducerBatches:

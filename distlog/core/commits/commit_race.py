@@ -340,18 +340,18 @@ class GroupCommit:
             return []
         stems = {*self._seen, *(segment.stem for segment in own)}
         applications = {action.app_id for action in actions if isinstance(action, SetTransaction)}
-        taken = dict[str, Commit]()
+        together = dict[str, Commit]()
         for stem, append in self._waiting(head.topic_id):
             if self._may_take(head, append, stems, applications):
-                taken[stem] = append
+                together[stem] = append
                 stems |= _added_stems(append)
                 applications.update(each.app_id for each in append.actions if isinstance(each, SetTransaction))
-        if len(taken) >= CROWD:
+        if len(together) >= CROWD:
             # the oldest one, whose writer can take along most; not twice, since its writer may be dead
-            self.next_append = next(stem for stem in taken if stem != self._next)
-            del taken[self.next_append]
-        self._taken = list(taken)
-        return _placed(taken.values(), head, {segment.partition: segment.next_offset for segment in own})
+            self.next_append = next(stem for stem in together if stem != self._next)
+            del together[self.next_append]
+        self._taken = list(together)
+        return _placed(together.values(), head, {segment.partition: segment.next_offset for segment in own})
 
     def go_alone(self) -> bool:
         """Take along nothing from now on, since a commit with the others is refused; False if it had none."""
@@ -377,32 +377,32 @@ class GroupCommit:
 
     def found_segments(self) -> list[SegmentInfo]:
         """The segments of the append, as the commit that was found adds them."""
-        found = list[SegmentInfo]()
+        segments = list[SegmentInfo]()
         for action in self.found.actions if self.found else ():
             if isinstance(action, Add) and action.segment.stem in self._stems:
-                found.append(action.segment)
+                segments.append(action.segment)
             elif isinstance(action, AddTable):
                 own = [stem in self._stems for stem in action.rows["stem"].to_pylist()]
-                found += to_segments(action.rows.filter(booleans(own)))
-        return found
+                segments += to_segments(action.rows.filter(booleans(own)))
+        return segments
 
     def _list(self) -> dict[str, str]:
         """The files of the other appends that wait, in line; not those that this writer could not take along."""
-        oldest, found = f"v{self._base:020d}", dict[str, str]()
+        oldest, waiting = f"v{self._base:020d}", dict[str, str]()
         for file in self._storage.list_after(paths.PENDING_DIR, oldest):
             stem = paths.parse_pending_file(file.name)
             if stem is not None and stem > oldest and stem != self._stem:
-                found[stem] = file.name
-                if len(found) == MOST_LISTED:
+                waiting[stem] = file.name
+                if len(waiting) == MOST_LISTED:
                     break
-        return dict(sorted(found.items()))
+        return dict(sorted(waiting.items()))
 
     def _waiting(self, topic_id: str) -> Iterator[tuple[str, Commit]]:
         line = self._line or {}
         names = list(islice((stem for stem in line if stem not in self._seen), MOST_TOGETHER))
         unread = [stem for stem in names if stem not in self._others]
-        told = [stem for stem in unread if paths.told_by_pending_file(line[stem]) is not None]
-        for stem in told:
+        in_names = [stem for stem in unread if paths.told_by_pending_file(line[stem]) is not None]
+        for stem in in_names:
             self._others[stem] = waiting_append.read(self._storage, line[stem], topic_id)
         rest = [stem for stem in unread if stem not in self._others]
         read = in_parallel(lambda stem: waiting_append.read(self._storage, line[stem], topic_id), rest)

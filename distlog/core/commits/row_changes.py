@@ -42,16 +42,16 @@ class RowChanges:
             raise ValueError("the tables have other columns")
         its, mine = _keys(base, keys), _keys(rows, keys)
         place = np.searchsorted(its, mine)
-        found = np.flatnonzero(place < len(its))
-        found = found[its[place[found]] == mine[found]]
-        place = place[found]
+        matched = np.flatnonzero(place < len(its))
+        matched = matched[its[place[matched]] == mine[matched]]
+        place = place[matched]
         same = np.ones(len(place), np.bool_)
         for name in base.schema.names:
-            same &= _alike(_taken(base[name], place), _taken(rows[name], found))
-        found, place = found[same], place[same]
+            same &= _alike(_taken(base[name], place), _taken(rows[name], matched))
+        matched, place = matched[same], place[same]
         if (np.diff(place) <= 0).any():
             raise ValueError("the rows are not in order")
-        places = _others(found, len(rows))
+        places = _others(matched, len(rows))
         return cls(_others(place, len(base)), places, rows.take(integers(places)))
 
     def applied(self, base: pa.RecordBatch) -> pa.RecordBatch:

@@ -212,11 +212,11 @@ class SegmentTable(Sequence[SegmentInfo]):
     def live(self, stems: Collection[str]) -> set[str]:
         """The stems, of `stems`, that name a segment of this table."""
         # no Python function is called for each segment of the tail: each append asks this of each partition
-        found = set(stems).intersection(map(_STEM, self._tail))
+        live_stems = set(stems).intersection(map(_STEM, self._tail))
         if len(self._columns):
             column = self._columns["stem"]
-            found.update(column.filter(pc.is_in(column, value_set=texts([*stems]))).to_pylist())
-        return found
+            live_stems.update(column.filter(pc.is_in(column, value_set=texts([*stems]))).to_pylist())
+        return live_stems
 
     def __len__(self) -> int:
         return len(self._columns) + len(self._tail)

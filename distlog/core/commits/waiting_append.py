@@ -88,9 +88,9 @@ def file_of(append: Commit, data: bytes, storage: Storage, *, by_name: bool = Tr
     if not by_name:
         return paths.pending_file(stem)
     squeezed = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_dictionary(stem, append.topic_id))
-    told = base64.urlsafe_b64encode(squeezed.compress(data) + squeezed.flush()).rstrip(b"=").decode()
-    if len(storage.url.encode()) + len(paths.pending_file(stem, "x")) + len(told) <= LONGEST_ADDRESS:
-        return paths.pending_file(stem, told)
+    text = base64.urlsafe_b64encode(squeezed.compress(data) + squeezed.flush()).rstrip(b"=").decode()
+    if len(storage.url.encode()) + len(paths.pending_file(stem, "x")) + len(text) <= LONGEST_ADDRESS:
+        return paths.pending_file(stem, text)
     return paths.pending_file(stem)
 
 
@@ -99,17 +99,17 @@ def read(storage: Storage, file: str, topic_id: str) -> Commit | None:
 
     One that the name tells needs no request. If its file was deleted since it was listed, it was committed.
     """
-    stem, told = paths.parse_pending_file(file) or "", paths.told_by_pending_file(file)
+    stem, text = paths.parse_pending_file(file) or "", paths.told_by_pending_file(file)
     try:
-        data = storage.read(file, 0, LARGEST_PENDING + 1) if told is None else _told(told, stem, topic_id)
+        data = storage.read(file, 0, LARGEST_PENDING + 1) if text is None else _unpacked(text, stem, topic_id)
         append = Commit.decode(data, file)
     except (FileNotFoundError, StorageError, CorruptMetadataError, UnsupportedVersionError, ValueError, zlib.error):
         return None
     return append if first_stem(append.actions) == stem else None
 
 
-def _told(told: str, stem: str, topic_id: str) -> bytes:
-    squeezed = base64.urlsafe_b64decode(told + "=" * (-len(told) % 4))
+def _unpacked(text: str, stem: str, topic_id: str) -> bytes:
+    squeezed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     return zlib.decompressobj(-15, zdict=_dictionary(stem, topic_id)).decompress(squeezed, LARGEST_PENDING)
 
 

@@ -131,9 +131,9 @@ def group_files(
     """
     live = f"{paths.GROUPS_DIR}/{topic_id}/"
     files: tuple[list[FileInfo], list[FileInfo]] = [], []
-    asked = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
-    for folder, found in zip(asked, _each(storage, storage.list, asked), strict=True):
-        files[not folder.startswith(live)].extend(found)
+    listed_folders = [folder for folder in folders if storage.is_local or not folder.startswith(live)]
+    for folder, listed in zip(listed_folders, _each(storage, storage.list, listed_folders), strict=True):
+        files[not folder.startswith(live)].extend(listed)
     return files
 
 

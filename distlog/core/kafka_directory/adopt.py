@@ -489,10 +489,10 @@ def _producer_batches(
 ) -> list[Action]:
     """The action that holds the producers; none on a local disk, where snapshots beside the logs hold them."""
     known = {number: state.log_end_offset if state.producers else 0 for number, state in (states or {}).items()}
-    found = {} if topic.is_local_disk else {each.name.partition: each for each in partitions}
+    chosen = {} if topic.is_local_disk else {each.name.partition: each for each in partitions}
     # an entry becomes up to three
-    most = MOST_PRODUCER_BATCHES // (3 * max(1, len(found)))
-    by_partition = {number: each.producers(known.get(number, 0), most) for number, each in sorted(found.items())}
+    most = MOST_PRODUCER_BATCHES // (3 * max(1, len(chosen)))
+    by_partition = {number: each.producers(known.get(number, 0), most) for number, each in sorted(chosen.items())}
     batches = {number: each for number, each in by_partition.items() if each}
     return [ProducerBatches(batches)] if batches else []
 

@@ -307,8 +307,8 @@ class AdoptedPartition:
         entries = read_producer_snapshot(self.producer_snapshot)
         # those of open transactions, and then the last ones, if there are too many
         order = np.lexsort((entries["last_timestamp"], entries["transaction_first_offset"] != NONE))
-        found = (batch for entry in entries[np.sort(order[-most:])] for batch in batches_of(entry))
-        return tuple(batch for batch in found if batch.is_within(known_end, self.log_end_offset))
+        batches = (batch for entry in entries[np.sort(order[-most:])] for batch in batches_of(entry))
+        return tuple(batch for batch in batches if batch.is_within(known_end, self.log_end_offset))
 
 
 def take_partition(

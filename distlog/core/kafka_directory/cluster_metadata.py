@@ -212,12 +212,12 @@ def taken_settings(
     if len(clusters) > 1 and not topic_ids:
         text = "there is metadata of several clusters, and no id of the topic tells which one it is of"
         return TakenSettings.of({}, given, (*notes, f"{text}: its settings are not known"))
-    found = [(cluster, own) for cluster in clusters if (own := cluster.settings(topic, topic_ids)) is not None]
-    if any(own != found[0][1] for _, own in found):
+    settings = [(cluster, own) for cluster in clusters if (own := cluster.settings(topic, topic_ids)) is not None]
+    if any(own != settings[0][1] for _, own in settings):
         text = "several clusters have this topic, with different settings: its settings are not known"
         return TakenSettings.of({}, given, (*notes, text))
-    if found:
-        cluster, own = found[0]
+    if settings:
+        cluster, own = settings[0]
         return TakenSettings.of(own, given, cluster.notes)
     if any(cluster.is_known for cluster in clusters):
         notes.append("the cluster's metadata does not have this topic: its settings are not known")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from distlog.core.broker_setting import broker_setting, given, settings_of, whole_number
+from distlog.core.broker_setting import broker_setting, given, setting_number, settings_of
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.config import HOUR_MS, MAX_INT, MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError
@@ -183,7 +183,7 @@ def _check_topic_setting(broker: str, topic: str, value: object) -> None:
 
 def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:
     """The time in ms; -1 stays what it is (no limit), as in Kafka, where 0 is no time to keep records."""
-    number = whole_number(broker, value, -MAX_LONG)
+    number = setting_number(broker, value, -MAX_LONG)
     if topic == "retention.ms" and number <= 0:
         if number == 0:
             raise InvalidConfigError(f"{broker} must be -1 (no limit) or at least 1", value=value)

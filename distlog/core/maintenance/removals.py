@@ -70,10 +70,10 @@ class StemSet:
         self._sort()
         partitions = np.array([_BUNDLE if number is None else number for number, _ in stems], np.int64)
         wanted = _hashes(partitions, _numbers_of([stem for _, stem in stems]))
-        found = np.zeros(len(stems), bool)
+        flags = np.zeros(len(stems), bool)
         for run in self._runs:
-            found |= run[np.minimum(run.searchsorted(wanted), len(run) - 1)] == wanted
-        return found
+            flags |= run[np.minimum(run.searchsorted(wanted), len(run) - 1)] == wanted
+        return flags
 
     def _add(self, hashes: npt.NDArray[np.uint64]) -> None:
         self._new.append(hashes)
@@ -131,11 +131,11 @@ def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -
 
     Raises CorruptMetadataError, and UnsupportedVersionError for what only a newer library knows.
     """
-    found = Removals(exactly=set() if exactly else None)
+    removed = Removals(exactly=set() if exactly else None)
     before: str | None = None
     for file, data in _files(storage, start, end):
-        before = _read(storage, found, file, data, before)
-    return found
+        before = _read(storage, removed, file, data, before)
+    return removed
 
 
 def _read(storage: Storage, found: Removals, file: str, data: bytes, before: str | None) -> str:
@@ -155,10 +155,10 @@ def _read(storage: Storage, found: Removals, file: str, data: bytes, before: str
 
 def removed_exactly(storage: Storage, log: CommitLog, start: int, end: int) -> set[FoundStem]:
     """The segments that those commits removed, one by one, and what a drop among them removed."""
-    found = removals(storage, start, end, exactly=True)
-    for version in found.before_drops:
-        found.add_snapshot(log.load(version=version, include_dropped=True))
-    return found.exactly or set()
+    removed = removals(storage, start, end, exactly=True)
+    for version in removed.before_drops:
+        removed.add_snapshot(log.load(version=version, include_dropped=True))
+    return removed.exactly or set()
 
 
 def _files(storage: Storage, start: int, end: int) -> Iterator[tuple[str, bytes]]:

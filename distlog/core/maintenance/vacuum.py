@@ -223,11 +223,11 @@ class UnreferencedFiles:
 
     def among(self, files: Sequence[FileInfo]) -> list[FileInfo]:
         """Find them among `files`."""
-        found = [(file, stem) for file in files if (stem := stem_of(file.name, self._referenced.topic))]
-        if not found:
+        stemmed = [(file, stem) for file in files if (stem := stem_of(file.name, self._referenced.topic))]
+        if not stemmed:
             return []
-        is_referenced = self._referenced.stems.has([stem for _, stem in found])
-        unreferenced = [each for each, held in zip(found, is_referenced.tolist(), strict=True) if not held]
+        is_referenced = self._referenced.stems.has([stem for _, stem in stemmed])
+        unreferenced = [each for each, held in zip(stemmed, is_referenced.tolist(), strict=True) if not held]
         return [file for file, stem in unreferenced if is_below(stem, self._floor) or self._is_removed(stem)]
 
     def _is_removed(self, stem: FoundStem) -> bool:
@@ -314,8 +314,8 @@ FILES_AT_ONCE = 10_000
 
 def dead_appends(files: Iterable[FileInfo], floor: int) -> list[FileInfo]:
     """The appends that wait for a commit, and were begun below the `floor`: no commit takes them any more."""
-    found = ((file, paths.parse_pending_file(file.name)) for file in files)
-    return [file for file, stem in found if stem is not None and is_below((None, stem), floor)]
+    stemmed = ((file, paths.parse_pending_file(file.name)) for file in files)
+    return [file for file, stem in stemmed if stem is not None and is_below((None, stem), floor)]
 
 
 def left_over_files(files: Iterable[FileInfo], before_ms: int) -> list[FileInfo]:

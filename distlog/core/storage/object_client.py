@@ -277,12 +277,12 @@ def _class_of(protocol: str) -> Any:
     but zonal buckets.
     """
     try:
-        found: Any = fsspec.get_filesystem_class(protocol)
+        kind_of_client: Any = fsspec.get_filesystem_class(protocol)
     except (ImportError, ValueError):
         return None
     if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
-        return next((kind for kind in found.__mro__ if kind.__module__ == "gcsfs.core"), found)
-    return found
+        return next((kind for kind in kind_of_client.__mro__ if kind.__module__ == "gcsfs.core"), kind_of_client)
+    return kind_of_client
 
 
 def _stop_retries(protocol: str, made: Any) -> None:

@@ -583,8 +583,8 @@ class ObjectStore:
         """See `Storage.list_after`."""
         if self._requests.protocol == "s3":
             return list_objects(self._requests, folder, name)
-        found = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
-        return (entry for entry in found if entry.name > name)
+        files = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
+        return (entry for entry in files if entry.name > name)
 
     def replied_ms(self) -> int:
         """See `Storage.replied_ms`."""

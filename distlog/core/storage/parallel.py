@@ -25,7 +25,7 @@ from distlog.core.errors import StorageError
 # taken and given back in one step of the interpreter.
 
 
-_crews: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
+_pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
 class WorkerThreads:
@@ -44,7 +44,7 @@ class WorkerThreads:
         self._threads: list[threading.Thread] = []
         self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._is_over = False
-        _crews.add(self)
+        _pools.add(self)
 
     def put(self, work: Callable[[], object]) -> None:
         """Have a thread do `work`; errors that it raises are dropped."""
@@ -89,8 +89,8 @@ def _serve(waiting: SimpleQueue[Callable[[], object] | None]) -> None:
 
 
 def _end_all() -> None:
-    for crew in list(_crews):
-        crew.end(joined=True)
+    for pool in list(_pools):
+        pool.end(joined=True)
 
 
 atexit.register(_end_all)
@@ -251,14 +251,14 @@ class _Line(Generic[T]):
             self._close()
         return task
 
-    def take_in(self, crew: WorkerThreads, *, by_thread: bool) -> None:
-        """Have a thread of `crew` do the next task. With `by_thread` the thread takes it, too, if that is costly."""
+    def take_in(self, pool: WorkerThreads, *, by_thread: bool) -> None:
+        """Have a thread of `pool` do the next task. With `by_thread` the thread takes it, too, if that is costly."""
         if self.is_over:
             return
         if by_thread:
-            crew.put(self._advance)
+            pool.put(self._advance)
         elif task := self.take():
-            crew.put(task.run)
+            pool.put(task.run)
 
     def _advance(self) -> None:
         if task := self.take():
@@ -322,27 +322,27 @@ def in_order(
     """
     computes = workers is not None
     threads = ahead if workers is None else workers - 1
-    line, crew = _Line(tasks, ahead), None
+    line, pool = _Line(tasks, ahead), None
     try:
         if threads and line.take() and line.take():
-            crew = WorkerThreads(threads, _AHEAD)
+            pool = WorkerThreads(threads, _AHEAD)
             # if the caller is a worker, the first task is the caller's
             for task in list(line.begun)[1 if computes else 0 :]:
-                crew.put(task.run)
+                pool.put(task.run)
             for _ in range(ahead - 1):
-                line.take_in(crew, by_thread=computes)
+                line.take_in(pool, by_thread=computes)
         while next_task := line.next():
-            if crew and computes:
+            if pool and computes:
                 line.help(next_task)
             yield next_task.wait()
             line.give()
-            if crew:
-                line.take_in(crew, by_thread=computes)
+            if pool:
+                line.take_in(pool, by_thread=computes)
     finally:
         line.stop()
-        if crew:
+        if pool:
             # the garbage collector may run this in one of these threads, and none of them can wait for another
-            crew.end(joined=joined and not threading.current_thread().name.startswith(_AHEAD))
+            pool.end(joined=joined and not threading.current_thread().name.startswith(_AHEAD))
 
 
 def begun(items: Iterator[T], count: int) -> Iterator[T]:

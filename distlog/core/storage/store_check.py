@@ -25,7 +25,7 @@ _SMALL, _LARGE_BYTES = bytes(1024), 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class StoreCheck:
     """The result of one check; `ok` is None if it was not tried, since one before it met an error of the storage."""
 
     name: str
@@ -38,7 +38,7 @@ class StoreReport:
     """The results of `check_store`. `speeds` has medians in ms, and MB/s; it may be empty."""
 
     url: str
-    checks: tuple[Check, ...]
+    checks: tuple[StoreCheck, ...]
     speeds: Mapping[str, float]
 
     @property
@@ -71,7 +71,7 @@ def check_store(
     """
     was_there = storage.is_there()
     folder = storage.child(f".distlog-check-{uuid.uuid4().hex}")
-    done: list[Check] = []
+    done: list[StoreCheck] = []
     checks: dict[str, Callable[[], str]] = {
         "writes and reads": partial(_check_replaced, folder),
         "ranges": partial(_check_ranges, folder),
@@ -84,19 +84,19 @@ def check_store(
     try:
         for name, check in checks.items():
             if is_met:
-                done.append(Check(name, None, ""))
+                done.append(StoreCheck(name, None, ""))
                 continue
             try:
-                done.append(Check(name, True, check()))
+                done.append(StoreCheck(name, True, check()))
             except _WrongError as wrong:
-                done.append(Check(name, False, str(wrong)))
+                done.append(StoreCheck(name, False, str(wrong)))
             except (DistlogError, OSError) as error:
                 # it does not get better, and each try takes seconds
                 is_met = True
                 # a store that refused the first put is not asked for what there is to delete; a disk may have folders
                 is_refused = isinstance(error, StorageRefusedError) and not storage.counters.bytes_written
                 is_clean = is_refused and not storage.is_local
-                done.append(Check(name, False, str(error)))
+                done.append(StoreCheck(name, False, str(error)))
         speeds = _speeds(folder, monotonic) if is_measured and all(check.ok for check in done) else {}
     finally:
         if not is_clean:

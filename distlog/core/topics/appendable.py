@@ -104,8 +104,8 @@ def early_of(segments: Iterable[SegmentInfo]) -> int | None:
     if isinstance(segments, SegmentTable):
         # of each column the smallest that is a time
         columns = (array[array >= 0] for array in (segments.min_timestamps, segments.max_timestamps))
-        found = (int(array.min()) for array in columns if len(array))
-        return min(filter(is_early, found), default=None)
+        smallest = (int(array.min()) for array in columns if len(array))
+        return min(filter(is_early, smallest), default=None)
     times = (time for one in segments for time in (one.min_timestamp, one.max_timestamp))
     return min(filter(is_early, times), default=None)
 

@@ -344,14 +344,14 @@ class Appender:
 
     def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
         """(all rows, if they are few and meet many partitions, the slices that were not taken)."""
-        taken, size = list[pa.RecordBatch](), 0
+        gathered, size = list[pa.RecordBatch](), 0
         for batch in slices:
-            taken.append(batch)
+            gathered.append(batch)
             size += batch.nbytes
             if size > SMALL_BYTES:
-                return None, chain(taken, slices)
+                return None, chain(gathered, slices)
         rows, normal, partitioner = 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
-        for batch in taken:
+        for batch in gathered:
             normal.append(normalize(batch, self.config, self._clock(), rows, self._unit))
             rows += batch.num_rows
         if rows >= SMALL_PARTITIONS and all(each.schema == normal[0].schema for each in normal):
@@ -361,12 +361,12 @@ class Appender:
             if len(partitions) >= SMALL_PARTITIONS and records.nbytes <= SMALL_PART * len(partitions):
                 source = RecordInput.from_arrow(records)
                 form = batch_format(self.config, self._codec, self._clock, self._random)
-                found = counts[partitions]
-                segments = SmallSegments.of(source, records.nbytes, order, partitions, found, form)
+                row_counts = counts[partitions]
+                segments = SmallSegments.of(source, records.nbytes, order, partitions, row_counts, form)
                 if segments is not None:
                     self._partitioner = partitioner
                     return _Small(source, order, counts, segments), iter(())
-        return None, iter(taken)
+        return None, iter(gathered)
 
     def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
         writes = [self._queues[number].put(source, chosen) for number, chosen in parts]
@@ -398,12 +398,12 @@ class Appender:
             return self._small.segments.write(self._storage, self._new_stem(), self._clock())
         queues = [self._queues[partition] for partition in sorted(self._queues)]
         uploads = any(queue.is_uploading for queue in queues)
-        crew = WorkerThreads(_CLOSERS if uploads else self._workers - 1, "distlog-close")
+        closers = WorkerThreads(_CLOSERS if uploads else self._workers - 1, "distlog-close")
         closing = [Task(queue.close) for queue in queues]
         try:
             for queue, task in zip(queues, closing, strict=True):
                 if queue.is_uploading or not uploads:
-                    crew.put(task.run)
+                    closers.put(task.run)
             segments = [segment for task in closing for segment in task.wait()]
             self._bundles.close()
             return [self._bundles.placed(segment) for segment in segments]
@@ -413,7 +413,7 @@ class Appender:
                 task.when_over(queue.abort)
             raise
         finally:
-            crew.end(joined=True)
+            closers.end(joined=True)
 
     def abort(self) -> None:
         """Abort; the files written stay unreferenced, for vacuum to delete. A `close` that fails aborts by itself."""

@@ -94,10 +94,10 @@ def naming_topics(storage: Storage) -> Iterator[None]:
     try:
         yield
     except TopicNotFoundError as error:
-        found = _names_below(storage)
-        if not found:
+        names = _names_below(storage)
+        if not names:
             raise
-        named = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+        named = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
         text = f"this is no topic, but a folder of topics: add the name of one: {named}"
         raise TopicNotFoundError(text, **error.details) from None
 
@@ -423,12 +423,12 @@ def _adopt(
     dry_run: bool,
     made: dict[str, Topic],
 ) -> AdoptedTopic:
-    found = settings()
+    chosen = settings()
     adopted, log, snapshot = adopt_topic(
-        replicas, target, topic_log, found.config, states, in_place=in_place, dry_run=dry_run
+        replicas, target, topic_log, chosen.config, states, in_place=in_place, dry_run=dry_run
     )
     if not adopted.was_there:
-        adopted = dataclasses.replace(adopted, settings=found.taken, notes=(*adopted.notes, *found.notes))
+        adopted = dataclasses.replace(adopted, settings=chosen.taken, notes=(*adopted.notes, *chosen.notes))
     if snapshot is not None:
         topic = made[adopted.name] = Topic(TopicHandle.of(target, snapshot.name, log), snapshot)
         adopted = dataclasses.replace(adopted, states=tuple(topic.live_snapshot.partitions))

@@ -251,9 +251,9 @@ class AvroDecoder:
         """All payloads as columns, or None if one of them cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", "'distlog[avro]'")
         try:
-            found = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
-            found.validate(full=True)  # texts that are no UTF-8 pass it
-            return found.cast(self.schema)
+            columns = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
+            columns.validate(full=True)  # texts that are no UTF-8 pass it
+            return columns.cast(self.schema)
         except ValueError:
             return None
 
@@ -309,10 +309,10 @@ def _reads(writer: AvroSchema, reader: AvroSchema | None) -> Callable[[io.BytesI
 def _writer(registry: SchemaRegistry | None, schema_id: int) -> AvroSchema | str:
     assert registry is not None
     try:
-        found = registry.schema(schema_id)
-        if found.kind != "AVRO":
-            return f"the value's schema {schema_id} is of {found.kind}, not of AVRO"
-        return AvroSchema.of(found, is_reader=False)
+        schema = registry.schema(schema_id)
+        if schema.kind != "AVRO":
+            return f"the value's schema {schema_id} is of {schema.kind}, not of AVRO"
+        return AvroSchema.of(schema, is_reader=False)
     except (SchemaNotFoundError, InvalidConfigError) as error:
         return f"the value's schema {schema_id} cannot be used: {error}"
 
@@ -348,9 +348,9 @@ def newest_reader(registry: SchemaRegistry, ids: Iterable[int]) -> AvroSchema | 
     """The schema of the highest of these ids that is one of Avro."""
     for one in sorted((one for one in ids if one >= 0), reverse=True):
         try:
-            found = registry.schema(one)
+            schema = registry.schema(one)
         except SchemaNotFoundError:
             continue
-        if found.kind == "AVRO":
-            return AvroSchema.of(found)
+        if schema.kind == "AVRO":
+            return AvroSchema.of(schema)
     return None

@@ -49,9 +49,9 @@ def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schem
 
     Without `flatten`, one column `value` has them as its parts.
     """
-    found = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
+    decoded = decoder.schema if flatten else pa.schema([pa.field("value", pa.struct(list(decoder.schema)))])
     others = [field for field in columns if field.name != "value"]
-    if twice := sorted({field.name for field in others} & set(found.names)):
+    if twice := sorted({field.name for field in others} & set(decoded.names)):
         raise InvalidConfigError(
             f"a column is called {twice[0]} already: flatten=False makes one column of the value's fields, "
             "or leave that column out of the read",
@@ -59,7 +59,7 @@ def schema_with(columns: pa.Schema, decoder: Decoder, flatten: bool) -> pa.Schem
         )
     at = max(columns.get_field_index("value"), -1)
     at = len(others) if at < 0 else at
-    return pa.schema([*others[:at], *found, *others[at:]])
+    return pa.schema([*others[:at], *decoded, *others[at:]])
 
 
 def decoded_table(
@@ -132,9 +132,9 @@ def in_halves(
     one_by_one: Callable[[Longs, Payloads], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
     """The rows of payloads that are decoded, and their columns: together, except a few around each bad value."""
-    found = together(payloads)
-    if found is not None:
-        yield rows, found
+    columns = together(payloads)
+    if columns is not None:
+        yield rows, columns
     elif len(rows) <= FEW:
         yield one_by_one(rows, payloads)
     else:
@@ -147,12 +147,12 @@ def scattered(parts: Sequence[tuple[Longs, pa.RecordBatch]], count: int, schema:
     """The rows of `parts`, each at the number that its part says, among `count` rows; the others are null."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
-    taken = np.full(count, -1, np.int64)
+    sources = np.full(count, -1, np.int64)
     begin = 0
     for rows, _ in parts:
-        taken[rows] = np.arange(begin, begin + len(rows))
+        sources[rows] = np.arange(begin, begin + len(rows))
         begin += len(rows)
     table = pa.Table.from_batches([batch for _, batch in parts], schema)
-    indices = pa.array(taken, mask=taken < 0) if (taken < 0).any() else integers(taken)
+    indices = pa.array(sources, mask=sources < 0) if (sources < 0).any() else integers(sources)
     columns = [column.combine_chunks().take(indices) for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -84,11 +84,11 @@ def places(payloads: pa.Array) -> tuple[list[Place | None], npt.NDArray[np.intp]
     others = np.concatenate([begun[data[starts[begun]] != 0], np.flatnonzero(lengths == 0)])
     heads = _short_heads(starts[others], lengths[others], data)
     kinds, which = np.unique(heads, return_inverse=True)
-    found = [_place(head.to_bytes(_SHORT, "little")) for head in kinds.tolist()]
-    for place, _ in found:
+    places_and_sizes = [_place(head.to_bytes(_SHORT, "little")) for head in kinds.tolist()]
+    for place, _ in places_and_sizes:
         known.setdefault(place, len(known))
-    numbers[others] = np.array([known[place] for place, _ in found], np.intp)[which]
-    sizes[others] = np.array([size for _, size in found], np.int64)[which]
+    numbers[others] = np.array([known[place] for place, _ in places_and_sizes], np.intp)[which]
+    sizes[others] = np.array([size for _, size in places_and_sizes], np.int64)[which]
     for row in others[heads == 0].tolist():
         place, sizes[row] = _place(bytes(data[starts[row] : starts[row] + min(lengths[row], PLACE_BYTES)]))
         numbers[row] = known.setdefault(place, len(known))
@@ -108,8 +108,8 @@ def _short_heads(starts: Longs, lengths: Longs, data: npt.NDArray[np.uint8]) -> 
     sizes = 1 + (heads[:, :1] >> 1)
     wanted = columns < sizes
     short = (sizes[:, 0] <= _SHORT) & (heads[:, 0] % 2 == 0) & ((heads < 0x80) | ~wanted).all(axis=1)
-    found: npt.NDArray[np.uint64] = np.where(wanted, heads, 0).astype(np.uint8).view("<u8").ravel()
-    return np.where(short, found, 0).astype(np.uint64)
+    numbers: npt.NDArray[np.uint64] = np.where(wanted, heads, 0).astype(np.uint8).view("<u8").ravel()
+    return np.where(short, numbers, 0).astype(np.uint64)
 
 
 def _place(payload: bytes) -> tuple[Place | None, int]:
@@ -117,14 +117,14 @@ def _place(payload: bytes) -> tuple[Place | None, int]:
     count, at = _zigzag(payload, 0)
     if not 0 < count <= MAX_DEPTH:
         return ((0,), at) if count == 0 and at else (None, 0)
-    found = []
+    numbers = []
     for _ in range(count):
         number, after = _zigzag(payload, at)
         if after == at or number < 0:
             return None, 0
-        found.append(number)
+        numbers.append(number)
         at = after
-    return tuple(found), at
+    return tuple(numbers), at
 
 
 def _zigzag(payload: bytes, at: int) -> tuple[int, int]:

@@ -64,8 +64,8 @@ class Message:
 
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         """The columns of messages; ValueError if one of them is none."""
-        found = self._handler.list_to_record_batch(payloads)
-        return pa.RecordBatch.from_arrays(found.columns, schema=self.schema)
+        decoded = self._handler.list_to_record_batch(payloads)
+        return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Message, (self._files, self.name)
@@ -95,14 +95,14 @@ def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
             _check_no_circle(field.message_type, (*inside, descriptor.full_name))
 
 
-def _files_of(file: Any, found: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
+def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
     """A file and those that it imports, each after those that it needs."""
-    found = {} if found is None else found
+    files = {} if files is None else files
     for one in file.dependencies:
-        if one.name not in found:
-            _files_of(one, found)
-    found[file.name] = file.serialized_pb
-    return tuple(found.values())
+        if one.name not in files:
+            _files_of(one, files)
+    files[file.name] = file.serialized_pb
+    return tuple(files.values())
 
 
 def compiled(schema: Schema) -> tuple[bytes, ...]:
@@ -269,16 +269,16 @@ def newest_message(registry: SchemaRegistry, batches: Iterable[pa.Array], messag
 
     With a name in `message`, that message of the schema.
     """
-    found: dict[int, Place] = {}
+    newest: dict[int, Place] = {}
     for values in batches:
         ids, payloads = unframed(values)
         kinds, numbers, _ = places(payloads)
         for one in np.unique(ids[ids >= 0]).tolist():
             place = kinds[numbers[np.flatnonzero(ids == one)[-1]]]
             if place is not None:
-                found[one] = place
+                newest[one] = place
     decoder = ProtobufDecoder(None, registry)
-    for one in sorted(found, reverse=True):
+    for one in sorted(newest, reverse=True):
         with suppress(SchemaNotFoundError, InvalidConfigError):
-            return Message(decoder.files(one), message or decoder.name_at(one, found[one]))
+            return Message(decoder.files(one), message or decoder.name_at(one, newest[one]))
     return None

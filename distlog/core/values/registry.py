@@ -60,8 +60,8 @@ class _Registered:
 
 
 def _reference(given: Any) -> tuple[str, str, int]:
-    found = given if isinstance(given, dict) else {}
-    name, subject, version = found.get("name"), found.get("subject"), found.get("version")
+    reference = given if isinstance(given, dict) else {}
+    name, subject, version = reference.get("name"), reference.get("subject"), reference.get("version")
     if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
         raise ValueError("a reference needs a name, a subject and a version")
     return name, subject, version
@@ -145,7 +145,7 @@ def _source_of(given: Any) -> _Source:
     if isinstance(given, str):
         return _Server(given)
     if isinstance(given, Mapping):
-        return _Known(given)
+        return _GivenSchemas(given)
     if hasattr(given, "scan") and hasattr(given, "refresh"):
         return _Topic(given)
     raise InvalidConfigError(
@@ -158,7 +158,7 @@ def _source_of(given: Any) -> _Source:
 # Schemas that the caller has.
 
 
-class _Known:
+class _GivenSchemas:
     """Schemas by id, from the program itself."""
 
     def __init__(self, given: Mapping[int, Any]) -> None:
@@ -303,13 +303,13 @@ class _Topic:
         return self._found(lambda: self._versions.get((subject, max(versions, default=0))), f"subject {subject}")
 
     def _found(self, look: Callable[[], _Registered | None], what: str) -> _Registered:
-        found = look()
-        if found is None:
+        registered = look()
+        if registered is None:
             self._read()
-            found = look()
-        if found is None:
+            registered = look()
+        if registered is None:
             raise SchemaNotFoundError(f"the topic {self._topic.url} has no {what}")
-        return found
+        return registered
 
     def _read(self) -> None:
         if self._is_read:

@@ -149,18 +149,18 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     acls, filters = broker.acls, request.body.filters
     if acls is None:
         return {"throttle_time": 0, "filter_results": [_DISABLED] * len(filters)}
-    found = list[Acl]()
+    matches = list[Acl]()
 
     def find(fields: Any) -> Fields:
         matching = list(filter(_requested(_filter, fields).matches, acls.acls))
-        found.extend(matching)
+        matches.extend(matching)
         gone = {"error_code": ErrorCode.none, "error_message": None}
         return {"matching_acls": [{**gone, **_resource_fields(each), **_entry_fields(each)} for each in matching]}
 
     looked = attempted(acls.look)
     results = [attempted(partial(find, each), matching_acls=()) for each in filters]
     if looked["error_code"] is ErrorCode.none:
-        looked = attempted(lambda: acls.delete(found))
+        looked = attempted(lambda: acls.delete(matches))
     if looked["error_code"] is not ErrorCode.none:
         looked = {**looked, "matching_acls": ()}
     return {"throttle_time": 0, "filter_results": _with(results, looked)}

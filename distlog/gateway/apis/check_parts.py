@@ -64,18 +64,18 @@ def split(
 ) -> Fields | None:
     """Go on with the allowed items of the request's `array`, and refuse others in `into`; or the response to all."""
     items = getattr(request.body, array)
-    allowed, told = [], []
+    allowed, refused = [], []
     for each in items:
         if is_allowed(each):
             allowed.append(each)
         else:
-            told.append(refusal(each))
-    if not told:
+            refused.append(refusal(each))
+    if not refused:
         return None
     if not allowed:
-        return {"throttle_time": 0, into: told}
+        return {"throttle_time": 0, into: refused}
     request.body = request.body._replace(**{array: tuple(allowed)})
-    amend(request, lambda fields: {**fields, into: [*fields[into], *told]})
+    amend(request, lambda fields: {**fields, into: [*fields[into], *refused]})
     return None
 
 

@@ -151,21 +151,21 @@ def _init_producer_id(request: Request, broker: Broker, client: Client) -> Field
 def _metadata(request: Request, broker: Broker, client: Client) -> None:
     body = request.body
     is_all = body.topics is None or (request.api_version == 0 and not body.topics)
-    allowed, told, creatable = [], list[Fields](), set[str]()
+    allowed, refused, creatable = [], list[Fields](), set[str]()
     for each in () if is_all else body.topics:
         name = requested_name(each)
         code = None if name is None else _no_metadata(request, broker, client, name, creatable)
         if code is None:
             allowed.append(each)
         else:
-            told.append({"error_code": code, "name": each.name, "partitions": ()})
+            refused.append({"error_code": code, "name": each.name, "partitions": ()})
     # it may be another topic that is missing when the handler looks
     request.creatable = creatable
-    if told:
+    if refused:
         # in version 0 an empty list means all topics: none of them is shown
         request.body = body._replace(topics=tuple(allowed))
-    is_refused = bool(told) and not allowed
-    amend(request, lambda fields: _shown_metadata(request, client, fields, () if is_refused else None, told))
+    is_refused = bool(refused) and not allowed
+    amend(request, lambda fields: _shown_metadata(request, client, fields, () if is_refused else None, refused))
 
 
 def _no_metadata(
@@ -190,7 +190,7 @@ def _no_metadata(
 
 
 def _shown_metadata(
-    request: Request, client: Client, fields: Fields, instead: Sequence[Fields] | None, told: Sequence[Fields]
+    request: Request, client: Client, fields: Fields, instead: Sequence[Fields] | None, refused: Sequence[Fields]
 ) -> Fields:
     topics = list[Fields]()
     for each in fields["topics"] if instead is None else instead:
@@ -207,7 +207,7 @@ def _shown_metadata(
             else each
             for each in topics
         ]
-    return _with_rights(request, client, {**fields, "topics": [*topics, *told]})
+    return _with_rights(request, client, {**fields, "topics": [*topics, *refused]})
 
 
 #: From this version of Metadata on, a topic may have no name.
@@ -430,7 +430,7 @@ def _offset_fetch(request: Request, broker: Broker, client: Client) -> Fields | 
     return refused
 
 
-def _described(client: Client, group: str, topics: Any, told: dict[str, list[Fields]]) -> Any:
+def _described(client: Client, group: str, topics: Any, refused: dict[str, list[Fields]]) -> Any:
     """The topics of a request that may be described; the refusals of others are `told`. None stands for all."""
     if topics is None:
         return None
@@ -439,7 +439,7 @@ def _described(client: Client, group: str, topics: Any, told: dict[str, list[Fie
         if client.may(_O.DESCRIBE, _R.TOPIC, each.name):
             allowed.append(each)
         else:
-            told.setdefault(group, []).append(_no_positions(OF_TOPIC, each))
+            refused.setdefault(group, []).append(_no_positions(OF_TOPIC, each))
     return tuple(allowed)
 
 
@@ -451,8 +451,8 @@ def _no_positions(code: ErrorCode, topic: Any) -> Fields:
     }
 
 
-def _shown_positions(client: Client, fields: Fields, told: Sequence[Fields]) -> Fields:
-    return {**fields, "topics": [*(each for each in fields["topics"] if describes(client, each["name"])), *told]}
+def _shown_positions(client: Client, fields: Fields, refused: Sequence[Fields]) -> Fields:
+    return {**fields, "topics": [*(each for each in fields["topics"] if describes(client, each["name"])), *refused]}
 
 
 _NO_MEMBER: Fields = {"throttle_time": 0, "member_id": None, "member_epoch": 0, "heartbeat_interval": 0}
@@ -521,7 +521,7 @@ def _add_partitions(request: Request, broker: Broker, client: Client) -> Fields 
         codes = [ErrorCode.none if client.may(_O.WRITE, _R.TOPIC, each.name) else OF_TOPIC for each in topics]
     if not any(codes):
         return None
-    told = [
+    results = [
         {
             "name": each.name,
             "results_by_partition": [
@@ -531,7 +531,7 @@ def _add_partitions(request: Request, broker: Broker, client: Client) -> Fields 
         }
         for each, code in zip(topics, codes, strict=True)
     ]
-    return {"throttle_time": 0, "results_by_topic_v3_and_below": told}
+    return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
 
 
 def _add_offsets(request: Request, broker: Broker, client: Client) -> Fields | None:

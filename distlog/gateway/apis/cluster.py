@@ -21,7 +21,7 @@ from distlog.gateway.protocol.frames import (
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 # ---
 # An admin request has many topics: the work for each succeeds or fails by itself.
@@ -139,7 +139,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     # in version 0, an empty list means all
     if wanted is None or (request.api_version == 0 and not wanted):
         for name, facts_or_error in broker.metadata.facts_or_errors().items():
-            if isinstance(facts_or_error, TopicFacts):
+            if isinstance(facts_or_error, TopicSummary):
                 yield _topic_fields(facts_or_error, broker)
             else:
                 yield {
@@ -199,13 +199,13 @@ class TopicIds:
             return name
         if self._names is None and topic_id is not None:
             facts = self._broker.metadata.facts_or_errors().values()
-            self._names = {uuid.UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicFacts)}
+            self._names = {uuid.UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicSummary)}
         if topic_id is None or self._names is None or topic_id not in self._names:
             raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
         return self._names[topic_id]
 
 
-def _topic_fields(facts: TopicFacts, broker: Broker) -> Fields:
+def _topic_fields(facts: TopicSummary, broker: Broker) -> Fields:
     return {
         "error_code": ErrorCode.none,
         "name": facts.name,
@@ -215,7 +215,7 @@ def _topic_fields(facts: TopicFacts, broker: Broker) -> Fields:
     }
 
 
-def _partition_fields(facts: TopicFacts, numbers: range, broker: Broker) -> list[Fields]:
+def _partition_fields(facts: TopicSummary, numbers: range, broker: Broker) -> list[Fields]:
     leaders = broker.cluster.leaders(facts.topic_id, facts.partitions)
     return [
         {

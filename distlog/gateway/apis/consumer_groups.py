@@ -15,7 +15,7 @@ from distlog.gateway.groups.consumer_records import by_topic
 from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 # ---
 # ConsumerGroupHeartbeat: a member joins, goes on, tells what it has, and leaves.
@@ -99,7 +99,7 @@ def _described(broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
         return {**fields, "error_code": refused.code, "group_state": "Dead"}
     if any(current.assigned or target for _, _, current, target in found.members) and not names:
         facts = broker.metadata.facts_or_errors().values()
-        names.update({UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicFacts)})
+        names.update({UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicSummary)})
     members = [
         {
             "member_id": id,

@@ -115,13 +115,13 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "groups": answers}
 
 
-def _group(broker: Broker, group: str, asked: Sequence[Any], stable: bool, asker: Any = None) -> Fields:
+def _group(broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker: Any = None) -> Fields:
     # without a list of topics, all positions of the group are wanted
     wanted = (
         None
-        if None in asked
+        if None in lists
         else dict.fromkeys(
-            (topic.name, number) for topics in asked for topic in topics for number in topic.partition_indexes
+            (topic.name, number) for topics in lists for topic in topics for number in topic.partition_indexes
         )
     )
     # from version 9 on

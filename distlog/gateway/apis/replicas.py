@@ -15,8 +15,8 @@ from distlog.gateway.server.request import Request
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:
     """No requested partition needs an election; without a list, Kafka leaves such partitions out."""
-    asked = request.body.topic_partitions or ()
-    places = once((topic.topic, number, None) for topic in asked for number in topic.partitions)
+    topics = request.body.topic_partitions or ()
+    places = once((topic.topic, number, None) for topic in topics for number in topic.partitions)
     results = [
         {"topic": name, "partition_result": [_elected(broker, name, number) for number in numbers]}
         for name, numbers in places.items()

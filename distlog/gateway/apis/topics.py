@@ -278,13 +278,13 @@ _METRICS_ALONE = 0
 def list_config_resources(request: Request, broker: Broker) -> Fields:
     """The topics and the live gateways, or one of both kinds."""
     types = set(request.get("resource_types", ())) or {TOPIC, BROKER}
-    found: list[tuple[int, str]] = []
+    kinds_and_names: list[tuple[int, str]] = []
     if request.api_version > _METRICS_ALONE:
         if TOPIC in types:
-            found += [(TOPIC, name) for name in broker.metadata.facts_or_errors()]
+            kinds_and_names += [(TOPIC, name) for name in broker.metadata.facts_or_errors()]
         if BROKER in types:
-            found += [(BROKER, str(node.id)) for node in broker.cluster.nodes]
-    resources = [{"resource_name": name, "resource_type": kind} for kind, name in found]
+            kinds_and_names += [(BROKER, str(node.id)) for node in broker.cluster.nodes]
+    resources = [{"resource_name": name, "resource_type": kind} for kind, name in kinds_and_names]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
 
 

@@ -26,14 +26,14 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[uuid.UUID, int]], dict[st
 
 def assign_ranges(members: Mapping[str, Subscriber], topics: Mapping[uuid.UUID, int]) -> dict[str, frozenset[Place]]:
     """Give each subscriber of a topic a range of it, so that topics with as many partitions are shared alike."""
-    found: dict[str, set[Place]] = {each: set() for each in members}
+    places_of: dict[str, set[Place]] = {each: set() for each in members}
     ordered = sorted(members, key=lambda each: (members[each].name, each))
     for topic, count in topics.items():
         readers = [each for each in ordered if topic in members[each].topics]
         for at, reader in enumerate(readers):
             start, end = (count * edge // len(readers) for edge in (at, at + 1))
-            found[reader].update((topic, number) for number in range(start, end))
-    return {each: frozenset(places) for each, places in found.items()}
+            places_of[reader].update((topic, number) for number in range(start, end))
+    return {each: frozenset(places) for each, places in places_of.items()}
 
 
 def assign_uniformly(

@@ -23,7 +23,7 @@ from distlog.gateway.groups.consumer_records import (
     RecordKind,
 )
 from distlog.gateway.protocol.messages import ErrorCode
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 # ---
 # The heartbeats of members, and the replies.
@@ -72,7 +72,7 @@ AnswerHeartbeat = Callable[[HeartbeatReply], None]
 class TopicsView(Protocol):
     """The topics as the coordinator knows them, without a request to storage."""
 
-    def facts(self, name: str) -> TopicFacts | None:
+    def facts(self, name: str) -> TopicSummary | None:
         """The topic; None if there is none, or it is not known yet."""
         ...
 
@@ -168,7 +168,7 @@ class ConsumerGroup:
         self.since_ms = wall_clock()
         self.is_dead = False
         #: The topics of the last assignment; None if it was made by another gateway.
-        self._topics: dict[str, TopicFacts] | None = {}
+        self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
         self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
         #: Records were not stored: what is stored may be behind, so all is written anew.
@@ -254,10 +254,10 @@ class ConsumerGroup:
         if topics.know(self.subscriptions.names, self.subscriptions.patterns):
             # assigned anew if members, their subscriptions or their topics have changed
             names = self.subscriptions.topics(topics)
-            found = {name: one for name in names if (one := topics.facts(name)) is not None}
-            if self.epoch == self.target_epoch and not self._is_assigned(found):
+            followed = {name: one for name in names if (one := topics.facts(name)) is not None}
+            if self.epoch == self.target_epoch and not self._is_assigned(followed):
                 self._begin_epoch()
-            self._topics = found
+            self._topics = followed
             if self.epoch > self.target_epoch:
                 self._assign(topics)
         self._reconcile(member, request.owned)
@@ -342,12 +342,12 @@ class ConsumerGroup:
         self.epoch += 1
         self._change(RecordKind.EPOCH, self.epoch)
 
-    def _is_assigned(self, found: Mapping[str, TopicFacts]) -> bool:
+    def _is_assigned(self, topics: Mapping[str, TopicSummary]) -> bool:
         """True if the target is of these topics, with all of their partitions."""
         if self._topics is not None:
-            return found == self._topics
+            return topics == self._topics
         given = set[Place]().union(*self.target.values())
-        return given == {(topic_uuid(each), number) for each in found.values() for number in range(each.partitions)}
+        return given == {(topic_uuid(each), number) for each in topics.values() for number in range(each.partitions)}
 
     def _assign(self, topics: TopicsView) -> None:
         """Give each member its target."""
@@ -495,7 +495,7 @@ _FIRST = MemberFacts(
 )
 
 
-def topic_uuid(facts: TopicFacts) -> uuid.UUID:
+def topic_uuid(facts: TopicSummary) -> uuid.UUID:
     """The topic's id as assignments have it."""
     return uuid.UUID(facts.topic_id)
 

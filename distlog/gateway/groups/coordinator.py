@@ -150,20 +150,22 @@ class ConsumerCoordinator:
     def describe(self, group: str) -> ConsumerDescription:
         """A group. Raises GroupRefusedError if there is none of the newer protocol, or it is not loaded."""
         with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
-            found = opened.membership
-            if not isinstance(found, ConsumerGroup):
+            membership = opened.membership
+            if not isinstance(membership, ConsumerGroup):
                 raise GroupRefusedError(ErrorCode.group_id_not_found)
             members = tuple(
-                (each.id, each.facts, each.current, found.target.get(each.id, frozenset()))
-                for each in found.members.values()
+                (each.id, each.facts, each.current, membership.target.get(each.id, frozenset()))
+                for each in membership.members.values()
             )
-            return ConsumerDescription(found.phase, found.epoch, found.target_epoch, found.assignor, members)
+            return ConsumerDescription(
+                membership.phase, membership.epoch, membership.target_epoch, membership.assignor, members
+            )
 
     def look(self) -> None:
         """Have the topics of all groups looked at; changes count with the next heartbeats."""
-        found = [self._subscribed(name) for name in self._groups.names()]
-        names = frozenset[str]().union(*(each.names for each in found))
-        self._topics.look(names, frozenset[str]().union(*(each.patterns for each in found)))
+        subscriptions = [self._subscribed(name) for name in self._groups.names()]
+        names = frozenset[str]().union(*(each.names for each in subscriptions))
+        self._topics.look(names, frozenset[str]().union(*(each.patterns for each in subscriptions)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -405,6 +405,6 @@ def _decoded(key: bytes | None, value: bytes | None) -> GroupChange | None:
         group = None if value is None else decode_group(subject.group, value)
         return None if group is None and value is not None else (subject, group)
     if isinstance(subject, ConsumerKey):
-        found = None if value is None else decode_consumer_value(subject.kind, value)
-        return None if found is None and value is not None else (subject, found)
+        record = None if value is None else decode_consumer_value(subject.kind, value)
+        return None if record is None and value is not None else (subject, record)
     return None

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 _log = logging.getLogger("distlog.gateway")
 
@@ -34,16 +34,16 @@ class SubscribedTopics:
     A thread makes the looks; any thread calls the rest. Raises nothing.
     """
 
-    def __init__(self, find: Callable[[str], TopicFacts], names: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, find: Callable[[str], TopicSummary], names: Callable[[], Iterable[str]]) -> None:
         self._find, self._names = find, names
-        self._facts: dict[str, TopicFacts | None] = {}
+        self._facts: dict[str, TopicSummary | None] = {}
         self._matching: dict[str, frozenset[str]] = {}
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._looks_again = False
 
-    def facts(self, name: str) -> TopicFacts | None:
+    def facts(self, name: str) -> TopicSummary | None:
         """The topic; None if there is none, or it is not known yet."""
         return self._facts.get(name)
 

@@ -64,7 +64,7 @@ class SchemaField:
 
     name: str
     kind: str
-    message: Message | None
+    message: MessageSchema | None
     is_array: bool
     is_nullable: bool
     tag: int | None
@@ -72,7 +72,7 @@ class SchemaField:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageSchema:
     """A message, or a part of one, in one version; since KIP-482 it `is_flexible`."""
 
     name: str
@@ -86,15 +86,15 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class BodySchema:
     """A request's or a response's body, and whether the head in front of it has tagged fields."""
 
-    body: Message
+    body: MessageSchema
     is_head_flexible: bool
 
 
 @cache
-def request_schema(api_key: int, version: int) -> Schema:
+def request_schema(api_key: int, version: int) -> BodySchema:
     """The schema of a request of this API and version. Raises InvalidRequestError if there is none."""
     try:
         return _schema(load_request_schema(api_key, version))
@@ -103,7 +103,7 @@ def request_schema(api_key: int, version: int) -> Schema:
 
 
 @cache
-def response_schema(api_key: int, version: int) -> Schema:
+def response_schema(api_key: int, version: int) -> BodySchema:
     """The schema of its response."""
     return _schema(load_response_schema(api_key, version))
 
@@ -124,12 +124,12 @@ def load(versions: Iterable[tuple[int, int]]) -> None:
         response_schema(api_key, version)
 
 
-def _schema(kind: Any) -> Schema:
-    return Schema(_message(kind), kind.__header_schema__.__flexible__)
+def _schema(kind: Any) -> BodySchema:
+    return BodySchema(_message(kind), kind.__header_schema__.__flexible__)
 
 
-def _message(kind: Any) -> Message:
-    return Message(kind.__name__, kind.__flexible__, tuple(_field(each) for each in dataclasses.fields(kind)))
+def _message(kind: Any) -> MessageSchema:
+    return MessageSchema(kind.__name__, kind.__flexible__, tuple(_field(each) for each in dataclasses.fields(kind)))
 
 
 def _field(field: dataclasses.Field[Any]) -> SchemaField:
@@ -208,7 +208,7 @@ _StepReader = Callable[[list[Any], memoryview, int, Items], int]
 _LengthReader = Callable[[memoryview, int], tuple[int, int]]
 
 
-def message_reader(message: Message) -> MessageReader:
+def message_reader(message: MessageSchema) -> MessageReader:
     """A function that reads the message; it raises InvalidRequestError for bytes that are not one.
 
     Unknown tagged fields are passed over (KIP-482), and null is read where the version allows it.
@@ -247,19 +247,19 @@ def skip_tags(data: memoryview, at: int, items: Items) -> int:
         raise InvalidRequestError("a request ends too early", size=len(data)) from None
 
 
-def _in_order(message: Message) -> list[SchemaField]:
+def _in_order(message: MessageSchema) -> list[SchemaField]:
     """The fields as they are read: tagged ones last."""
     return sorted(message.fields, key=lambda each: each.tag is not None)
 
 
-def _maker(message: Message) -> Callable[[Sequence[Any]], Any]:
+def _maker(message: MessageSchema) -> Callable[[Sequence[Any]], Any]:
     """Makes a message of the values of its fields, in their order."""
     kind: Any = namedtuple(message.name, [each.name for each in _in_order(message)])  # type: ignore[misc]
     new = tuple.__new__
     return lambda values: new(kind, values)
 
 
-def _read_steps(message: Message) -> list[_StepReader]:
+def _read_steps(message: MessageSchema) -> list[_StepReader]:
     steps, run = list[_StepReader](), ""
     for each in message.fields:
         if each.tag is not None:
@@ -365,7 +365,7 @@ def _read_uuid(values: list[Any], data: memoryview, at: int, items: Items) -> in
     return at + _UUID_BYTES
 
 
-def _read_message(message: Message, *, is_nullable: bool) -> _StepReader:
+def _read_message(message: MessageSchema, *, is_nullable: bool) -> _StepReader:
     read = message_reader(message)
 
     def step(values: list[Any], data: memoryview, at: int, items: Items) -> int:
@@ -406,7 +406,7 @@ def _read_array(field: SchemaField, length: _LengthReader, is_flexible: bool) ->
     return step
 
 
-def _read_messages(message: Message, length: _LengthReader, field: SchemaField) -> _StepReader:
+def _read_messages(message: MessageSchema, length: _LengthReader, field: SchemaField) -> _StepReader:
     """Reads an array of messages."""
     steps, make, smallest, name = _read_steps(message), _maker(message), _smallest_message(message), field.name
     at_once = _read_at_once(message)
@@ -434,7 +434,7 @@ def _read_messages(message: Message, length: _LengthReader, field: SchemaField) 
     return step
 
 
-def _read_at_once(message: Message) -> Callable[[memoryview], Any] | None:
+def _read_at_once(message: MessageSchema) -> Callable[[memoryview], Any] | None:
     """Reads all messages of an array, if they have a fixed size; returns None if one of them has tagged fields."""
     if any(each.kind not in FIXED or each.is_array or each.tag is not None for each in message.fields):
         return None
@@ -457,7 +457,7 @@ def _smallest(field: SchemaField, is_flexible: bool) -> int:
     return _UUID_BYTES if field.kind == "uuid" else 1 if is_flexible else 2 if field.kind == "string" else 4
 
 
-def _smallest_message(message: Message) -> int:
+def _smallest_message(message: MessageSchema) -> int:
     flexible = message.is_flexible
     sizes = [
         (1 if flexible else 4)
@@ -560,7 +560,7 @@ MessageWriter = Callable[[Pieces, Fields], None]
 _ValueWriter = Callable[[Pieces, Any], None]
 
 
-def message_writer(message: Message, known: Collection[str]) -> MessageWriter:
+def message_writer(message: MessageSchema, known: Collection[str]) -> MessageWriter:
     """A function that writes the message from fields; a missing one has its default.
 
     The function raises ValueError for a field that is not `known`; a field that this version lacks is left out.

@@ -21,7 +21,7 @@ from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.security.authentication import Authentication, SaslExchange
 from distlog.gateway.security.tls import PrincipalMapper, subject_name
 from distlog.gateway.security.users_file import Users
-from distlog.gateway.server.fairness import Share, Shares, owner_of
+from distlog.gateway.server.fairness import CpuUse, CpuUses, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import (
     PRODUCE_KEY,
@@ -242,7 +242,7 @@ class Processor:
         self,
         config: GatewayConfig,
         loop: asyncio.AbstractEventLoop,
-        shares: Shares,
+        shares: CpuUses,
         quotas: Quotas,
         offer: Callable[[Request], None],
         supports: Callable[[RequestHead, ClientSession], bool],
@@ -507,7 +507,7 @@ class Connection(asyncio.BufferedProtocol):
         share = self._share(client_id)
         return Request(head, body, session, share, self._processor.quotas, received_ms, self, client_id)
 
-    def _share(self, client_id: str) -> Share:
+    def _share(self, client_id: str) -> CpuUse:
         return self._processor.shares.share(self._owner, client_id)
 
     @property

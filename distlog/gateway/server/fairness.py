@@ -32,18 +32,18 @@ _MANY = 1000
 
 
 @dataclass(slots=True, eq=False)
-class Share:
+class CpuUse:
     """The use of a user or an address, or of a client id of it, which is a part of that."""
 
     name: Hashable
-    part_of: Share | None
+    part_of: CpuUse | None
     use_s: float = 0
     noted_s: float = 0
     active_s: float = float("-inf")
     served_s: float = float("-inf")
     #: The parts, and the active ones in the order of their last signs.
-    parts: dict[Hashable, Share] = field(default_factory=dict)
-    active: OrderedDict[Share, None] = field(default_factory=OrderedDict)
+    parts: dict[Hashable, CpuUse] = field(default_factory=dict)
+    active: OrderedDict[CpuUse, None] = field(default_factory=OrderedDict)
 
     def use(self, now_s: float) -> float:
         """The seconds of CPU time that count now."""
@@ -82,20 +82,20 @@ def owner_of(principal: str | None, address: str) -> str:
     return str(mapped or ipaddress.ip_network((int(parsed), _IPV6_PREFIX), strict=False))
 
 
-class Shares:
+class CpuUses:
     """The shares of all clients, for many threads with its `lock`. `clock_s` is monotonic."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.clock_s, self.lock = clock_s, threading.Lock()
-        self.all = Share("all", None)
+        self.all = CpuUse("all", None)
         self._forget_at = _MANY
 
-    def share(self, owner: str, client_id: str) -> Share:
+    def share(self, owner: str, client_id: str) -> CpuUse:
         """The share of a client."""
         of_owner = self._part(self.all, owner)
         return self._part(of_owner, client_id)
 
-    def leaves_room(self, share: Share) -> bool:
+    def leaves_room(self, share: CpuUse) -> bool:
         """True if a client has used less than its part of the time, among those that are active."""
         now_s, part = self.clock_s(), 2 * _HEAVY_PART
         with self.lock:
@@ -107,7 +107,7 @@ class Shares:
                     return False
         return True
 
-    def _part(self, whole: Share, name: Hashable) -> Share:
+    def _part(self, whole: CpuUse, name: Hashable) -> CpuUse:
         share = whole.parts.get(name)
         if share is None:
             if len(whole.parts) >= self._forget_at:
@@ -119,7 +119,7 @@ class Shares:
                     if each.use(now_s) > _NO_USE_S or each in whole.active
                 }
                 self._forget_at = max(_MANY, 2 * len(whole.parts))
-            share = whole.parts[name] = Share(name, whole)
+            share = whole.parts[name] = CpuUse(name, whole)
         return share
 
 
@@ -144,16 +144,16 @@ Waiting = TypeVar("Waiting")
 class FairQueue(Generic[Waiting]):
     """Waiting items of shares, and the running ones: at most `size`. The caller has the lock."""
 
-    def __init__(self, shares: Shares, size: int) -> None:
+    def __init__(self, shares: CpuUses, size: int) -> None:
         self._shares, self._size = shares, size
-        self._waiting: dict[Share, dict[Share, deque[Waiting]]] = {}
-        self._running = Counter[Share]()
+        self._waiting: dict[CpuUse, dict[CpuUse, deque[Waiting]]] = {}
+        self._running = Counter[CpuUse]()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, share: Share, item: Waiting) -> None:
+    def put(self, share: CpuUse, item: Waiting) -> None:
         """Have an item wait."""
         share.note(0, self._shares.clock_s())
         assert share.part_of is not None
@@ -179,7 +179,7 @@ class FairQueue(Generic[Waiting]):
                 return item
         return None
 
-    def end(self, share: Share, used_s: float) -> None:
+    def end(self, share: CpuUse, used_s: float) -> None:
         """An item has run, and used so much time."""
         share.note(used_s, self._shares.clock_s())
         assert share.part_of is not None
@@ -189,8 +189,8 @@ class FairQueue(Generic[Waiting]):
                 del self._running[each]
 
     def _in_turn(
-        self, whole: Share, waiting: Mapping[Share, object], part: float, now_s: float, limited: bool
-    ) -> list[Share]:
+        self, whole: CpuUse, waiting: Mapping[CpuUse, object], part: float, now_s: float, limited: bool
+    ) -> list[CpuUse]:
         """The shares that may run another item, the least use first. `part` of the time is the whole's."""
         ordered = list(waiting)
         if len(ordered) > 1:
@@ -211,7 +211,7 @@ class FairQueue(Generic[Waiting]):
             each for each in able if self._running[each] < (1 if each.use(now_s) * _RATE_OF_USE > own / 2 else most)
         ]
 
-    def _waits_of(self, share: Share) -> int:
+    def _waits_of(self, share: CpuUse) -> int:
         parts = self._waiting.get(share)
         if parts is not None:
             return sum(map(len, parts.values()))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from distlog.gateway.protocol.frames import Fields, RequestHead, ResponsePiece, read_request, write_response
 from distlog.gateway.protocol.messages import MAX_ITEMS
 from distlog.gateway.security.authentication import SaslExchange
-from distlog.gateway.server.fairness import FairQueue, Share, Shares
+from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue
 from distlog.gateway.server.quotas import REQUEST_PERCENTAGE, Quotas
 
 # ---
@@ -38,7 +38,7 @@ class ClientSession:
     sasl: SaslExchange | None
 
 
-class Client(Protocol):
+class ClientConnection(Protocol):
     """The connection of a request's client; its methods may be called from any thread."""
 
     def send(self, request: Request, pieces: Sequence[ResponsePiece]) -> None:
@@ -65,10 +65,10 @@ class Request:
     head: RequestHead
     frame: memoryview | None
     session: ClientSession
-    share: Share
+    share: CpuUse
     quotas: Quotas
     received_ms: int
-    client: Client
+    client: ClientConnection
     client_id: str = ""
     body: Any = None
     #: Called when the client has taken the response, or is gone.
@@ -216,7 +216,7 @@ _PAUSE_S = 0.005
 class RequestChannel:
     """The requests that wait for one of `handlers` threads; for many threads."""
 
-    def __init__(self, shares: Shares, handlers: int) -> None:
+    def __init__(self, shares: CpuUses, handlers: int) -> None:
         self._shares, self._handlers = shares, handlers
         self._queue = FairQueue[Request](shares, handlers)
         # each has a thread look for a request that may be handled now, or end
@@ -255,16 +255,16 @@ class RequestChannel:
             if request is not None or not goes_on:
                 return request
 
-    def is_free_for(self, share: Share) -> bool:
+    def is_free_for(self, share: CpuUse) -> bool:
         """True if no request waits, and this client leaves room for others."""
         return not len(self) and self._shares.leaves_room(share)
 
-    def used(self, share: Share, used_s: float) -> None:
+    def used(self, share: CpuUse, used_s: float) -> None:
         """The time of a request of this share that was not queued."""
         with self._shares.lock:
             share.note(used_s, self._shares.clock_s())
 
-    def done(self, share: Share, used_s: float) -> None:
+    def done(self, share: CpuUse, used_s: float) -> None:
         """A request of this share that was received was handled, or put off, and took so much time."""
         with self._shares.lock:
             self._queue.end(share, used_s)
@@ -296,7 +296,7 @@ _MOST_WAITING = 3
 class KafkaRequestHandlerPool:
     """`size` threads with a `name`, each of which calls `handle` with one request after the other."""
 
-    def __init__(self, shares: Shares, handle: Callable[[Request], None], size: int, name: str) -> None:
+    def __init__(self, shares: CpuUses, handle: Callable[[Request], None], size: int, name: str) -> None:
         self.channel, self._handle = RequestChannel(shares, size), handle
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(size)

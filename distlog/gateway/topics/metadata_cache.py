@@ -37,7 +37,7 @@ from distlog.gateway.gathered_appends import Fence, GatheredAppends
 from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
-from distlog.gateway.topics.topic_index import LOOK_MS, TopicFacts, TopicIndex
+from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary
 
 # ---
 # A topic that several threads want at the same time is loaded once, for all of them.
@@ -121,10 +121,10 @@ class HostedTopic(RefreshingTopic):
         self._partitions: dict[int, Partition] = {}
 
     @property
-    def facts(self) -> TopicFacts:
+    def facts(self) -> TopicSummary:
         """The facts that clients are told."""
         snapshot = self.snapshot
-        return TopicFacts(self.name, snapshot.topic_id, len(snapshot.partitions))
+        return TopicSummary(self.name, snapshot.topic_id, len(snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
         """The partition with this number. Raises TopicNotFoundError."""
@@ -325,7 +325,7 @@ class MetadataCache:
         with self._listing:
             if topic_id not in self._listed and monotonic_ms() - self._listed_ms >= self._max_age_ms:
                 listed_ms, facts = monotonic_ms(), self.facts_or_errors().values()
-                self._listed = {each.topic_id: each.name for each in facts if isinstance(each, TopicFacts)}
+                self._listed = {each.topic_id: each.name for each in facts if isinstance(each, TopicSummary)}
                 self._listed_ms = listed_ms
             return self._listed.get(topic_id)
 
@@ -351,10 +351,10 @@ class MetadataCache:
 
     def all_topics(self) -> dict[str, HostedTopic]:
         """All topics that can be opened now, by name. Raises StorageError."""
-        found = _or_errors(self.fresh_topic, self._names())
-        return {name: each for name, each in found.items() if isinstance(each, HostedTopic)}
+        topics_or_errors = _or_errors(self.fresh_topic, self._names())
+        return {name: each for name, each in topics_or_errors.items() if isinstance(each, HostedTopic)}
 
-    def facts_or_errors(self) -> dict[str, TopicFacts | Exception]:
+    def facts_or_errors(self) -> dict[str, TopicSummary | Exception]:
         """All topics, by name, and the error of one that cannot be opened, which is logged. Raises StorageError.
 
         On an object store the topics in use cost nothing, and others a request now and then (see TopicIndex).
@@ -369,8 +369,8 @@ class MetadataCache:
 
     def clients_topics(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
-        found = self.facts_or_errors()
-        return [name for name, each in found.items() if isinstance(each, TopicFacts) and name not in _OWN_TOPICS]
+        facts = self.facts_or_errors()
+        return [name for name, each in facts.items() if isinstance(each, TopicSummary) and name not in _OWN_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
@@ -508,8 +508,8 @@ def _or_errors(find: Callable[[str], T], names: Sequence[str]) -> dict[str, T | 
 
 def _logged(topics: Mapping[str, T | Exception]) -> dict[str, T | Exception]:
     """The topics and errors, without folders that have no topic; the errors are logged."""
-    found = {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
-    for name, each in found.items():
+    kept = {name: each for name, each in topics.items() if not isinstance(each, TopicNotFoundError)}
+    for name, each in kept.items():
         if isinstance(each, Exception):
             error_code(each, f"topic {name}")
-    return found
+    return kept

@@ -29,7 +29,7 @@ _MOST = 1 << 53
 _log = logging.getLogger("distlog.gateway")
 
 
-class TopicFacts(NamedTuple):
+class TopicSummary(NamedTuple):
     """The facts of a topic that clients are told."""
 
     name: str
@@ -90,7 +90,7 @@ class TopicIndex:
         self._looked_ms: dict[str, int] = {}
         self._looks = 0
 
-    def facts(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicFacts | Exception]:
+    def facts(self, names: Collection[str], max_age_ms: int) -> dict[str, TopicSummary | Exception]:
         """The topics in these folders as they were at most `max_age_ms` ago, or the error of each one.
 
         A folder without a topic is left out. Raises nothing.
@@ -105,13 +105,13 @@ class TopicIndex:
             self._looks += len(due)
             if self._looks >= MANY_LOOKS:
                 self._write()
-            found = dict[str, TopicFacts | Exception]()
+            facts_or_errors = dict[str, TopicSummary | Exception]()
             for name in names:
                 if (error := errors.get(name)) is not None:
-                    found[name] = error
+                    facts_or_errors[name] = error
                 elif (known := self._known[name]).partitions:
-                    found[name] = TopicFacts(name, known.topic_id, known.partitions)
-            return found
+                    facts_or_errors[name] = TopicSummary(name, known.topic_id, known.partitions)
+            return facts_or_errors
 
     def forget(self, name: str) -> None:
         """Look at a topic anew: it was dropped, or is another one by now. It does not wait for looks under way."""
@@ -145,14 +145,14 @@ class TopicIndex:
         """Take what other gateways, or this one before, saw later than this one."""
         try:
             fields = json.loads(self._root.read(paths.TOPIC_INDEX))["topics"]
-            found = {str(name): _Known.parse(each) for name, each in fields.items()}
+            stored = {str(name): _Known.parse(each) for name, each in fields.items()}
         except FileNotFoundError:
             return
         except (StorageError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             _log.warning("the index of topics is ignored, and will be written anew: %s", error)
             return
         now_ms, looked_ms = self._root.replied_ms(), self._clock()
-        for name, each in found.items():
+        for name, each in stored.items():
             known = self._known.get(name)
             if each.is_told_at(now_ms) and (known is None or known.seen_ms < each.seen_ms):
                 self._known[name], self._looked_ms[name] = each, looked_ms - max(0, now_ms - each.seen_ms)

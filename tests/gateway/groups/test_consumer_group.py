@@ -14,7 +14,7 @@ from distlog.core.consumer_offsets import Position
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.groups.consumer_records import MemberState
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 ALL = places(0, 1, 2, 3)
 
@@ -123,7 +123,7 @@ def test_subscriptions_and_topics_that_change_begin_an_epoch() -> None:
     assert one.has | other.has == places(0, 1, 2, 3, 4, 5)
     assert len(one.has) == len(other.has) == 3
     views = uuid.UUID(int=2)
-    gateway.topics.by_name["views"] = TopicFacts("views", str(views), 1)
+    gateway.topics.by_name["views"] = TopicSummary("views", str(views), 1)
     one.goes_on(topics=("views",))
     for member in (one, other, one):
         member.goes_on()
@@ -138,8 +138,8 @@ def test_a_pattern_is_of_the_topics_that_there_are_at_a_time() -> None:
     member = gateway.consumer("a", topics=(), pattern="cl.*")
     assert member.goes_on() == ALL
     clocks = uuid.UUID(int=3)
-    gateway.topics.by_name["clocks"] = TopicFacts("clocks", str(clocks), 1)
-    gateway.topics.by_name["sclocks"] = TopicFacts("sclocks", str(uuid.UUID(int=4)), 1)
+    gateway.topics.by_name["clocks"] = TopicSummary("clocks", str(clocks), 1)
+    gateway.topics.by_name["sclocks"] = TopicSummary("sclocks", str(uuid.UUID(int=4)), 1)
     assert member.goes_on() == ALL | places(0, topic=clocks)
     assert member.goes_on(pattern="") == places()
     assert gateway.consumer("b", pattern="(").code() is ErrorCode.invalid_regular_expression

@@ -18,14 +18,14 @@ from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
 from distlog.gateway.protocol.frames import RequestHead
-from distlog.gateway.server.fairness import Shares
+from distlog.gateway.server.fairness import CpuUses
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import ClientSession, Request
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 
 def no_topics() -> SubscribedTopics:
-    return SubscribedTopics(lambda name: TopicFacts(name, "", 0), list)
+    return SubscribedTopics(lambda name: TopicSummary(name, "", 0), list)
 
 
 def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +77,7 @@ def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     ended: list[str] = []
     session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
     client: Any = SimpleNamespace(fail=lambda _, why: ended.append(why))
-    quotas, share = Quotas(lambda: 0.0), Shares(lambda: 0.0).share("ANONYMOUS", "")
+    quotas, share = Quotas(lambda: 0.0), CpuUses(lambda: 0.0).share("ANONYMOUS", "")
     request = Request(RequestHead(12, 4, 1), None, session, share, quotas, 0, client, body=object())
     request.respond({"throttle_time": 0, "error_code": "no code"})
     assert ended == ["the response cannot be written"]

@@ -8,7 +8,7 @@ from waiting import until
 
 from distlog.core.errors import InvalidTopicError, StorageError, TopicNotFoundError
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
-from distlog.gateway.topics.topic_index import TopicFacts
+from distlog.gateway.topics.topic_index import TopicSummary
 
 
 class Root:
@@ -17,7 +17,7 @@ class Root:
     def __init__(self) -> None:
         self.partitions, self.fails, self.looks = {"clicks": 1, "clocks": 2}, False, list[str]()
 
-    def find(self, name: str) -> TopicFacts:
+    def find(self, name: str) -> TopicSummary:
         self.looks.append(name)
         if self.fails:
             raise StorageError("the storage does not answer")
@@ -25,7 +25,7 @@ class Root:
             raise InvalidTopicError("no topic has such a name")
         if name not in self.partitions:
             raise TopicNotFoundError("there is no such topic")
-        return TopicFacts(name, "id", self.partitions[name])
+        return TopicSummary(name, "id", self.partitions[name])
 
     def names(self) -> list[str]:
         if self.fails:
@@ -48,7 +48,7 @@ def test_only_a_topic_that_is_new_waits_for_the_storage() -> None:
     assert known(topics, [], []) == here
     assert known(topics, ["clicks", "none"], []) == "group-topics"
     assert known(topics, ["clicks", "none"], []) == here
-    assert topics.facts("clicks") == TopicFacts("clicks", "id", 1)
+    assert topics.facts("clicks") == TopicSummary("clicks", "id", 1)
     assert topics.facts("none") is None
     assert known(topics, [], ["cl.*"]) == "group-topics"
     assert sorted(topics.matching("cl.*")) == ["clicks", "clocks"]
@@ -63,7 +63,7 @@ def test_a_look_shows_changes_and_forgets_what_no_group_wants() -> None:
     root.partitions = {"clicks": 5, "clouds": 1}
     topics.look(["clicks"], ["clo.*"])
     until(lambda: topics.facts("clouds") is not None)
-    assert topics.facts("clicks") == TopicFacts("clicks", "id", 5)
+    assert topics.facts("clicks") == TopicSummary("clicks", "id", 5)
     assert sorted(topics.matching("clo.*")) == ["clouds"]
     topics.look([], [])
     until(lambda: not topics.know(["clicks"], []))
@@ -79,7 +79,7 @@ def test_what_is_known_stays_while_the_storage_fails() -> None:
     topics.look(["clicks"], ["c.*"])
     known(topics, ["clocks"], ["c.*"])
     assert topics.know(["clicks"], [])
-    assert topics.facts("clicks") == TopicFacts("clicks", "id", 1)
+    assert topics.facts("clicks") == TopicSummary("clicks", "id", 1)
     assert not topics.know(["clocks"], [])
     assert not topics.know([], ["c.*"])
     root.fails = False

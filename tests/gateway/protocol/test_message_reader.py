@@ -23,10 +23,10 @@ from distlog.gateway.protocol.frames import read_head, read_request
 from distlog.gateway.protocol.messages import (
     FIXED,
     MAX_ITEMS,
+    BodySchema,
     InvalidRequestError,
     Items,
-    Message,
-    Schema,
+    MessageSchema,
     SchemaField,
     message_reader,
     request_schema,
@@ -137,11 +137,11 @@ class Encoder:
     def __init__(self, *, nulls: bool) -> None:
         self._nulls = nulls
 
-    def head(self, schema: Schema, api_key: int, version: int) -> bytes:
+    def head(self, schema: BodySchema, api_key: int, version: int) -> bytes:
         """The head, with a client id that is null."""
         return struct.pack(">hhih", api_key, version, 1, -1) + (self._tags() if schema.is_head_flexible else b"")
 
-    def message(self, message: Message) -> bytes:
+    def message(self, message: MessageSchema) -> bytes:
         """All fields, and the tags."""
         data = b"".join(self._field(each, message.is_flexible) for each in message.fields if each.tag is None)
         return data + (self._tags() if message.is_flexible else b"")

@@ -26,7 +26,7 @@ from distlog.gateway import delayed_operations
 from distlog.gateway.apis import records
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.server.fairness import Shares
+from distlog.gateway.server.fairness import CpuUses
 
 #: A flush policy as a broker's default: the system writes to the device when it likes.
 NO_SYNC = {"flush.messages": 1 << 40}
@@ -267,7 +267,7 @@ def test_on_an_object_store_a_handler_takes_each_batch(memory_url: Address, thre
 
 def test_a_client_leaves_room_while_it_has_used_less_than_its_part() -> None:
     now_s = 100.0
-    shares = Shares(lambda: now_s)
+    shares = CpuUses(lambda: now_s)
     first, second = shares.share("first", "a"), shares.share("second", "a")
     assert shares.leaves_room(first)
     # alone it may have all

@@ -21,7 +21,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.server.fairness import FairQueue, Share, Shares, owner_of
+from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, owner_of
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 ALL_TOPICS = {
@@ -36,10 +36,10 @@ class Turns:
 
     def __init__(self, handlers: int) -> None:
         self.now_s = 100.0
-        self.shares = Shares(lambda: self.now_s)
+        self.shares = CpuUses(lambda: self.now_s)
         self.queue = FairQueue[str](self.shares, handlers)
 
-    def put(self, owner: str, count: int = 1, client_id: str = "") -> Share:
+    def put(self, owner: str, count: int = 1, client_id: str = "") -> CpuUse:
         """Have items of a client wait."""
         share = self.shares.share(owner, client_id)
         for _ in range(count):

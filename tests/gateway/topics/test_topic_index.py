@@ -15,7 +15,7 @@ from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.topics.topic_index import LOOK_MS, MANY_LOOKS, TopicFacts, TopicIndex
+from distlog.gateway.topics.topic_index import LOOK_MS, MANY_LOOKS, TopicIndex, TopicSummary
 
 TOPICS = MANY_LOOKS + 20
 NAMES = [f"topic-{number:03}" for number in range(TOPICS)]
@@ -29,7 +29,7 @@ class Listing:
         self.root, self.now_ms = Storage(*address), now_ms
         self.index = TopicIndex(self.root, lambda: self.now_ms)
 
-    def facts(self, names: list[str] = NAMES) -> dict[str, TopicFacts | Exception]:
+    def facts(self, names: list[str] = NAMES) -> dict[str, TopicSummary | Exception]:
         """The topics as they were at most a second ago."""
         return self.index.facts(names, AGE_MS)
 
@@ -52,7 +52,7 @@ def address(memory_url: Address) -> Address:
 def test_topics_that_nobody_uses_are_looked_at_once_in_a_while_by_a_request_each(address: Address) -> None:
     listing = Listing(address)
     first = listing.facts()
-    assert [each.partitions for each in first.values() if isinstance(each, TopicFacts)] == [
+    assert [each.partitions for each in first.values() if isinstance(each, TopicSummary)] == [
         number % 5 + 1 for number in range(TOPICS)
     ]
     with listing.asks(gets=0):
@@ -83,12 +83,12 @@ def test_changes_by_other_programs_are_seen_when_what_is_known_has_its_age(addre
     listing.now_ms += AGE_MS
     after = listing.facts(names)
     assert after.keys() == set(names) - {NAMES[0]}
-    assert isinstance(after["new"], TopicFacts)
-    assert after[NAMES[1]] == TopicFacts(NAMES[1], changed.snapshot.topic_id, 7)
+    assert isinstance(after["new"], TopicSummary)
+    assert after[NAMES[1]] == TopicSummary(NAMES[1], changed.snapshot.topic_id, 7)
     distlog.create(f"{address.url}/{NAMES[0]}", 4)
     listing.now_ms += AGE_MS
     again = listing.facts(names)[NAMES[0]]
-    assert isinstance(again, TopicFacts)
+    assert isinstance(again, TopicSummary)
     assert again.partitions == 4
     assert again != before[NAMES[0]]
 
@@ -105,7 +105,7 @@ def test_what_was_seen_longer_ago_than_commits_are_kept_is_read_anew(
     days_ms, replied_ms = 7 * 86_400_000, Storage.replied_ms
     monkeypatch.setattr(Storage, "replied_ms", lambda storage: replied_ms(storage) + days_ms)
     found = listing.facts()[NAMES[0]]
-    assert isinstance(found, TopicFacts)
+    assert isinstance(found, TopicSummary)
     assert found.partitions == 9
 
 
@@ -139,7 +139,7 @@ def test_folders_without_a_topic_are_left_out_and_damaged_topics_have_their_erro
     found = listing.facts([*NAMES[:2], "other"])
     assert found.keys() == set(NAMES[:2])
     assert isinstance(found[NAMES[0]], Exception)
-    assert isinstance(found[NAMES[1]], TopicFacts)
+    assert isinstance(found[NAMES[1]], TopicSummary)
 
 
 def test_topics_in_use_and_dropped_ones_are_right_in_the_list_at_once(address: Address) -> None:
@@ -154,6 +154,6 @@ def test_topics_in_use_and_dropped_ones_are_right_in_the_list_at_once(address: A
     gets = counted.gets
     after = metadata.facts_or_errors()
     assert after.keys() == before.keys() - {NAMES[3]}
-    assert after[NAMES[5]] == used.facts == TopicFacts(NAMES[5], used.snapshot.topic_id, 11)
+    assert after[NAMES[5]] == used.facts == TopicSummary(NAMES[5], used.snapshot.topic_id, 11)
     # the dropped one alone was read
     assert counted.gets - gets <= 6
