@@ -318,8 +318,8 @@ class Appender:
         if self._small is not None:
             small, self._small = self._small, None
             opened = list(parts_of(small.order, small.counts))
-            for partition, _ in opened:
-                self._open(partition)
+            for number, _ in opened:
+                self._open(number)
             write = self._task(small.source, opened)
             # their rows were counted before
             yield lambda: 0 * write()
