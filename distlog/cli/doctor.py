@@ -268,12 +268,12 @@ def _pyspark(pyspark: Path) -> Finding:
     return Finding("PySpark", OK, f"{version} at {pyspark}")
 
 
-#: What the process does in which Spark looks for formats. Two arguments: the Python and the distlog of this process,
+#: The program of the process in which Spark looks for formats. Two arguments: the Python and the distlog of this process,
 #: which has imported the format itself.
 _LOOK = """
 import sys
 
-# the current folder, which -c adds: what lies there is not run
+# the current folder, which -c adds: files there are not run
 sys.path[:] = [each for each in sys.path if each]
 
 import json

@@ -37,7 +37,7 @@ from distlog.core.errors import InvalidConfigError, InvalidTopicError
 COMMITS_DIR = "_commits"
 MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 GROUPS_DIR = "_groups"
-#: What gateways keep of the root's topics, so that a list of all of them need not read each one.
+#: The gateways' index of the root's topics, so that a list of all of them need not read each one.
 TOPIC_INDEX = f"{GROUPS_DIR}/00000000-0000-0000-0000-000000000000/topics.json"
 BUNDLES_DIR = "_bundles"
 PENDING_DIR = "_pending"

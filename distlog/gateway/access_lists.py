@@ -129,7 +129,7 @@ class RootAcls:
     ) -> None:
         self._super_users, self._everyone_if_none = frozenset(super_users), everyone_if_none
         self._lists = AccessLists((), self._super_users)
-        #: The keys of each ACL's records; those of the gateways are one.
+        #: The keys of each ACL's records; the gateways write one key for each.
         self._keys: Mapping[Acl, Sequence[bytes]] = {}
         self._records = RootRecords(metadata, ACLS_TOPIC, clock, decode_acl, self._set)
         self.denials = EventLog("requests that no ACL allows")

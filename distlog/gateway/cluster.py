@@ -104,7 +104,7 @@ _log = logging.getLogger("distlog.gateway")
 class _View:
     """The state at the last look; `term` grows when everything held before must be loaded anew.
 
-    `joins` counts the times that the gateway joined: what it held before the last one, others may hold.
+    `joins` counts the times that the gateway joined: its partitions from before the last one may be others' now.
     """
 
     nodes: tuple[Node, ...] = ()

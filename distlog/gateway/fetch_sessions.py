@@ -101,7 +101,7 @@ class FetchSessions:
         *,
         has_ids: bool,
     ) -> FetchContext:
-        """The partitions that a fetch is about, each once: those it asks for, or all of its session.
+        """The partitions that a fetch is about, each once: the named ones, or all of its session.
 
         Raises FetchSessionError.
         """

@@ -341,14 +341,14 @@ class DistlogReader(DataSourceReader):
 # how large the rows are, which no data source in Python can tell it.
 
 
-#: What a row of one long counts in Spark's estimates.
+#: The bytes of a row of one long in Spark's estimates.
 _NUMBER_BYTES = 16
 #: The types whose values are as large as they are; other columns have a word of 8 bytes in a row of Spark.
 _SIZED = (BinaryType, ArrayType)
 #: How much larger than in the log compressed records are taken to be. A join that wrongly sorts is slow; one that
 #: wrongly broadcasts fails.
 _UNPACKED = 4
-#: What `DataFrame.limit` takes. 34 GB are never broadcast, so what is larger need not count as larger.
+#: The most rows that `DataFrame.limit` takes. 34 GB are never broadcast, so a larger table need not count as larger.
 _MOST_ROWS = 2**31 - 1
 
 

@@ -143,7 +143,7 @@ class _Parts:
 
 
 # ---
-# The two stages. What is sent to a job is some of its parts: how many, their numbers in the job, and their logs.
+# The two stages. A job is sent some of its parts: how many, their numbers in the job, and their logs.
 
 
 class SendParts:

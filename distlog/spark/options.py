@@ -16,7 +16,7 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 
 # ---
-# What makes a Python process of Spark a good worker. In other processes nothing is done.
+# Settings that make a Python process of Spark a good worker. In other processes nothing is done.
 
 
 _main = sys.modules["__main__"]

@@ -138,7 +138,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The parsed options of a read. What depends on the topic is checked later, when the read is planned.
+    """The parsed options of a read. Checks that need the topic come later, when the read is planned.
 
     `start` and `end` mean offsets, as in Kafka, even if they are given as times. `times` are the times of records.
     """

@@ -134,7 +134,7 @@ class TopicFacts:
 
 #: A snapshot of a hundred thousand segments takes some 30 MB.
 KEPT = 8
-#: What the plan of a micro-batch does not see of the last second, its commit finds.
+#: A plan of a micro-batch may miss commits of the last second; the commit of the batch finds these.
 RECENT_MS = 1000
 
 
@@ -183,7 +183,7 @@ def _key(storage: Storage) -> bytes:
     return pickle.dumps(storage)
 
 
-#: Those of this process.
+#: The topics of this process.
 KNOWN_TOPICS = KnownTopics()
 
 
@@ -427,7 +427,7 @@ def _is_first_of_run(handle: TopicHandle, batch: MicroBatch, write_id: str) -> b
 
 
 # ---
-# What a task of a write does: it writes its rows as unreferenced segments, and tells the driver about them.
+# The work of a task: it writes its rows as unreferenced segments, and tells the driver about them.
 #
 # Each attempt of a task writes files under its own names, and leaves them there when it fails, is repeated or is
 # aborted. Only the files of the attempt whose message Spark passes to `commit` become part of the topic. So nothing

@@ -65,9 +65,9 @@ from distlog.spark.read_options import (
 
 
 FORMAT = 1
-#: What a stream starts from. A constant, since Spark asks for it several times, also after a restart.
+#: The begin of a stream. A constant, since Spark asks for it several times, also after a restart.
 INITIAL: Mapping[str, Any] = {"version": FORMAT, "initial": True}
-#: What Spark's progress shows beside the newest offsets, by partition; named as the metrics of Spark's Kafka source.
+#: Spark's progress shows these beside the newest offsets, by partition; named as the metrics of Spark's Kafka source.
 OFFSETS_BEHIND, BYTES_BEHIND = "offsetsBehindLatest", "bytesBehindLatest"
 
 
@@ -306,7 +306,7 @@ def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, 
 def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
     """The part of `most` that each size gets, at least one; sizes of nothing get none.
 
-    Together they are `most`, unless there are more sizes: what rounding down leaves goes to the largest remainders.
+    Together they are `most`, unless there are more sizes: the rest of rounding down goes to the largest remainders.
     """
     total = sum(sizes.values())
     shares = {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
@@ -370,7 +370,7 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, position: int, start: int)
 
 
 # ---
-# What a stream does when records that it should read are gone: it fails, or warns and goes on.
+# When records that a stream should read are gone, it fails, or warns and goes on.
 
 
 _ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to go on with what is there"
@@ -593,7 +593,7 @@ class StreamPlan:
     def whole_end(self) -> Json:
         """The end of a batch with all that is there, for a Spark that does not tell its beginning.
 
-        Raises TopicNotFoundError for a topic that is dropped. What is lost else is found by `splits`.
+        Raises TopicNotFoundError for a topic that is dropped. Other losses are found by `splits`.
         """
         snapshot = self._topic.look()
         if snapshot.dropped:

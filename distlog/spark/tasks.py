@@ -58,7 +58,7 @@ from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part
 # Runs a function over a list as Spark tasks. Results must be small. Unlike `mapInArrow`, it needs no pandas.
 
 
-#: What a segment costs besides its bytes, in bytes. On an object store it takes one to three requests, one after the
+#: The cost of a segment besides its bytes, in bytes. On an object store it takes one to three requests, one after the
 #: other, of about 30 ms each: the time in which one stream gets about 3 MB. A local file costs less, but then a task
 #: of the thousand files that make MIN_BYTES still takes longer than its start.
 SEGMENT_BYTES = 4 << 20
@@ -84,7 +84,7 @@ def _each(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]
 
 
 def cost(item: WorkItem) -> int:
-    """The work on an item as a number of bytes: those of its log, and SEGMENT_BYTES for each of its `segments`.
+    """The work on an item as a number of bytes: the bytes of its log, and SEGMENT_BYTES for each of its `segments`.
 
     An item that has no `segments` is one itself.
     """
@@ -433,7 +433,7 @@ class _Stages:
 def _plan_stages(
     plans: Sequence[tuple[CleaningPlan, Verdicts]], dedupe_buffer_bytes: int, now_ms: int, cores: int
 ) -> _Stages:
-    """Plan the tasks: those of the first stage read about the same amount; buckets are allotted by records."""
+    """Plan the tasks: in the first stage all read about the same amount; buckets are allotted by records."""
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
     target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), cores)
     for plan, verdicts in plans:

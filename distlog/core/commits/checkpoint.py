@@ -70,7 +70,7 @@ _SCHEMAS = {
     "transactions": transaction_table.SCHEMA,
     "producers": producer_table.SCHEMA,
 }
-#: What tells a row of each table from the others, in the order of the rows.
+#: The columns that tell a row of each table from the others, in the order of the rows.
 _KEYS: Mapping[str, tuple[str, str | None]] = {
     "segments": ("partition", "base_offset"),
     "transactions": ("version", None),

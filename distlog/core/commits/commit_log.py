@@ -81,7 +81,7 @@ class DeletionCheck:
         return True
 
     def forget(self) -> None:
-        """Begin anew: what was there at the look before may be behind the log floor."""
+        """Begin anew: the version of the look before may be behind the log floor."""
         self._seen = None
 
 

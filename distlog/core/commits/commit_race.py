@@ -120,7 +120,7 @@ class CommitRetries:
 # then the next one, and each after LONGEST_WAIT_S in which the line before it got no shorter: nobody is waited for
 # who may be dead. A line that gets shorter is not left: of a thousand writers that go ahead at once one would commit.
 #
-# An append is committed once, since commits are a chain. Whoever puts version V has read all commits before it, back
+# An append is committed once, since commits are a chain. The writer of version V has read all commits before it, back
 # to the one that the files of each append were begun at: the stem says which that is. An append that is in one of
 # these is not taken again. Its own writer has read them too, when it puts V. What is older than one has followed
 # the log is left to others.

@@ -199,7 +199,7 @@ def _offset_range(bounds: Any) -> tuple[int, int]:
 # Parses JSON from storage in bounded memory, and gives an object a checksum as its last member.
 
 
-# What any text may hold, and how many bytes each value more must have: a commit's have 20 to 30.
+# Bounds of any text, and the bytes that each further value must have: a commit's have 20 to 30.
 FREE_VALUES = 1_000_000
 BYTES_PER_VALUE = 16
 

@@ -354,7 +354,7 @@ def appended_at(rows: pa.RecordBatch, chosen: npt.NDArray[np.bool_], time_ms: in
 
 
 # ---
-# The checks of many segments at once: those of the fields, and those of `SegmentInfo.check`.
+# The checks of many segments at once: of each field, and of `SegmentInfo.check`.
 
 
 def check_rows(rows: pa.RecordBatch) -> None:

@@ -244,7 +244,7 @@ class PartitionDraft:
         """End the commit: fill the holes, and refuse files that were begun below `gc_floor`."""
         self._check_read_versions(gc_floor)
         if not self._is_told and any(segment.has_producers or segment.has_transactions for segment in self._new):
-            # appended in place: what is known is behind the log
+            # appended in place: the known size is behind the log
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)

@@ -27,7 +27,7 @@ from distlog.core.storage.storage import Storage
 LARGEST_PENDING, LONGEST_ADDRESS = 64 << 10, 1000
 #: The operations of appends that wait: any, and one whose records all have keys, which compacted topics ask for.
 PENDING, PENDING_KEYED = "append", "append-keyed"
-#: What such a commit most often has; part of the format: another one needs another ending of the names.
+#: The usual content of such a commit; part of the format: another one needs another ending of the names.
 _ALIKE = (
     '},{"transaction":{"app_id":"","batch_id":"offsets":{},"in_order":true}}],"operation":"append-keyed","writer":"'
     'distlog","actions":[{"add":{"partition":0,"stem":"base_offset":0,"next_offset":1,"stored_base_offset":0,'

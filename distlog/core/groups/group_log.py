@@ -132,7 +132,7 @@ class GroupState:
 
 
 # ---
-# Which member should have which partition: as evenly as can be, and with few moves.
+# The partitions that each member should have: as evenly as can be, and with few moves.
 
 
 def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions: int) -> dict[int, str]:

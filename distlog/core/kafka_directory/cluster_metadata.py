@@ -38,7 +38,7 @@ _FRAME, _VERSION = 1, 0
 _TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
 #: Of settings, the ones of topics; others are of brokers and clients.
 _OF_TOPIC = 2
-#: What the first two bytes of a value are, where it is one of these records.
+#: The first two bytes of a value that is one of these records.
 _HEADS = [bytes([_FRAME, kind]) for kind in (_TOPIC, _SETTING, _REMOVED_TOPIC, _BEGIN, _END, _ABORT)]
 #: Bounds of what is read and kept: a cluster's metadata is held in the memory of each of its brokers.
 _MOST_BYTES, _MOST_KEPT, _MOST_KEPT_BYTES = 1 << 30, 1_000_000, 256 << 20
@@ -346,7 +346,7 @@ def _walk(folder: PartitionFolder, name: str) -> BatchWalk:
 #: Without `retention.ms` nothing is deleted: a topic must not lose records for want of its settings.
 _KEEP_ALL = {"retention.ms": "-1"}
 _POLICY = "cleanup.policy"
-#: What deletes records under a policy that is not the topic's own.
+#: Settings that delete records under a policy that is not the topic's own.
 _DELETING = ("retention.bytes", "retention.ms")
 #: The settings that a broker's topics have for other reasons, and what they would do here.
 _OTHERWISE = {

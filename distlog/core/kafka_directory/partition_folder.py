@@ -257,7 +257,7 @@ def _lock(file: int, path: str) -> None:
 
 
 # ---
-# Which files of a partition's folder count, by the rules that a broker follows when it starts (`LogLoader`).
+# The files of a partition's folder that count, by the rules that a broker follows when it starts (`LogLoader`).
 #
 # A broker replaces segments in steps: it writes `.cleaned` files, renames them to `.swap` from the highest offset
 # down, deletes the old files, and renames the new ones to their names. If it stopped in between, this finds out

@@ -20,7 +20,7 @@ from distlog.core.storage.storage import Storage
 Places = npt.NDArray[np.int64]
 
 _COPIED_BYTES = 8 << 20
-#: What a walk takes at once: of a map of which only headers are looked at, and of what is read.
+#: The bytes that a walk takes at once: of a map of which only headers are looked at, and of a file that is read.
 _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
 #: From batches of this size on it is faster to fetch the pages of their headers than to read all of the log: where it
 #: was measured, the disk gave 45,000 pages a second, or 440 MB in a row.

@@ -238,7 +238,7 @@ class PartitionFlush:
                 raise lost from second
             return
         self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
-        # where this waits for too long, the mark stays: whoever flushes next makes the sync good
+        # where this waits for too long, the mark stays: the next flush makes the sync good
         with self._partition.held(None if timeout_s is None else max(timeout_s, _TELLING_S)):
             is_active = self._partition.flushed(state, since_ms, with_indexes=with_indexes)
         self._lock.page.write(mark(FlushOutcome.ENDED, state.stem))

@@ -74,7 +74,7 @@ class CommitsFolder:
             yield FileInfo(paths.commit_file(self.versions[at]), self.sizes[at], self.written_ms[at])
 
     def oldest(self) -> int:
-        """The version from which on all commits are there; those below a gap are left over."""
+        """The version from which on all commits are there; commits below a gap are left over."""
         versions = np.sort(np.frombuffer(self.versions, np.int64)) if self.versions else np.zeros(1, np.int64)
         gaps = np.flatnonzero(np.diff(versions) > 1)
         return int(versions[gaps[-1] + 1]) if len(gaps) else int(versions[0])

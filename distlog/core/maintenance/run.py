@@ -137,7 +137,7 @@ class RetentionReport(Shown):
             yield f"{sums['below_log_start']:,} below the log start offset, where records were deleted"
 
     def to_table(self) -> pa.Table:
-        """A row per partition that loses something: what it loses, segments by rule, its new log start offset."""
+        """A row per partition that loses something: its losses, segments by rule, its new log start offset."""
         return table_of(self._rows(), _RETENTION)
 
     def to_dict(self) -> dict[str, Any]:

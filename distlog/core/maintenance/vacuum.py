@@ -503,7 +503,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         storage.delete([file.name for file in garbage])
         delete_locks(storage, locks)
         storage.abort_uploads(uploads)
-        # last: what is needed to find other garbage
+        # last: the files that are needed to find other garbage
         if not old_commits or ensure_checkpoint(storage, head, folder, log.checkpoints.base):
             delete_below(storage, obsolete)
             delete_below(storage, old_commits)

@@ -31,7 +31,7 @@ from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
 # ---
-# Anomalies: what can be wrong with a topic, in the words of Redpanda's scrubber and of kafka-dump-log.
+# Anomalies: the faults that a topic can have, in the words of Redpanda's scrubber and of kafka-dump-log.
 
 
 Word = Literal[

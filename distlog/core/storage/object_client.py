@@ -175,7 +175,7 @@ _S3_CONFIG = {
     "retries": {"total_max_attempts": 1},
     "max_pool_connections": 2 * PARALLEL_REQUESTS,
 }
-#: Whoever sets this wants gcsfs to ask.
+#: This variable is set to have gcsfs ask.
 _KINDS_OF_BUCKETS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 _AZURE = ("abfs", "abfss", "az")
 _AZURE_SETTINGS = {"connection_timeout": 5, "read_timeout": 20}
@@ -270,7 +270,7 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
 
 
 def _class_of(protocol: str) -> Any:
-    """The class of the clients of a protocol, or None; who makes one says why there is none.
+    """The class of the clients of a protocol, or None; the error comes when a client is made.
 
     gcsfs asks by gRPC of what kind a bucket is, before anything else, and waits for a minute where no server speaks
     that: emulators, proxies, servers that are down. The class that its own is made from does not, and knows all kinds

@@ -480,7 +480,7 @@ class TieredFiles:
         return 0
 
     def modified_ms(self, path: str) -> int:
-        """Refuse: what is here has no time of its own."""
+        """Refuse: a file here has no time of its own."""
         self._refuse()
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:

@@ -46,7 +46,7 @@ _NUMBERS: Mapping[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-#: What pyruhvro does not decode; of bytes and decimals it makes no columns.
+#: Types that pyruhvro does not decode; of bytes and decimals it makes no columns.
 _NOT_IN_BULK = ("null", "bytes")
 #: How many types a schema may have, each counted where it is used.
 MAX_TYPES = 10_000

@@ -19,7 +19,7 @@ import pyarrow as pa
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError, StorageDeniedError, StorageError
 from distlog.core.integers import whole_number
 
-#: What an answer may have at most, in bytes, and how long it may take, in seconds.
+#: The most that an answer may have, in bytes, and take, in seconds.
 MAX_ANSWER_BYTES = 8 << 20
 ANSWER_SECONDS = 30.0
 #: How many schemas one schema may need, over all levels: a circle of them would have no end.
@@ -320,7 +320,7 @@ class _Topic:
                 self._add(_object(key), _object(value))
 
     def _add(self, key: dict[str, Any], value: dict[str, Any]) -> None:
-        """Take over a record; those of other kinds, as of a subject's compatibility, hold no schema."""
+        """Take over a record; records of other kinds, as of a subject's compatibility, hold no schema."""
         subject, version, one = key.get("subject"), key.get("version"), value.get("id")
         if key.get("keytype") != "SCHEMA" or not isinstance(subject, str) or type(version) is not int:
             return

@@ -361,7 +361,7 @@ class GroupPhase(Enum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    #: Those of groups of the newer protocol.
+    #: The settings of groups of the newer protocol.
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
 

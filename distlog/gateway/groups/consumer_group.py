@@ -118,7 +118,7 @@ class Subscriptions:
 
     @classmethod
     def of(cls, members: Iterable[ConsumerMember]) -> Subscriptions:
-        """Those of these members."""
+        """The subscriptions of these members."""
         facts = [each.facts for each in members]
         names = frozenset(name for each in facts for name in each.topics)
         return cls(names, frozenset(each.pattern for each in facts if each.pattern))
@@ -171,7 +171,7 @@ class ConsumerGroup:
         self._topics: dict[str, TopicSummary] | None = {}
         self._subscriptions: Subscriptions | None = None
         self._changes: dict[ConsumerKey, ConsumerValue | None] = {}
-        #: Records were not stored: what is stored may be behind, so all is written anew.
+        #: Records were not stored: the log may be behind, so all is written anew.
         self._is_behind = False
         #: The answers behind the last store that is under way; None if there is none.
         self._behind: list[Stored] | None = None
@@ -501,7 +501,7 @@ def topic_uuid(facts: TopicSummary) -> uuid.UUID:
 
 
 def _told(before: MemberFacts, request: ConsumerHeartbeat) -> MemberFacts:
-    """The facts of a member after its heartbeat: what that leaves out is as before."""
+    """The facts of a member after its heartbeat; a field that is left out is as before."""
     return MemberFacts(
         instance_id=before.instance_id if request.instance_id is None else request.instance_id,
         rack_id=before.rack_id if request.rack_id is None else request.rack_id,

@@ -45,7 +45,7 @@ class UnsupportedRequestError(errors.InvalidConfigError):
 
 
 class AccessDeniedError(errors.DistlogError):
-    """The client may not do this with the topic, whoever it is."""
+    """No client may do this with the topic."""
 
 
 _log = logging.getLogger("distlog.gateway")

@@ -1,4 +1,4 @@
-"""Access control lists (ACLs) as Kafka has them: who may do what with which resource (KIP-11, KIP-290)."""
+"""Access control lists (ACLs) as Kafka has them: the rights of users to work with resources (KIP-11, KIP-290)."""
 
 from __future__ import annotations
 

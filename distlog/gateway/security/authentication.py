@@ -195,7 +195,7 @@ class FailedLogins:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s, self._lock = clock_s, threading.Lock()
         self._failures: dict[str, tuple[float, float]] = {}
-        #: What the log says of them.
+        #: The words of the log for them.
         self.log = EventLog("failed authentications", clock_s)
 
     def delay_s(self, address: str, shortest_s: float) -> float:
@@ -244,7 +244,7 @@ class Authentication:
         self._count = Counter[tuple[str, str]]({(mechanism, "ok"): 0 for mechanism in mechanisms})
 
     def current(self) -> Users:
-        """The users as they are now: those of the file, and others with other names."""
+        """The users as they are now: the users of the file, and others with other names."""
         of_file, others = self.users.current(), self.others()
         known = self._known
         if known.of_file is not of_file or known.others is not others:

@@ -46,7 +46,7 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, st
 
 
 # ---
-# What clients have used of their quotas.
+# The use that clients have made of their quotas.
 #
 # A use is a debt that the quota pays off as time passes. One second of it may be open at any time, as in Kafka's
 # windows; for more the client waits before its next request is read, and its response says how long.

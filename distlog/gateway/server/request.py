@@ -287,7 +287,7 @@ class RequestChannel:
 # The threads that take requests from the channel and handle them: Kafka's KafkaRequestHandlerPool.
 
 
-#: What the network's thread takes for a request and its response.
+#: The time that the network's thread takes for a request and its response.
 _NETWORK_S = 0.0006
 #: How many times its time of the CPU a request may count, since its thread waited for its turn.
 _MOST_WAITING = 3

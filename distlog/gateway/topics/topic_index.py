@@ -21,7 +21,7 @@ from distlog.gateway.refreshing_topic import monotonic_ms
 
 #: The age of what is known of a topic, for each topic of the list: 33 looks a second, however many there are.
 LOOK_MS = 30
-#: So many looks are worth the index on storage: what other gateways saw is read first, and the new is kept.
+#: So many looks are worth the index on storage: the looks of other gateways are read first, and new ones kept.
 MANY_LOOKS = 100
 #: No topic has so many versions, nor any time so many ms.
 _MOST = 1 << 53

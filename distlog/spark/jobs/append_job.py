@@ -193,7 +193,7 @@ def _time(kind: DataType, source: JobInput) -> Column:
 
 
 def _in_ms(column: Column, unit: str) -> Column:
-    """Numbers of a unit as milliseconds. What is below 0 stays, and is no time; null for what no long can hold."""
+    """Numbers of a unit as milliseconds. A number below 0 stays, and is no time; null for one beyond a long."""
     divisor, factor = scale(unit)
     number = column.cast("long")
     whole = F.call_function("div", number, F.lit(divisor))
