@@ -268,8 +268,8 @@ def _pyspark(pyspark: Path) -> Finding:
     return Finding("PySpark", OK, f"{version} at {pyspark}")
 
 
-#: The program of the process in which Spark looks for formats. Two arguments: the Python and the distlog of this process,
-#: which has imported the format itself.
+#: The program of the process in which Spark looks for formats. Two arguments: the Python and the distlog of this
+#: process, which has imported the format itself.
 _LOOK = """
 import sys
 
