@@ -16,8 +16,6 @@ from distlog.gateway.apis import (
     positions,
     quotas,
     records,
-    replicas,
-    sasl,
     topics,
     transactions,
     users,
@@ -33,7 +31,7 @@ APIS: dict[int, Api] = {
     api.key: api
     for module in (
         *(records, topics, cluster, groups, consumer_groups, positions, transactions),
-        *(admin, replicas, sasl, quotas, acls, users),
+        *(admin, quotas, acls, users),
     )
     for api in module.APIS
 }
@@ -45,7 +43,7 @@ OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, records.INIT
 #: APIs that end or change topics: they wait for each partition's lock, which a stopped process may hold.
 OF_TOPICS = frozenset(api.key for api in (*topics.CHANGING_APIS, records.DELETE_RECORDS))
 #: APIs that authenticate clients: they take time on purpose, and other requests must not wait for them.
-OF_SASL = frozenset(api.key for api in sasl.APIS)
+OF_SASL = frozenset(api.key for api in users.SASL_APIS)
 _BEFORE_AUTHENTICATION = OF_SASL | {cluster.KEY}
 
 

@@ -28,7 +28,7 @@ from waiting import until
 import distlog
 from distlog.cli.input import is_readable
 from distlog.cli.processes import ending_signals
-from distlog.console.metrics_server import metrics_server
+from distlog.cli.services import metrics_server
 from distlog.console.output import StatusLine
 from distlog.core.errors import StorageError
 from distlog.core.storage.locks_and_pages import FileLock
