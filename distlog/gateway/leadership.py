@@ -201,7 +201,20 @@ class OwnCompaction:
         self._tried_ends.update({number: snapshot.partitions[number].log_end_offset for number in due})
         if due:
             try:
-                _compact(topic, snapshot, due)
+                log = topic_log(topic.storage, topic.handle.clock, engine="gateway", defaults=_DEFAULTS)
+                handle = TopicHandle.of(
+                    topic.storage,
+                    topic.name,
+                    log,
+                    topic.handle.clock,
+                    producer_expiration_ms=topic.handle.producer_expiration_ms,
+                )
+                report, _ = compact(handle, log.load(known=snapshot), partitions=due)
+                for failed in report.partitions:
+                    if failed.error is not None:
+                        _log.warning(
+                            "cannot compact partition %d of %s: %s", failed.partition, topic.name, failed.error
+                        )
             except Exception as error:
                 # there is a next time, and the thread must live to see it
                 is_mistake = not isinstance(error, DistlogError)
@@ -222,18 +235,3 @@ def _fewest_segments(state: PartitionState) -> int:
     table = state.segments
     clean_bytes = int(table.log_bytes[: table.find(first_dirty_offset(state))].sum())
     return max(LEAST_SEGMENTS, clean_bytes // CLEAN_BYTES_PER_SEGMENT)
-
-
-def _compact(topic: Topic, known: Snapshot, partitions: list[int]) -> None:
-    log = topic_log(topic.storage, topic.handle.clock, engine="gateway", defaults=_DEFAULTS)
-    handle = TopicHandle.of(
-        topic.storage,
-        topic.name,
-        log,
-        topic.handle.clock,
-        producer_expiration_ms=topic.handle.producer_expiration_ms,
-    )
-    report, _ = compact(handle, log.load(known=known), partitions=partitions)
-    for failed in report.partitions:
-        if failed.error is not None:
-            _log.warning("cannot compact partition %d of %s: %s", failed.partition, topic.name, failed.error)

@@ -227,7 +227,12 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
         _lock_folder(file, folder, alone=alone)
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
-            _lock(_opened(path, stack), path)
+            broker_lock = _opened(path, stack)
+            try:
+                fcntl.lockf(broker_lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                text = "a broker is running on this log directory, since it holds the lock: stop it first"
+                raise StorageError(text, file=path) from None
         yield
 
 
@@ -246,14 +251,6 @@ def _lock_folder(file: int, path: str, *, alone: bool) -> None:
     except OSError:
         # a network file system without locks of folders: there, the user must not run two at once
         return
-
-
-def _lock(file: int, path: str) -> None:
-    try:
-        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        text = "a broker is running on this log directory, since it holds the lock: stop it first"
-        raise StorageError(text, file=path) from None
 
 
 # ---

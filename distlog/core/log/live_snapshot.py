@@ -231,18 +231,15 @@ class TailWatch:
         is_newer = os.path.exists(self._next_commit) or not os.path.exists(self._newest_commit)
         for number in self._active:
             # each page, even after one that changed: the values noted now are those that the refresh sees, or older
-            is_newer = self._page_changed(number) or is_newer
+            page = self._pages.get(number)
+            if page is None:
+                folder = self._handle.storage.local_path(paths.partition_dir(self._handle.name, number))
+                path = os.path.join(folder, paths.LOCK_FILE)
+                with failing_as("read", path), suppress(FileNotFoundError):
+                    page = self._pages[number] = WatchedPage(path)
+            # without a lock's file, as after it was copied from elsewhere, only a refresh can tell
+            is_newer = page is None or page.changed() or is_newer
         return is_newer
-
-    def _page_changed(self, partition: int) -> bool:
-        page = self._pages.get(partition)
-        if page is None:
-            folder = self._handle.storage.local_path(paths.partition_dir(self._handle.name, partition))
-            path = os.path.join(folder, paths.LOCK_FILE)
-            with failing_as("read", path), suppress(FileNotFoundError):
-                page = self._pages[partition] = WatchedPage(path)
-        # without a lock's file, as after it was copied from elsewhere, only a refresh can tell
-        return page is None or page.changed()
 
 
 class LiveSnapshot:

@@ -196,23 +196,19 @@ class KeptProducers:
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
         stored = StoredProducers(self._handle.storage, snapshot.name, partition)
         with suppress(DistlogError):
-            return _behind(stored, snapshot.partitions[partition], count)
+            state = snapshot.partitions[partition]
+            deleted = state.segments[:count]
+            if not any(segment.may_have_producers for segment in deleted):
+                # these have no batches of producers, so the states are the ones before them
+                return stored.at(deleted[0].base_offset)
+            before_next = stored.before(state.segments[count].stem) if count < len(state.segments) else None
+            return before_next or stored.behind(deleted, _begin(state, count))
         return ProducerStates()
 
 
 def _begin(state: PartitionState, count: int) -> int:
     """The offset at which the log begins without its first `count` segments."""
     return int(state.segments.base_offsets[count]) if count < len(state.segments) else state.log_end_offset
-
-
-def _behind(stored: StoredProducers, state: PartitionState, count: int) -> ProducerStates:
-    """The states of producers behind the first `count` segments."""
-    deleted = state.segments[:count]
-    if not any(segment.may_have_producers for segment in deleted):
-        # these have no batches of producers, so the states are the ones before them
-        return stored.at(deleted[0].base_offset)
-    before_next = stored.before(state.segments[count].stem) if count < len(state.segments) else None
-    return before_next or stored.behind(deleted, _begin(state, count))
 
 
 # ---

@@ -14,7 +14,7 @@ from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_log import CurrentSnapshot, Plan
 from distlog.core.commits.commit_race import GroupCommit
-from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
+from distlog.core.commits.snapshot import PartitionDraft, Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
 from distlog.core.log.segment_files import FileCalls
@@ -118,7 +118,12 @@ class _Sealing:
                 raise _FoundActiveError(snapshot)
             states = list(snapshot.partitions)
             for number, segment in self.sealed.items():
-                states[number] = _sealed_state(states[number], segment, snapshot.gc_floor)
+                draft = PartitionDraft(states[number])
+                draft.seal(segment.before.stem)
+                if segment.info is not None:
+                    draft.add(segment.info)
+                draft.settle(snapshot.gc_floor)
+                states[number] = draft.finish()
             actions = self.plan(replace(snapshot, partitions=tuple(states)))
         except BaseException as error:
             self.failed = error
@@ -205,12 +210,3 @@ def _active(snapshot: Snapshot, needed: Needed) -> list[int]:
     """The needed partitions with an active segment, ascending."""
     active = snapshot.active_partitions
     return sorted(set(active).intersection(needed(snapshot))) if active else []
-
-
-def _sealed_state(state: PartitionState, sealed: SealedSegment, gc_floor: int) -> PartitionState:
-    draft = PartitionDraft(state)
-    draft.seal(sealed.before.stem)
-    if sealed.info is not None:
-        draft.add(sealed.info)
-    draft.settle(gc_floor)
-    return draft.finish()

@@ -401,18 +401,14 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator
             kinds = np.where(control, _EMPTY_CONTROL, _DATA)
             marked = np.flatnonzero(control & (batches["record_count"] > 0))
             if len(marked):
-                kinds[marked] = _control_types(scan_records(chunk.selection(), marked, ("key",)))
+                records = scan_records(chunk.selection(), marked, ("key",))
+                key = records.fields.key
+                whole = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
+                at = np.where(whole, key.positions[: records.count] + 2, 0)
+                types = records.data[at].astype(np.int64) << 8 | records.data[at + 1]
+                kinds[marked] = np.where(whole, types, _UNKNOWN)
             for row in np.flatnonzero(control | (batches["producer_id"] >= 0)).tolist():
                 yield _describe(batches[row], segment.shift, int(kinds[row]))
-
-
-def _control_types(records: ScannedRecords) -> npt.NDArray[np.int64]:
-    """The type of each control record: the second int16 of its key, or _UNKNOWN if the key is too short."""
-    key = records.fields.key
-    whole = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
-    at = np.where(whole, key.positions[: records.count] + 2, 0)
-    types = records.data[at].astype(np.int64) << 8 | records.data[at + 1]
-    return np.where(whole, types, _UNKNOWN)
 
 
 def _describe(row: Any, shift: int, kind: int) -> _Batch:

@@ -141,21 +141,18 @@ class _Search:
 
     def is_referenced(self, name: str, read_version: int) -> bool:
         for version in range(max(read_version + 1, self._first), self._head + 1):
-            names, floor = self._of(version)
+            if version not in self._seen:
+                commit = self._files.read_existing(version, whole=False)
+                self._seen[version] = (
+                    frozenset(action.file for action in commit.actions if isinstance(action, Manifest)),
+                    _floor(commit),
+                )
+            names, floor = self._seen[version]
             if name in names:
                 return True
             if floor > read_version:
                 return False
         return False
-
-    def _of(self, version: int) -> tuple[frozenset[str], int]:
-        if version not in self._seen:
-            commit = self._files.read_existing(version, whole=False)
-            self._seen[version] = (
-                frozenset(action.file for action in commit.actions if isinstance(action, Manifest)),
-                _floor(commit),
-            )
-        return self._seen[version]
 
 
 def _floor(commit: Commit) -> int:

@@ -266,12 +266,7 @@ def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tu
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position
-    stop = _end_of(index, part.end_offset - 1 - segment.shift)
-    return start, part.end_position if stop is None else min(stop, part.end_position)
-
-
-def _end_of(index: OffsetIndex | GrowingOffsetIndex, last_offset: int) -> int | None:
-    """A position behind the batch that holds `last_offset`, or None if the index does not reach that far."""
-    entry = index.ceiling(last_offset)
+    entry = index.ceiling(part.end_offset - 1 - segment.shift)
     after = index.ceiling(entry.offset + 1) if entry else None
-    return after.position if after else None
+    stop = after.position if after else None
+    return start, part.end_position if stop is None else min(stop, part.end_position)

@@ -374,14 +374,9 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
     bits = fields["producer_bits"]
     fields |= {"has_transactions": bits & TRANSACTIONS, "has_producers": bits & PRODUCERS}
     fields |= {"log_bytes": fields["position"], "txn_index_crc32c": np.zeros(segments, np.int64)}
-    return FoldedSegments(fields, _codecs(fields["codecs"]), indexes)
-
-
-def _codecs(bits: Longs) -> pa.Array:
-    """The codecs of segments, as SegmentInfo has them."""
-    kinds, places = np.unique(bits, return_inverse=True)
+    kinds, places = np.unique(fields["codecs"], return_inverse=True)
     names = [",".join(sorted(n for at, n in enumerate(CODEC_NAMES) if kind >> at & 1)) for kind in kinds.tolist()]
-    return texts([name or CODEC_NAMES[0] for name in names]).take(integers(places))
+    return FoldedSegments(fields, texts([name or CODEC_NAMES[0] for name in names]).take(integers(places)), indexes)
 
 
 def fold_seal(numbers: Numbers) -> Folded:

@@ -173,7 +173,10 @@ def replace_files(files: Mapping[str, Buffer]) -> None:
         written = [(path, *stack.enter_context(_temporary(path, data))) for path, data in files.items()]
         if len(written) > 1:
             for _, _, file in written:
-                _begin_to_store(file)
+                # Linux begins to write on the advice that the pages are not needed; its own call is not in Python
+                if hasattr(os, "posix_fadvise"):
+                    with suppress(OSError):
+                        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         for path, _, file in written:
             with failing_as("put", path):
                 os.fsync(file)
@@ -195,14 +198,6 @@ def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
             yield temporary, file
         finally:
             os.close(file)
-
-
-def _begin_to_store(file: int) -> None:
-    """Have the system begin to write what the page cache holds of a file, where it can."""
-    # Linux does this on the advice that the pages are not needed; the call of its own is not among Python's
-    if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 # ---

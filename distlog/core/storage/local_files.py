@@ -332,7 +332,15 @@ class LocalFiles:
 
         def link() -> bytes:
             next(tries)
-            return _link(temporary, path, data)
+            try:
+                os.link(temporary, path)
+            except OSError as error:
+                if error.errno in _NO_HARD_LINKS:
+                    raise StorageError("commits need a file system with hard links, and this one has none") from error
+                # Over NFS the reply to a link that was made can be lost; the count of names knows.
+                if os.stat(temporary).st_nlink != 2:
+                    raise
+            return data
 
         try:
             existing = settle(
@@ -500,18 +508,6 @@ def _refuse_link(name: str, folder: int, path: str) -> None:
         is_link = stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     if is_link:
         raise StorageError(LINK, file=path)
-
-
-def _link(temporary: str, path: str, data: bytes) -> bytes:
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno in _NO_HARD_LINKS:
-            raise StorageError("commits need a file system with hard links, and this one has none") from error
-        # Over NFS the reply to a link that was made can be lost; the count of names knows.
-        if os.stat(temporary).st_nlink != 2:
-            raise
-    return data
 
 
 def _linked_ms(temporary: str) -> int:

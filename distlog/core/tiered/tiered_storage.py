@@ -322,6 +322,9 @@ class RemotePartition:
         compressed = value.get("compression")
         if not isinstance(compressed, bool):
             raise ValueError("compression must be true or false")
+        epochs = _member(metadata, "segmentLeaderEpochs")
+        if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
+            raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")
         return RemoteSegment(
             stem=stem,
             partition=self.number,
@@ -329,7 +332,7 @@ class RemotePartition:
             next_offset=end + 1,
             max_timestamp=_TIMESTAMP(metadata.get("maxTimestampMs")),
             event_ms=LONG(metadata.get("eventTimestampMs")),
-            leader_epoch=_first_epoch(_member(metadata, "segmentLeaderEpochs")),
+            leader_epoch=_EPOCH(min(map(int, epochs))),
             chunks=ChunkIndex.parse(value.get("chunkIndex"), compressed=compressed),
             indexes=_places(_member(value, "segmentIndexes")),
         )
@@ -340,12 +343,6 @@ def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(member, dict):
         raise ValueError(f"{name} must be an object")
     return member
-
-
-def _first_epoch(epochs: dict[str, Any]) -> int:
-    if not epochs or not all(name.isdecimal() and len(name) <= len(str(MAX_INT)) for name in epochs):
-        raise ValueError("segmentLeaderEpochs must be an object of start offsets by epoch")
-    return _EPOCH(min(map(int, epochs)))
 
 
 def _places(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:

@@ -81,7 +81,13 @@ class UncommittedRecords:
         total = self._counts[kind] = self._counts.get(kind, Counter()) + counts
         is_second = kind != next(iter(self._counts))
         of_partitions = "not_committed_of_partitions" if is_second else "of_partitions"
-        facts = {kind: sum(total.values()), of_partitions: _described(total)}
+        numbers = sorted(partition for partition in total if partition is not None)
+        parts = [f"{partition}: {total[partition]}" for partition in numbers[:_NAMED_PARTITIONS]]
+        if more := numbers[_NAMED_PARTITIONS:]:
+            parts.append(f"{len(more)} more: {sum(total[partition] for partition in more)}")
+        if total[None]:
+            parts.append(f"not chosen yet: {total[None]}")
+        facts = {kind: sum(total.values()), of_partitions: "{" + ", ".join(parts) + "}"}
         if isinstance(self._error, DistlogError):
             self._error.details.update(facts)
         elif hasattr(self._error, "add_note"):
@@ -103,16 +109,6 @@ def _counted(fields: Sequence[Any], partitions: int) -> Counts:
     if without_key:
         counts[0 if partitions == 1 else None] += without_key
     return counts
-
-
-def _described(counts: Counts) -> str:
-    numbers = sorted(partition for partition in counts if partition is not None)
-    parts = [f"{partition}: {counts[partition]}" for partition in numbers[:_NAMED_PARTITIONS]]
-    if more := numbers[_NAMED_PARTITIONS:]:
-        parts.append(f"{len(more)} more: {sum(counts[partition] for partition in more)}")
-    if counts[None]:
-        parts.append(f"not chosen yet: {counts[None]}")
-    return "{" + ", ".join(parts) + "}"
 
 
 # ---

@@ -28,7 +28,17 @@ class RequestedPositions:
     """The positions that a client commits: in partitions that exist; the others get their own error codes."""
 
     def __init__(self, request: Request, broker: Broker) -> None:
-        positions = _positions(request, broker.clock())
+        now_ms = broker.clock()
+        positions = {
+            (topic.name, each.partition_index): Position(
+                each.committed_offset,
+                getattr(each, "committed_leader_epoch", _NO_EPOCH),
+                each.committed_metadata or "",
+                now_ms,
+            )
+            for topic in request.body.topics
+            for each in topic.partitions
+        }
         self._topics = once((topic, number, None) for topic, number in positions)
         self._codes = {place: _code(broker, place) for place in positions}
         self.positions = {place: each for place, each in positions.items() if self._codes[place] is ErrorCode.none}
@@ -45,19 +55,6 @@ class RequestedPositions:
                 error = code if own_code is ErrorCode.none else own_code
                 partitions.append({"partition_index": number, "error_code": error})
             yield {"name": name, "partitions": partitions}
-
-
-def _positions(request: Request, now_ms: int) -> Mapping[TopicPartition, Position]:
-    return {
-        (topic.name, each.partition_index): Position(
-            each.committed_offset,
-            getattr(each, "committed_leader_epoch", _NO_EPOCH),
-            each.committed_metadata or "",
-            now_ms,
-        )
-        for topic in request.body.topics
-        for each in topic.partitions
-    }
 
 
 def _code(broker: Broker, place: TopicPartition) -> ErrorCode:
