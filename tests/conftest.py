@@ -7,13 +7,11 @@ DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bu
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shutil
 import signal
 import sys
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
 import memory_files
+import moto_server
 import pytest
 from command_line import CommandLine
 from cpu_budget import cpu_s, over_budget
@@ -163,29 +162,13 @@ def running_s3() -> Iterator[S3Server]:
     if endpoint := os.environ.get("DISTLOG_TEST_S3_ENDPOINT"):
         yield S3Server(endpoint, *(os.environ[f"DISTLOG_TEST_S3_{name}"] for name in ("KEY", "SECRET", "BUCKET")))
         return
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    # a line for each request, which pytest would keep
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    _make_one_step_of_moto_puts()
-    server.start()
+    pytest.importorskip("moto.server")
+    server = moto_server.started()
     host, port = server.get_host_and_port()
     made = S3Server(f"http://{host}:{port}", "a-test-key", "a-test-secret", "distlog-test")
     _begin_anew(made)
     yield made
     server.stop()
-
-
-def _make_one_step_of_moto_puts() -> None:
-    """Moto looks for an object and puts it in two steps, so that now and then two writers would win."""
-    from moto.s3.responses import S3Response
-
-    put, lock = S3Response.put_object, threading.Lock()
-
-    def put_object(self: Any) -> Any:
-        with lock:
-            return put(self)
-
-    S3Response.put_object = put_object
 
 
 def _begin_anew(moto: S3Server) -> None:

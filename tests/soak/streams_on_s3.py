@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import uuid
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import moto_server
 from fault_proxy import CUT, LOSE_REPLY, FaultProxy, answer
 
 from soak.streams import Pipeline, killed
@@ -44,11 +44,8 @@ def disturb(proxy: FaultProxy, chance: random.Random) -> None:
 def server() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """An empty folder of moto's S3 server, and the options of its storage."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
+    server = moto_server.started()
     try:
         host, port = server.get_host_and_port()
         endpoint = f"http://{host}:{port}"
