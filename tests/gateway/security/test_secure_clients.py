@@ -15,6 +15,7 @@ from tls_certificates import Authority
 from users_files import PASSWORD, users_file
 
 import distlog
+from distlog.gateway.config import GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsFiles
@@ -28,6 +29,7 @@ PROTOCOLS = [
     ("SASL_SSL", "SCRAM-SHA-256"),
     ("SASL_SSL", "SCRAM-SHA-512"),
 ]
+AT_ONCE = GroupSettings(initial_rebalance_delay_ms=0)
 WRONG = [("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512")]
 VALUES = [b"%d" % number for number in range(20)]
 
@@ -49,7 +51,9 @@ def secured(folder: Path, protocol: str, mechanism: str | None) -> Iterator[Secu
     distlog.create(str(folder / "root" / "clicks"))
     tls = TlsFiles(certificate=server.certificate, key=server.key) if protocol.endswith("SSL") else None
     users = Authentication(UsersFile(users_file(folder, "alice"))) if mechanism else None
-    with serving(folder / "root", tls=tls, authentication=users, failed_authentication_delay_ms=50) as gateway:
+    with serving(
+        folder / "root", tls=tls, authentication=users, failed_authentication_delay_ms=50, groups=AT_ONCE
+    ) as gateway:
         yield Secured(gateway, authority.file, protocol, mechanism)
 
 

@@ -40,6 +40,7 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.security.tls import TlsFiles
+from distlog.gateway.server import connection
 from distlog.gateway.server.connection import ConnectionTimeouts, Processor
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
@@ -220,7 +221,8 @@ def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_ar
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> None:
+def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_GOODBYE_S", 0.3)
     authority = Authority(root)
     files = authority.certificate("server")
     tls = TlsFiles(certificate=files.certificate, key=files.key) if with_tls else None
@@ -264,8 +266,8 @@ def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytes
         closed = []
         close = gateway.broker.metadata.close
         monkeypatch.setattr(gateway.broker.metadata, "close", lambda: (close(), closed.append(True)))
-        # the handler gets 5 s, and all the rest is for closing, which takes long on a busy machine
-        monkeypatch.setattr(gateway_server, "_CLOSING_SHARE", 0.9)
+        # the handler gets 1 s, and all the rest is for closing, which takes long on a busy machine
+        monkeypatch.setattr(gateway_server, "_CLOSING_SHARE", 0.98)
         begun_s = time.monotonic()
         assert not gateway.stop(timeout_s=50)
         assert time.monotonic() - begun_s < 50
