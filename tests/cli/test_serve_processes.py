@@ -83,7 +83,8 @@ def produced(addresses: str, values: range) -> int:
 
 def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"), PARTITIONS)
-    with serving(tmp_path, "--metrics-port", 0) as gateways:
+    at_once = "--config", "group.initial.rebalance.delay.ms=0"
+    with serving(tmp_path, "--metrics-port", 0, *at_once) as gateways:
         # who asks first is told of both: clients keep that for minutes
         for address in gateways.addresses.split(","):
             first = confluent_kafka.Producer({"bootstrap.servers": address}).list_topics(timeout=60)

@@ -13,6 +13,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,20 @@ class Running:
         return self.process.returncode, err
 
 
+#: It abandons a task after a second.
+SOON = """
+from functools import partialmethod
+from distlog.cli import main
+from distlog.core.log_manager.log_manager import LogManager
+LogManager.stop = partialmethod(LogManager.stop, 1.0)
+main()
+"""
+
+
 @contextmanager
-def running(*arguments: str) -> Iterator[Running]:
+def running(*arguments: str, begin: Callable[..., Program] = command) -> Iterator[Running]:
     """The service as a process, when its signals are handled."""
-    process = command("run", *arguments, "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = begin("run", *arguments, "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     service = Running(process)
     try:
         service.until(lambda event: event["event"] == "started")
@@ -167,7 +178,7 @@ def test_a_task_that_does_not_end_is_abandoned(tmp_path: Path) -> None:
     appender = Process(new_topic(tmp_path / "clicks"))
     append(appender[0], b"v")
     with (
-        running("--root", str(tmp_path)) as service,
+        running("--root", str(tmp_path), begin=partial(Program, SOON)) as service,
         FileLock(str(tmp_path / "clicks" / "clicks-0" / ".lock")).held(),
     ):
         service.until_run("load-logs", "loaded_topics")

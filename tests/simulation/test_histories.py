@@ -23,16 +23,15 @@ def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", [0, 1000])
-def test_histories_keep_every_promise(first: int) -> None:
+def test_histories_keep_every_promise() -> None:
     """`make soak` takes other seeds, and many more."""
-    done = simulated("--seed", str(first), "--histories", "10")
+    done = simulated("--histories", "12")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.long
 def test_old_listings_lose_nothing() -> None:
-    done = simulated("--listing-lag", "30", "--histories", "8")
+    done = simulated("--listing-lag", "30", "--histories", "5")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_copy_by_stream_is_exact_while_its_processes_are_killed(tmp_path: Path) -> None:
-    counted = streams.run(tmp_path, seed=0, kills=3)
+    # the driver in batch 0, and then the process of the source, without which no query goes on
+    counted = streams.run(tmp_path, seed=5, kills=2)
     assert counted["records"]
     assert counted["drivers begun anew"]
     assert counted["queries begun anew"]
