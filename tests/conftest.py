@@ -6,6 +6,7 @@ DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bu
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -85,6 +86,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     # in the order in which they are collected, see below
     config.option.loadscopereorder = False
     return SparkTogether(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Collect no garbage meanwhile, and never again look whether what was collected is garbage: it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

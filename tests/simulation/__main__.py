@@ -25,7 +25,9 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=1, help="so many at once, 0 for all, until a promise is broken")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after so long")
     parser.add_argument("--trace", action="store_true", help="tell the histories")
-    parser.add_argument("--planted", metavar="BUG", action="append", help="with a bug, `all`, or `found` seeds first")
+    parser.add_argument(
+        "--planted", metavar="BUG", action="append", help="with a bug, or `all`; `found`: its seed first"
+    )
     parser.add_argument("--listing-lag", type=float, default=0.0, metavar="S", help="listings are as old as this")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make its history as small as it breaks a promise")
     parser.add_argument("--cast", metavar="N,...", help="have only these actors act, by their numbers")
@@ -103,7 +105,7 @@ def _shrink(kind: Kind, drawn: Drawn, broken: str, flaws: Flaws) -> None:
 
 def _look_for(arguments: argparse.Namespace, kind: Kind) -> int:
     found = kind.found()
-    names = list(kind.bugs) if {"all", "found"} & {*arguments.planted} else arguments.planted
+    names = [name for name in arguments.planted if name not in ("all", "found")] or list(kind.bugs)
     missed = 0
     for name in names:
         known = found.get(name) if "found" in arguments.planted else None

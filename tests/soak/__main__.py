@@ -55,6 +55,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "hostile-frames": hostile_frames.run,
     "histories": histories.run,
     "histories-on-disk": partial(histories.run, more=["--disk"]),
+    "planted-bugs": histories.find_planted,
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
     "power": partial(power.run, lives=20),

@@ -21,15 +21,28 @@ def run(folder: Path, seed: int, *, minutes: float = 1.0, more: Sequence[str] = 
 
     The command of the simulation gets `more` arguments.
     """
-    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     seeds = ["--seed", str(seed * _SEEDS), "--histories", str(_SEEDS)]
+    told = _told("--cores", "0", *seeds, "--minutes", str(minutes), *more)
+    histories, requests = re.findall(r"^(\d+) histories, (\d+) requests", told, re.MULTILINE)[-1]
+    return Tally({"histories": int(histories), "requests": int(requests)})
+
+
+def find_planted(folder: Path, seed: int) -> Tally:
+    """Plant each known bug of both kinds; raises Violation if the seed that is known to find it does not."""
+    return Tally(
+        {"planted bugs": sum(_told("--planted", "found", *kind).count(": by seed ") for kind in ([], ["--disk"]))}
+    )
+
+
+def _told(*arguments: str) -> str:
+    """What the command of the simulation prints; Violation if it fails."""
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     done = subprocess.run(
-        [sys.executable, "-m", "simulation", "--cores", "0", *seeds, "--minutes", str(minutes), *more],
+        [sys.executable, "-m", "simulation", *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
         check=False,
     )
     demand(done.returncode == 0, done.stdout + done.stderr)
-    histories, requests = re.findall(r"^(\d+) histories, (\d+) requests", done.stdout, re.MULTILINE)[-1]
-    return Tally({"histories": int(histories), "requests": int(requests)})
+    return done.stdout
