@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 import random
 import time
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Address
+from forked_programs import Program
 from histories import appending, topic_storage
 
 from distlog.core.commits.commit_log import CommitLog
@@ -42,21 +43,24 @@ def commit_many(url: str, options: Mapping[str, Any], app_id: str, commits: int)
         _, snapshot = log.commit(snapshot, "append", plan)
 
 
+COMMITTING = """
+import json, sys
+from test_commit_log_processes import commit_many
+
+commit_many(*json.loads(sys.argv[1]))
+"""
+
+
 def race(url: str, options: Mapping[str, Any], processes: int, commits: int) -> CommitLog:
     """The log after `processes` processes made `commits` commits each."""
     log = open_log(url, options)
     log.create(PARTITIONS, TopicConfig())
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["distlog.core.commits.commit_log", "s3fs"])
+    imports = ["s3fs", "test_commit_log_processes"]
     workers = [
-        context.Process(target=commit_many, args=(url, options, f"app {number}", commits))
+        Program(COMMITTING, json.dumps([url, options, f"app {number}", commits]), imports=imports)
         for number in range(processes)
     ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(120)
-    assert [worker.exitcode for worker in workers] == [0] * processes
+    assert [worker.wait(120) for worker in workers] == [0] * processes
     return log
 
 

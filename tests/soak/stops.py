@@ -12,9 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from forked_programs import Program
 
 import distlog
 from distlog.core.errors import StorageError
@@ -68,15 +72,11 @@ def run(folder: Path, seed: int, stops: int = 5) -> Tally:
 
 
 def _stop_once(url: str, call: int, values: list[bytes], tally: Tally) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    victim = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, url, str(call)], stdout=subprocess.PIPE, text=True, env=environment
-    )
+    victim = Program(VICTIM, url, call, stdout=subprocess.PIPE, imports=["soak.stops"])
     try:
-        _, status = os.waitpid(victim.pid, os.WUNTRACED)
-        if not os.WIFSTOPPED(status):
-            victim.returncode = os.waitstatus_to_exitcode(status)
-        else:
+        while (is_running := victim.poll() is None) and not _is_stopped(victim.pid):
+            time.sleep(0.002)
+        if is_running:
             _use_meanwhile(url, victim.pid, values, tally)
             victim.send_signal(signal.SIGCONT)
             tally["stops"] += 1
@@ -86,6 +86,12 @@ def _stop_once(url: str, call: int, values: list[bytes], tally: Tally) -> None:
     demand(victim.returncode == 0, f"the stopped process ends with {victim.returncode}")
     _take(url, values, [int(line) for line in said])
     tally["records verified"] += len(values)
+
+
+def _is_stopped(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T"
+    return False
 
 
 def _use_meanwhile(url: str, pid: int, values: list[bytes], tally: Tally) -> None:

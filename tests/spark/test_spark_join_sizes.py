@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
+from forked_programs import run as run_program
 from pyspark.sql import DataFrame, SparkSession
 from spark_python import forked_python
 
@@ -153,9 +152,8 @@ def test_sizes_are_known_and_topics_are_views_on_spark_connect_too(
     topics: tuple[distlog.Topic, distlog.Topic],
 ) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
-    program = [sys.executable, "-c", CONNECT, str(THRESHOLD), *(topic.url for topic in topics)]
-    environment = {**os.environ, **forked_python()}
-    run = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=1000)
+    given, environment = (THRESHOLD, *(topic.url for topic in topics)), {**os.environ, **forked_python()}
+    run = run_program(CONNECT, *given, env=environment, imports=["distlog.spark"], timeout=1000)
     assert run.returncode == 0, run.stderr
     joins, *views = run.stdout.rsplit("\n", 3)[:-1]
     assert views == [f"`large` {LARGE}", f"`small` {SMALL}"]

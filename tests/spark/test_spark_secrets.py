@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import Address
+from forked_programs import run as run_program
 from spark_python import forked_python
 
 from distlog.core.errors import InvalidConfigError
@@ -85,9 +84,11 @@ def test_secrets_stand_in_no_event_no_plan_no_log_and_no_checkpoint(
     if kind == "connect":
         pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     (tmp_path / "events").mkdir()
-    program = [sys.executable, "-c", PROGRAM, s3_url.url, s3_url.options["endpoint_url"], str(tmp_path), kind]
-    environment = {**os.environ, **forked_python()}
-    run = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=1000)
+    given, environment = (
+        (s3_url.url, s3_url.options["endpoint_url"], tmp_path, kind),
+        {**os.environ, **forked_python()},
+    )
+    run = run_program(PROGRAM, *given, env=environment, imports=["distlog.spark"], timeout=1000)
     assert (run.returncode, run.stdout.splitlines()[-1:]) == (0, ["done"]), run.stderr
     assert "HUSH" not in run.stdout + run.stderr
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Address
+from forked_programs import run as run_program
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from spark_python import forked_python
@@ -217,11 +216,9 @@ def test_a_driver_killed_between_the_commits_and_sparks_own_leaves_each_row_once
     topics = {kind: distlog.create(str(tmp_path / kind / "clicks")) for kind in ("foreachBatch", "sink")}
     for kind in topics:
         put_in(tmp_path / kind, "a", "b", "c")
-    program = Path(__file__).with_name("killed_query.py")
     places = [place for kind, topic in topics.items() for place in (tmp_path / kind, topic.url)]
-    environment = {**os.environ, **forked_python()}
-    command = [sys.executable, program, *places]
-    killed = subprocess.run(command, env=environment, capture_output=True, timeout=1000)
+    options = {"env": {**os.environ, **forked_python()}, "imports": ["distlog.spark"], "timeout": 1000}
+    killed = run_program("killed_query", *places, module=True, **options)
     assert killed.returncode
     before = {}
     for kind, topic in topics.items():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from forked_programs import run
 from framed_values import avro, framed, registered
 from job_runs import job as job
 from pyspark.sql import SparkSession
@@ -22,7 +21,7 @@ pytest.importorskip("pandas")
 
 pytestmark = pytest.mark.spark
 
-KILLED = Path(__file__).parents[1] / "support" / "killed_table.py"
+
 USERS = {"type": "record", "name": "U", "fields": [{"name": "user", "type": "string"}]}
 
 
@@ -66,10 +65,8 @@ def test_a_run_that_is_killed_is_finished_by_the_next_one(spark: SparkSession, t
     """Whether a part of a batch is there, or all of it and only Spark has not noted so."""
     topic, part, whole = topic_at(tmp_path), tmp_path / "part", tmp_path / "whole"
     append(topic, 0, 45)
-    paths = [str(KILLED.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **forked_python()}
-    command = [sys.executable, str(KILLED), "2", topic.url, str(part), str(whole)]
-    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
+    options = {"env": {**os.environ, **forked_python()}, "imports": ["distlog.spark"], "timeout": 1000}
+    killed = run("killed_table", 2, topic.url, part, whole, module=True, **options)
     assert killed.returncode == -9, killed.stderr
     assert 20 < len(rows(part)) < 30
     assert len(rows(whole)) == 30

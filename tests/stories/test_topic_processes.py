@@ -7,18 +7,17 @@ under way when its process was killed, all is there or nothing.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import signal
 import time
 from collections.abc import Mapping
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Address
+from forked_programs import Program
 
 import distlog
 
@@ -80,22 +79,29 @@ def produce(
         notes.note(number, result.offsets)
 
 
-def start(address: Address, kind: str, journal: Path, appends: int, dies_after: int | None = None) -> BaseProcess:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["distlog", "s3fs"])
-    process = context.Process(target=produce, args=(*address, kind, journal, appends, dies_after))
-    process.start()
-    return process
+PRODUCING = """
+import json, sys
+from pathlib import Path
+from test_topic_processes import produce
+
+url, journal, rest = sys.argv[1:]
+options, kind, appends, dies_after = json.loads(rest)
+produce(url, options, kind, Path(journal), appends, dies_after)
+"""
 
 
-def kill_after(process: BaseProcess, journal: Path, appends: int, source: random.Random) -> None:
+def start(address: Address, kind: str, journal: Path, appends: int, dies_after: int | None = None) -> Program:
+    rest = json.dumps([address.options, kind, appends, dies_after])
+    return Program(PRODUCING, address.url, journal, rest, imports=["s3fs", "test_topic_processes"])
+
+
+def kill_after(process: Program, journal: Path, appends: int, source: random.Random) -> None:
     """Kill the process at a random moment of the append that follows the first `appends`."""
-    while process.is_alive() and len(Journal(journal).read()) <= appends:
+    while process.poll() is None and len(Journal(journal).read()) <= appends:
         time.sleep(0.001)
     time.sleep(source.uniform(0, 0.03))
-    if process.pid and process.is_alive():
-        os.kill(process.pid, signal.SIGKILL)
-    process.join(60)
+    process.kill()
+    process.wait(60)
 
 
 def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
@@ -137,11 +143,10 @@ def run(address: Address, folder: Path, kinds: list[str], appends: int, killed: 
     for (process, journal, _), death in zip(victims, deaths, strict=False):
         if death is None:
             kill_after(process, journal, source.randrange(appends - 2), source)
-        process.join(120)
+        process.wait(120)
     going_on = [start(address, kind, journal, appends) for _, journal, kind in victims if kind == "batches"]
     for process in processes[killed:] + going_on:
-        process.join(120)
-        assert process.exitcode == 0
+        assert process.wait(120) == 0
     complete = check(topic.refresh(), journals)
     for journal, kind in zip(journals, kinds, strict=True):
         if kind == "batches" or journal in journals[killed:]:
