@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,6 @@ def run(folder: Path, seed: int, file: Path | None = None, factor: int = FACTOR)
 
 
 def searching() -> list[Path]:
-    """The files of tests that search with hypothesis, without Spark."""
+    """The files of tests that search by chance, without Spark."""
     files = sorted(path for path in TESTS.rglob("test_*.py") if path.parent.name != "spark")
-    return [path for path in files if "from hypothesis" in path.read_text(encoding="utf-8")]
+    return [path for path in files if re.search(r"from (hypothesis|searches)\b", path.read_text(encoding="utf-8"))]
