@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -79,7 +80,8 @@ def group_of(gateway: GatewayServer) -> str:
 
 
 def stop_syncing(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer) -> None:
-    monkeypatch.setattr(gateway.broker.groups, "_sync", lambda: None)
+    # nothing has a pause while it is due, as a request has one, and would take a whole core
+    monkeypatch.setattr(gateway.broker.groups, "_sync", lambda: time.sleep(0.05))
     # what it has in memory stays there
     monkeypatch.setattr(gateway.broker.transactions, "tick", lambda: None)
 
