@@ -130,9 +130,12 @@ class _Parts:
 
     def tasks(self, target_bytes: int) -> Iterator[_Parts]:
         """The parts for each task that reads: about `target_bytes`, of whole bundles if these are smaller."""
-        stems, ends = self._stems(), np.cumsum(self.segments.log_bytes)
-        last_of_bundle = np.flatnonzero(np.append(stems[1:] != stems[:-1], True))
-        cuts = last_of_bundle[np.unique(ends[last_of_bundle] // target_bytes, return_index=True)[1]] + 1
+        stems, sizes = self._stems(), self.segments.log_bytes
+        ends, last_of_bundle = np.cumsum(sizes), np.append(stems[1:] != stems[:-1], True)
+        bundles = np.cumsum(np.append(0, last_of_bundle[:-1]))
+        is_larger = np.bincount(bundles, sizes, len(bundles))[bundles] > target_bytes
+        may_cut = np.flatnonzero(last_of_bundle | is_larger)
+        cuts = may_cut[np.unique(ends[may_cut] // target_bytes, return_index=True)[1]] + 1
         for first, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(stems)], strict=True):
             if first < end:
                 yield self.part(first, end)
@@ -183,14 +186,21 @@ class MergeParts:
 
     def __init__(self, handle: TopicHandle, work: Callable[..., MergedJob]) -> None:
         self._handle, self._work = handle, work
-        self._got: list[memoryview] = []
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Take the item, or parts."""
+        """Take the item, or parts, which are put where they belong: no row is kept."""
         if kind == ITEM:
             self._number, self._job = pickle.loads(data)
+            sizes = self._job.inputs.log_bytes
+            self._sizes, self._places = sizes, np.cumsum(sizes) - sizes
+            self._all, self._lacks = new_array(int(sizes.sum()), np.uint8), np.ones(len(sizes), bool)
         else:
-            self._got.append(data)
+            count = int(np.frombuffer(data, np.int64, 1)[0])
+            given = np.frombuffer(data, np.int64, count, 8)
+            sizes = self._sizes[given]
+            starts = 8 * (count + 1) + np.cumsum(sizes) - sizes
+            copy_slices(self._all, self._places[given], byte_array(data), starts, sizes)
+            self._lacks[given] = False
         yield from ()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -199,20 +209,14 @@ class MergeParts:
         yield rows([0], RESULT, [pickle.dumps((self._number, done))])
 
     def _logs(self, segments: SegmentTable, numbers: Longs) -> npt.NDArray[np.uint8]:
-        """The logs of some segments of the job; those that no part has are read."""
-        sizes = segments.log_bytes
-        places, logs = np.cumsum(sizes) - sizes, new_array(int(sizes.sum()), np.uint8)
-        row_of = np.full(len(self._job.inputs), -1, np.int64)
-        row_of[numbers] = np.arange(len(numbers))
-        lacks, all_sizes = np.ones(len(numbers), bool), self._job.inputs.log_bytes
-        for data in self._got:
-            count = int(np.frombuffer(data, np.int64, 1)[0])
-            given = np.frombuffer(data, np.int64, count, 8)
-            starts = 8 * (count + 1) + np.cumsum(all_sizes[given]) - all_sizes[given]
-            some = row_of[given] >= 0
-            mine = row_of[given][some]
-            copy_slices(logs, places[mine], byte_array(data), starts[some], sizes[mine])
-            lacks[mine] = False
+        """The logs of some segments of the job; those that no part has are read. To be called once."""
+        sizes, lacks, logs = self._sizes[numbers], self._lacks[numbers], self._all
+        places = np.cumsum(sizes) - sizes
+        if len(numbers) < len(self._sizes):
+            logs = new_array(int(sizes.sum()), np.uint8)
+            copy_slices(logs, places, self._all, self._places[numbers], sizes)
+        # the work lets go of the logs when it has made batches of them
+        del self._all
         if lacks.any():
             left = SegmentTable(segments.columns().take(integers(np.flatnonzero(lacks))))
             read = read_logs(self._handle.storage, self._handle.name, left)

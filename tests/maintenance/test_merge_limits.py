@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import uuid
 from pathlib import Path
 
+import pytest
 from small_segments import NOW, merged, topic_of
 from topics import Clock, topic_on
 
 import distlog
+from distlog.core.maintenance.merge import merge_groups
+from distlog.core.maintenance.merge_plan import plan_merge
 
 
 def test_groups_stay_below_segment_bytes(tmp_path: Path) -> None:
@@ -99,3 +104,30 @@ def test_the_indexes_of_a_merged_segment_stay_below_segment_index_bytes(tmp_path
     segments = list(topic.snapshot.partitions[0].segments)
     assert max(max(each.offset_index_bytes, each.time_index_bytes) for each in segments) <= 80
     assert len(segments) < 40
+
+
+@pytest.mark.parametrize("times", ["out of order", "none", "of the append"])
+def test_each_part_of_a_group_that_is_cut_tells_its_own_largest_time(times: str) -> None:
+    config = {"batch.bytes": 100, "index.interval.bytes": 0, "segment.ms": 2**62, "retention.ms": -1}
+    if times == "of the append":
+        config["message.timestamp.type"] = "LogAppendTime"
+    topic = distlog.create(f"memory://limits/{uuid.uuid4().hex}/log", config=config)
+    source = random.Random(1)
+    for _ in range(10):
+        made = [NOW + source.randrange(1000) if times == "out of order" else -1 for _ in range(7)]
+        # records of this size stay batches of their own, so each has an index entry
+        topic.append([{"value": b"v" * 90, "timestamp": time} for time in made])
+    before = topic.scan().to_table()
+    groups = plan_merge(topic.snapshot)
+    assert len(groups) == 1
+    topic.alter_config({"segment.index.bytes": 120})
+    _, after = merge_groups(topic.handle, topic.snapshot, groups)
+    topic.advance(after)
+    assert topic.segments().num_rows > 3
+    assert topic.scan().to_table() == before
+    assert topic.verify().ok
+    read = before["timestamp"].cast("int64").to_pylist()
+    for segment in topic.snapshot.partitions[0].segments:
+        own = read[segment.base_offset : segment.next_offset]
+        first = segment.base_offset + own.index(max(own)) if max(own) >= 0 else -1
+        assert (segment.max_timestamp, segment.offset_of_max_timestamp) == (max(own), first)

@@ -13,6 +13,8 @@ from partition_logs import Process, append, new_topic
 from transacting import Sender, seen
 
 import distlog
+from distlog.core.maintenance.merge import merge_groups
+from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -73,6 +75,24 @@ def test_a_transaction_that_is_open_in_merged_segments_is_undecided_until_its_en
     assert topic.compact().ok
     assert segments(topic)[0] == 1
     assert seen(topic)[0] == [b"decided", b"plain", *[b"more"] * 5]
+
+
+def test_a_group_with_an_open_transaction_may_be_cut(gateway: Gateway) -> None:
+    topic = gateway.topic()
+    topic.alter_config({"index.interval.bytes": 0})
+    for producer in range(1, 9):
+        gateway.send(producer, b"%d" % producer)
+        gateway.end(producer, is_committed=producer % 3 != 0)
+    gateway.send(9, b"open")
+    topic.append([{"value": b"plain"}], partition=0)
+    topic = gateway.topic()
+    before, groups = views(topic), plan_merge(topic.snapshot)
+    topic.alter_config({"segment.index.bytes": 50})
+    merge_groups(topic.handle, topic.snapshot, groups)
+    topic = gateway.topic()
+    assert segments(topic)[0] == 3
+    assert views(topic) == views(distlog.open(topic.url)) == before
+    assert topic.verify().ok
 
 
 def test_segments_whose_transactions_cannot_be_read_stay_as_they_are(gateway: Gateway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,13 @@ from pyspark.sql import SparkSession
 from topics import contents, topic_on
 
 import distlog
+from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.maintenance.merge import MergeReport, merge
-from distlog.core.maintenance.merge_job import do_job, jobs
+from distlog.core.maintenance.merge_job import do_job, jobs, read_logs
 from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
+from distlog.spark import merging
 from distlog.spark.merging import MergeParts, MergeRun, SendParts, _Parts
 from distlog.spark.tasks import ITEM, PART
 
@@ -187,6 +190,40 @@ def test_groups_that_lost_an_input_meanwhile_are_left_out(spark: SparkSession, t
     assert after[3] == before[3][2:] + after[3][-1:]
     assert {len(found) for number, found in after.items() if number != 3} == {APPENDS + 1}
     assert topic.verify().ok
+
+
+def test_a_large_bundle_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = bundled_topic(str(tmp_path))
+    parts, looks = _Parts.of(jobs(plan_merge(topic.snapshot), JOB_BYTES)), list[int]()
+
+    def looked(storage: Storage, name: str, read: SegmentTable) -> Any:
+        looks.append(int(read.log_bytes.sum()))
+        return read_logs(storage, name, read)
+
+    monkeypatch.setattr(merging, "READ_BYTES", 2 * SIZE)
+    monkeypatch.setattr(merging, "read_logs", looked)
+    [*SendParts(topic.handle).take(ITEM, memoryview(pickle.dumps(parts)))]
+    assert sum(looks) == int(parts.segments.log_bytes.sum())
+    assert len(looks) > 3 * APPENDS, "a bundle has sixteen parts of more than SIZE bytes"
+    assert max(looks) < 4 * SIZE
+    whole = [*parts.tasks(100 * SIZE)]
+    assert all(len(one.segments) % PARTITIONS == 0 for one in whole), "smaller bundles are not cut"
+
+
+def test_a_job_keeps_no_row_that_it_got(tmp_path: Path) -> None:
+    topic = bundled_topic(str(tmp_path))
+    (job, *_) = jobs(plan_merge(topic.snapshot), JOB_BYTES)
+    stage = MergeParts(topic.handle, partial(do_job, topic.handle, config=topic.config, read_version=topic.version))
+    [*stage.take(ITEM, memoryview(pickle.dumps((0, job))))]
+    for batch in SendParts(topic.handle).take(ITEM, memoryview(pickle.dumps(_Parts.of([job])))):
+        row = memoryview(batch["data"][0].as_py())
+        kept = weakref.ref(row)
+        [*stage.take(PART, row)]
+        del row
+        assert kept() is None
+    topic.storage.delete(bundles(topic.storage))
+    (done,) = stage.finish()
+    assert not pickle.loads(done["data"][0].as_py())[1].failed, "all logs came as rows"
 
 
 def test_few_requests_are_not_worth_a_shuffle(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from distlog.core.batches.record_batch import (
     write_base_offsets,
 )
 from distlog.core.batches.record_decoder import BatchSelection
-from distlog.core.commits.segment_info import NO_OFFSET, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, join, of_numbers
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import CorruptionError, CorruptRecordError, StorageError, UnsupportedVersionError
@@ -43,6 +44,7 @@ from distlog.core.maintenance.group_rewrite import (
 from distlog.core.reading.chunks import Chunk
 from distlog.core.reading.pipeline import whole_groups, whole_logs
 from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.time_lookup import first_in
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
 from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, Bundles, write_bundle, write_files
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
@@ -178,9 +180,10 @@ def do_job(
     if job.log_bytes > job_bytes or not together.any():
         return _one_by_one(handle, job, config, read_version, part_bytes)
     chosen, numbers = job.of_groups(together), np.flatnonzero(np.repeat(together, job.counts))
+    read = read or (lambda segments, _: read_logs(handle.storage, handle.name, segments))
     try:
-        logs = read(chosen.inputs, numbers) if read else read_logs(handle.storage, handle.name, chosen.inputs)
-        batches = _joined(_checked(chosen, logs), BatchJoin.of(config))
+        # nothing here keeps the logs that were read, while their batches are written
+        batches = _joined(_checked(chosen, read(chosen.inputs, numbers)), BatchJoin.of(config))
     except (CorruptionError, FileNotFoundError, StorageError, _UnsoundError):
         return _one_by_one(handle, job, config, read_version, part_bytes)
     try:
@@ -217,7 +220,7 @@ def _one_by_one(
         transactional = transactional_of(group.segments)
         aborted = [each for segment in transactional for each in handle.reader.aborted_transactions(segment)]
         keep_all = BatchJoin.of(config, aborted)
-        return rewrite_group(
+        outputs = rewrite_group(
             handle,
             group,
             keep_all,
@@ -227,6 +230,7 @@ def _one_by_one(
             bundles=bundles,
             part_bytes=part_bytes,
         ).outputs
+        return outputs if len(outputs) == 1 else tuple(_cut(handle.reader, group, each) for each in outputs)
 
     done = [
         result_or_failure(group.partition, partial(merged, group, chunks))
@@ -236,6 +240,33 @@ def _one_by_one(
     made = [() if isinstance(one, RewriteFailure) else tuple(map(bundles.placed, one)) for one in done]
     failed = {number: one for number, one in enumerate(done) if isinstance(one, RewriteFailure)}
     return MergedJob(SegmentTable.of([*chain.from_iterable(made)]), np.array([*map(len, made)]), failed)
+
+
+def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
+    """One of several outputs of a group, with what the inputs tell of its own offsets and not of all of the group."""
+    if output.next_offset < group.next_offset:
+        # only the end of a group is an end of its inputs
+        output = dataclasses.replace(output, first_unstable_offset=NOT_LOOKED)
+    return dataclasses.replace(output, offset_of_max_timestamp=_newest_of(reader, group.segments, output))
+
+
+def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo) -> int:
+    """The offset of the first record with the largest timestamp of `output`, or -1 if no record has it.
+
+    An input that was cut is read where its metadata name a record on the other side of the cut.
+    """
+    if output.max_timestamp < 0:
+        return -1
+    own = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
+    for row in np.flatnonzero(own & (inputs.max_timestamps >= output.max_timestamp)).tolist():
+        segment = inputs[row]
+        newest, timestamp = segment.offset_of_max_timestamp, segment.max_timestamp
+        if newest < output.base_offset or timestamp != output.max_timestamp:
+            start = max(segment.base_offset, output.base_offset)
+            newest, _ = first_in(reader, segment, output.max_timestamp, start) or (-1, -1)
+        if output.base_offset <= newest < output.next_offset:
+            return newest
+    return -1
 
 
 def _chunks(reader: SegmentReader, groups: Sequence[SegmentGroup]) -> list[Iterable[Chunk]]:

@@ -60,7 +60,7 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
     for index in np.flatnonzero(state.segments.max_timestamps[first:] >= timestamp_ms) + first:
         segment = state.segments[int(index)]
         place = _by_metadata(segment, timestamp_ms, state.log_start_offset)
-        place = place or _search(reader, segment, timestamp_ms, state.log_start_offset)
+        place = place or first_in(reader, segment, timestamp_ms, state.log_start_offset)
         if place:
             return place
     return None
@@ -140,7 +140,11 @@ def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
     return min(int(batch["base_offset"] + batch["last_offset_delta"]) + piece.segment.shift + 1, end)
 
 
-def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
+def first_in(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
+    """The first record of `segment` at or after `timestamp_ms`, from the offset `start` on, or None. Reads the log.
+
+    Raises CorruptRecordError, SnapshotTooOldError.
+    """
     entry = _entry(reader, segment, timestamp_ms, start)
     if place := first_at(reader, segment, timestamp_ms, start, entry):
         return place.offset, place.timestamp
