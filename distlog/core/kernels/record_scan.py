@@ -361,9 +361,10 @@ def check_records(
 ) -> CheckedRecords:
     """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2 and so on.
 
-    Fills `verdicts` with one of FINE, NO_KEY and BAD_TIME for each. The status is one of `record_scan`.
+    Fills `verdicts` with one of FINE, NO_KEY and BAD_TIME for each. The status is one of `record_scan`. No record is
+    older than the smallest timestamp; it is the base timestamp only if the first record has that.
     """
-    position, refused = start, 0
+    position, refused, is_of_first = start, 0, True
     newest_record, newest, oldest = 0, -(2**63), 2**63 - 1
     for number in range(verdicts.size):
         status, record = read_record(data, position, end, True)
@@ -375,6 +376,8 @@ def check_records(
         if timestamp > newest:
             newest_record, newest = number, timestamp
         oldest = min(oldest, timestamp)
+        if number == 0:
+            is_of_first = timestamp == base_timestamp
         verdict = FINE
         if needs_keys and record.key_size < 0:
             verdict = NO_KEY
@@ -384,6 +387,8 @@ def check_records(
         refused += verdict != FINE
         position = record.end
     status = OK if position == end else BAD_END
+    if oldest == base_timestamp and oldest >= 0 and not is_of_first:
+        oldest -= 1
     return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)
 
 

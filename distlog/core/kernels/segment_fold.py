@@ -123,6 +123,9 @@ def _add(
     # Add a batch, with the first record of the largest timestamp at `newest_offset`; returns how many entries then.
     if numbers[POSITION] == 0:
         _begin(numbers, batch, oldest)
+    elif oldest == numbers[FIRST_TIMESTAMP] and oldest < numbers[MIN_TIMESTAMP]:
+        # the first batch's base timestamp is that of no record, so it must not look like a time that was found
+        oldest -= 1
     numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
     if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
         numbers[OFFSET_OF_MAX] = newest_offset
