@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import threading
@@ -10,10 +11,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from crc32c import crc32c
+
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.commits.snapshot import CLOCKS_DIFFER_MS, Snapshot
-from distlog.core.commits.snapshot_loader import SnapshotLoader
+from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
 from distlog.core.errors import StorageError
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -23,8 +26,12 @@ from distlog.gateway.refreshing_topic import monotonic_ms
 LOOK_MS = 30
 #: So many looks are worth the index on storage: the looks of other gateways are read first, and new ones kept.
 MANY_LOOKS = 100
+#: How long the commit of a known version is taken to be there; one from the index is looked for at the first look.
+PROOF_MS = 3_600_000
 #: No topic has so many versions, nor any time so many ms.
 _MOST = 1 << 53
+#: The bytes of an index are at most these: about 200 for each topic.
+_MOST_BYTES = 256 << 20
 
 _log = logging.getLogger("distlog.gateway")
 
@@ -41,47 +48,57 @@ class TopicSummary(NamedTuple):
 class _Known:
     """A topic at a version, behind which there was none at `seen_ms` of the store's clock; or that there is no topic.
 
-    For `kept_ms` after that, the next version shows whether anything has changed: no vacuum deletes it before.
+    For `kept_ms` after that, the next version shows whether anything has changed: no vacuum deletes it before. The
+    version's own commit was there at `proven_ms`. Without it the folder is another one, which was made by hand.
     """
 
     topic_id: str
+    commit_id: str
     partitions: int
     version: int
     seen_ms: int
     kept_ms: int
+    proven_ms: int = 0
 
     @classmethod
     def of(cls, snapshot: Snapshot | None) -> _Known:
         """The knowledge of a snapshot; None for a folder that is no topic, which cannot be told by one request."""
         if snapshot is None:
-            return cls("", 0, -1, 0, 0)
+            return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
         kept_ms = snapshot.config.look_retention_ms // 2
-        return cls(snapshot.topic_id, partitions, snapshot.version, snapshot.seen_ms, kept_ms)
+        seen_ms, ids = snapshot.seen_ms, (snapshot.topic_id, snapshot.commit_id)
+        return cls(*ids, partitions, snapshot.version, seen_ms, kept_ms, seen_ms)
 
     @classmethod
     def parse(cls, fields: Any) -> _Known:
         """A topic in the index. Raises ValueError, TypeError."""
-        topic_id, *numbers = fields
+        topic_id, commit_id, *numbers = fields
         partitions, version, seen_ms, kept_ms = numbers
         if not all(type(each) is int and 0 <= each < _MOST for each in numbers) or partitions > MAX_PARTITIONS:
             raise ValueError("a number is out of its range")
-        return cls(str(uuid.UUID(topic_id)), partitions, version, seen_ms, kept_ms)
+        return cls(str(uuid.UUID(topic_id)), str(uuid.UUID(commit_id)), partitions, version, seen_ms, kept_ms)
 
     def fields(self) -> list[object]:
         """Its place in the index."""
-        return [self.topic_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
+        return [self.topic_id, self.commit_id, self.partitions, self.version, self.seen_ms, self.kept_ms]
 
     def is_told_at(self, time_ms: int) -> bool:
         """True if the next version tells at this time of the store's clock whether anything has changed."""
         return self.seen_ms > 0 and -CLOCKS_DIFFER_MS <= time_ms - self.seen_ms < self.kept_ms
+
+    def is_proven_at(self, time_ms: int) -> bool:
+        """True if its commit was seen not long before this time of the store's clock."""
+        return time_ms - self.proven_ms < PROOF_MS
 
 
 class TopicIndex:
     """The known facts of topics in the folders of `root` that this gateway does not host; for many threads.
 
     A topic that is known takes one small request now and then, a new one several. Gateways share what they saw in an
-    object of the root, which is only a cache: without it, topics are read again. `clock` gives ms that never go back.
+    object of the root, which is only a cache: without it, topics are read again. It names no topic, since the folders
+    do, and what it says of one has an age as all else, and is proven at the next look. `clock` gives ms that never go
+    back.
     """
 
     def __init__(self, root: Storage, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -99,7 +116,7 @@ class TopicIndex:
             self._forget(self._known.keys() - set(names))
             due = self._due(names, max_age_ms)
             if len(due) >= MANY_LOOKS:
-                self._read()
+                self._read(names)
                 due = self._due(names, max_age_ms)
             errors = dict(zip(due, in_parallel(self._look, due), strict=True))
             self._looks += len(due)
@@ -131,8 +148,9 @@ class TopicIndex:
         storage, looked_ms = self._root.child(name), self._clock()
         try:
             known, asked_ms = self._known.get(name), storage.replied_ms()
-            if known is not None and known.is_told_at(asked_ms) and _is_missing(storage, known.version + 1):
-                known = _Known(known.topic_id, known.partitions, known.version, asked_ms, known.kept_ms)
+            if known is not None and known.is_told_at(asked_ms) and _is_newest(storage, known, asked_ms):
+                proven_ms = known.proven_ms if known.is_proven_at(asked_ms) else asked_ms
+                known = dataclasses.replace(known, seen_ms=asked_ms, proven_ms=proven_ms)
             else:
                 known = _Known.of(SnapshotLoader(storage).load())
         except Exception as error:
@@ -141,11 +159,14 @@ class TopicIndex:
         self._known[name], self._looked_ms[name] = known, looked_ms
         return None
 
-    def _read(self) -> None:
-        """Take what other gateways, or this one before, saw later than this one."""
+    def _read(self, names: Collection[str]) -> None:
+        """Take the later looks of other gateways, or of this one before, at these topics."""
         try:
-            fields = json.loads(self._root.read(paths.TOPIC_INDEX))["topics"]
-            stored = {str(name): _Known.parse(each) for name, each in fields.items()}
+            index = json.loads(self._root.read(paths.TOPIC_INDEX, 0, _MOST_BYTES))
+            fields = index["topics"]
+            if index["crc32c"] != crc32c(_encoded(fields)):
+                raise ValueError("it is not what its checksum says")
+            stored = {name: _Known.parse(fields[name]) for name in names if name in fields}
         except FileNotFoundError:
             return
         except (StorageError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -160,11 +181,25 @@ class TopicIndex:
     def _write(self) -> None:
         topics = {name: each.fields() for name, each in self._known.items() if each.seen_ms and each.topic_id}
         try:
-            self._root.put(paths.TOPIC_INDEX, json.dumps({"topics": topics}, separators=(",", ":")).encode())
+            self._root.put(paths.TOPIC_INDEX, _encoded({"topics": topics, "crc32c": crc32c(_encoded(topics))}))
         except StorageError as error:
             _log.warning("the index of topics was not written: %s", error)
             return
         self._looks = 0
+
+
+def _encoded(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _is_newest(storage: Storage, known: _Known, asked_ms: int) -> bool:
+    """True if there is no later version, and that of `known` is the one that was seen."""
+    if not _is_missing(storage, known.version + 1):
+        return False
+    if known.is_proven_at(asked_ms):
+        return True
+    commit = CommitFiles(storage).read(known.version, whole=False)
+    return commit is not None and commit.id == known.commit_id
 
 
 def _is_missing(storage: Storage, version: int) -> bool:

@@ -132,6 +132,60 @@ def test_a_number_of_partitions_that_no_topic_has_is_not_believed(address: Addre
     assert Listing(address).index.facts(NAMES, 600_000) == seen
 
 
+def test_an_index_with_a_changed_byte_is_ignored(address: Address, caplog: pytest.LogCaptureFixture) -> None:
+    seen = Listing(address).facts()
+    root = Storage(*address)
+    data = root.read(paths.TOPIC_INDEX)
+    # what each of them says: another name, id or number
+    for place in (3, 15, 40, 100, 120, 130, 150, len(data) // 2, len(data) - 3):
+        root.put(paths.TOPIC_INDEX, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        caplog.clear()
+        assert Listing(address).index.facts(NAMES, 600_000) == seen
+        assert "index of topics is ignored" in caplog.text
+
+
+def test_what_the_index_lacks_is_read_and_what_has_no_folder_is_not_told(address: Address) -> None:
+    shared, names = NAMES[10:MANY_LOOKS], NAMES[10:]
+    others = Listing(address).facts(NAMES[:MANY_LOOKS])
+    listing = Listing(address)
+    # a read of a topic is five requests and a listing
+    before = listing.root.counters.gets
+    found = listing.index.facts(names, 600_000)
+    assert listing.root.counters.gets - before == 1 + 5 * (TOPICS - MANY_LOOKS)
+    assert [*found] == names
+    assert [found[name] for name in shared] == [others[name] for name in shared]
+
+
+def made_again(address: Address, name: str, commits: int) -> str:
+    """Delete a topic's folder by hand and create it with three partitions and so many commits; its id."""
+    root = Storage(*address).child(name)
+    root.delete([file.name for file in root.list(paths.COMMITS_DIR)])
+    topic = distlog.create(f"{address.url}/{name}", 3, storage_options=address.options)
+    for _ in range(commits - 1):
+        topic.append([{"value": b"v"}])
+    return topic.snapshot.topic_id
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+@pytest.mark.parametrize("begins", ["anew", "an hour ago"])
+def test_a_topic_that_the_index_calls_dropped_is_found_if_its_folder_is_another(
+    address: Address, commits: int, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = Listing(address)
+    distlog.open(f"{address.url}/{NAMES[7]}").drop()
+    assert NAMES[7] not in listing.facts()
+    topic_id = made_again(address, NAMES[7], commits)
+    if begins == "anew":
+        listing = Listing(address)
+        hidden = listing.index.facts(NAMES, 600_000)
+        assert NAMES[7] not in hidden, "what another gateway just saw is not looked at"
+    else:
+        replied_ms = Storage.replied_ms
+        monkeypatch.setattr(Storage, "replied_ms", lambda storage: replied_ms(storage) + topic_index.PROOF_MS)
+    listing.now_ms += AGE_MS
+    assert listing.facts()[NAMES[7]] == TopicFacts(NAMES[7], topic_id, 3)
+
+
 def test_folders_without_a_topic_are_left_out_and_damaged_topics_have_their_error(address: Address) -> None:
     listing = Listing(address)
     listing.root.put("other/file", b"x")
