@@ -280,7 +280,7 @@ def test_a_renewal_through_the_log_and_a_removal_exclude_each_other(topic: Topic
     log, ours = other._assignment._member.log, paused._assignment._member.id  # type: ignore[attr-defined]
     commit = log.commit
 
-    def overtaken(state: GroupState, plan: Callable[[GroupState], GroupState | None]) -> GroupState:
+    def overtaken(state: GroupState, plan: Callable[[GroupState], GroupState | None], _: Any = None) -> GroupState:
         made = plan(state)
         if made is not None and made.member(ours) is None:
             log.commit = commit

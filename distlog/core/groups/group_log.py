@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import heapq
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -100,6 +103,10 @@ class GroupState:
         """The partitions that this member owns."""
         return sorted(partition for partition, owner in self.owners.items() if owner == member_id)
 
+    def after(self, version: int) -> GroupState:
+        """The same as the version after `version`, with an id of its own."""
+        return dataclasses.replace(self, version=version + 1, id=str(uuid.uuid4()))
+
     def encode(self) -> bytes:
         """The bytes of the file of this version."""
         return fields.write_text({"format": FORMAT, **fields.write(self)}, fields.write)
@@ -175,6 +182,111 @@ def assignment(members: Sequence[Member], owners: Mapping[int, str], partitions:
 
 
 # ---
+# A version of a group is the whole state, so a member that was late would put its change on the next one, and many
+# would for long: about eight versions a second get in. So where there are many, a member that was late says what it
+# wants by the name of a file, which each listing of the folder shows, and waits. Whoever puts the next version takes
+# all of these along.
+#
+# A change is of a member at a beat, and each version with a change of the member has the next beat. So a change is
+# made once, and never after another change of its member; and the beat tells its member that it was made.
+
+
+#: Some stores keep an object as a file, whose name has 255 bytes.
+_LONGEST_NAME = 220
+_NAME = re.compile(r"([0-9a-f]{32})\.([0-9a-z]{1,13})\.([0-9a-z_-]*)\.([0-9a-z]{0,6})\.([0-9A-Za-z_=-]*)\.wait")
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingChange:
+    """A member, at a `beat`, that has come to `positions`, takes what it should have, or joins: then `beat` is -1.
+
+    One that joins has a `name` and a lease.
+    """
+
+    member: str
+    beat: int
+    positions: Mapping[int, int]
+    lease_ms: int = 0
+    name: str = ""
+
+    def file_name(self) -> str | None:
+        """The name of its file; None if it would be too long."""
+        places = "_".join(f"{_text(number)}-{_text(offset)}" for number, offset in sorted(self.positions.items()))
+        name = base64.urlsafe_b64encode(self.name.encode()).decode()
+        lease = _text(self.lease_ms) if self.beat < 0 else ""
+        told = f"{self.member}.{_text(self.beat + 1)}.{places}.{lease}.{name}.wait"
+        return told if len(told) <= _LONGEST_NAME else None
+
+    @classmethod
+    def parse(cls, name: str) -> WaitingChange | None:
+        """The change of a file with this name (the last part of its path); None for another file."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        try:
+            places = (each.split("-") for each in match[3].split("_") if each)
+            positions = {PARTITION(int(number, 36)): LONG(int(offset, 36)) for number, offset in places}
+            lease_ms = int(match[4] or "0", 36)
+            told = NAME(base64.urlsafe_b64decode(match[5]).decode()) if match[4] else ""
+        except (ValueError, binascii.Error):
+            return None
+        beat = int(match[2], 36) - 1
+        is_sound = (beat < 0) == bool(match[4]) and lease_ms <= LONGEST_LEASE_MS and not (beat < 0 and positions)
+        return cls(match[1], beat, positions, lease_ms, told) if is_sound else None
+
+    def is_made(self, state: GroupState) -> bool:
+        """True if `state` has it, or a later change of its member."""
+        member = state.member(self.member)
+        return member is not None and member.beat > self.beat
+
+
+def _with_changes(state: GroupState, changes: Iterable[WaitingChange]) -> GroupState:
+    """`state` with these changes; without those that were made, and those of members that it does not have.
+
+    A member whose partitions are others' by now is left out: it learns that by itself.
+    """
+    members, positions = {member.id: member for member in state.members}, dict(state.positions)
+    made = set[str]()
+    for change in changes:
+        known = members.get(change.member)
+        if known is None and change.beat < 0:
+            known = Member(id=change.member, name=change.name, beat=-1, lease_ms=change.lease_ms)
+        owns = all(state.owners.get(number) == change.member for number in change.positions)
+        if known is None or known.beat != change.beat or not owns:
+            continue
+        members[change.member] = dataclasses.replace(known, beat=known.beat + 1)
+        positions |= {number: max(offset, positions[number]) for number, offset in change.positions.items()}
+        made.add(change.member)
+    if not made:
+        return state
+    changed = dataclasses.replace(state, members=tuple(members.values()), positions=positions)
+    return dataclasses.replace(changed, owners=_taken(changed, made))
+
+
+def _taken(state: GroupState, members: set[str]) -> dict[int, str]:
+    """The owners of partitions, when these members have taken what is theirs, and no other member's by now."""
+    assigned = assignment(state.members, state.owners, state.partitions)
+    free = {n: owner for n, owner in assigned.items() if owner in members and n not in state.owners}
+    return {**state.owners, **free}
+
+
+def _changes(files: Iterable[FileInfo]) -> dict[str, WaitingChange]:
+    """The changes among the files of a folder, by the names of their files."""
+    parsed = ((file.name, WaitingChange.parse(file.name.rpartition("/")[2])) for file in files)
+    return {name: change for name, change in parsed if change is not None}
+
+
+def _text(number: int) -> str:
+    digits = ""
+    while True:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+        if not number:
+            return digits
+
+
+# ---
 # So commits of positions make no version of the topic, which every reader would have to read. Only the newest
 # versions are kept. A put of the name of a deleted version would succeed, though no member would ever read it. So
 # each put of a version is followed by a LIST of the folder: a version is deleted only when there is one that is KEPT
@@ -226,20 +338,22 @@ class GroupLog:
 
     def load(self) -> GroupState:
         """The newest state: one LIST and one GET. Raises CorruptMetadataError, UnsupportedVersionError."""
-        return self.watch(None)[0]
+        return self._listed(None)[0]
 
     def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
         """The newest state, and the last heartbeats by member id: one LIST, and one GET if `state` is older."""
+        newest, files = self._listed(state)
+        by_member = ((paths.parse_heartbeat_file(file.name.rpartition("/")[2]), file) for file in files)
+        return newest, {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}
+
+    def _listed(self, state: GroupState | None) -> tuple[GroupState, list[FileInfo]]:
         while True:
             files = self._storage.list(self._folder)
             newest = max(_versions(files), default=-1)
             if state is None or state.version < newest:
                 state = self._read(newest) if newest >= 0 else GroupState.empty(self._topic_id, self.group)
             if state is not None:
-                by_member = ((paths.parse_heartbeat_file(file.name.rpartition("/")[2]), file) for file in files)
-                return state, {
-                    member: (file.size, file.modified_ms) for member, file in by_member if member is not None
-                }
+                return state, files
 
     def newer(self, state: GroupState) -> GroupState:
         """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
@@ -253,31 +367,66 @@ class GroupLog:
             state, following = following, self._read(following.version + 1)
         return state
 
-    def commit(self, state: GroupState, plan: GroupPlan) -> GroupState:
+    def commit(
+        self, state: GroupState, plan: GroupPlan, waiting: Callable[[GroupState], WaitingChange | None] | None = None
+    ) -> GroupState:
         """Put the result of `plan` for `state`, if that is the newest one; returns the new state: one PUT, one LIST.
 
-        `plan` is called again with a newer state after another member was first. Raises its errors;
-        CommitConflictError when other members were first until the deadline; CommitStateUnknownError when the put may
-        have happened: a second try is harmless.
+        `plan` is called again with a newer state after another member was first. In a crowd a member that was late
+        says by a file what it wants, as `waiting` says of a state; then the state may be another member's version,
+        which took that along. Raises the errors of `plan`; CommitConflictError when other members were first until
+        the deadline; CommitStateUnknownError when the put may have happened: a second try is harmless.
         """
         end, longest_s = self._clock() + TIMEOUT_S, _PAUSE_S
-        while True:
-            planned = plan(state)
-            if planned is None:
-                return state
-            planned = dataclasses.replace(planned, version=state.version + 1, id=str(uuid.uuid4()))
-            data = planned.encode()
-            existing = self._storage.put_if_absent(self._file(planned.version), data, timeout_s=TIMEOUT_S)
-            if existing == data and self._counts(planned.version):
-                return planned
-            if self._clock() >= end:
-                raise CommitConflictError(
-                    "nothing was committed: other members were first; try again", group=self.group
-                )
-            self._sleep(self._random.uniform(0, longest_s))
-            if len(planned.members) > _CROWD:
-                longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members), _LONGEST_PAUSE_S)
-            state = self.load()
+        files, own = list[FileInfo](), dict[str, WaitingChange]()
+        try:
+            while True:
+                planned = plan(state)
+                if planned is None:
+                    return state
+                changes = _changes(files)
+                planned = _with_changes(planned, (each for name, each in changes.items() if name not in own))
+                if self._is_first(planned := planned.after(state.version), changes):
+                    return planned
+                if self._clock() >= end:
+                    raise CommitConflictError(
+                        "nothing was committed: other members were first; try again", group=self.group
+                    )
+                is_crowd = len(planned.members) > _CROWD
+                if is_crowd and waiting and (change := waiting(state)) and self._waits(change, own):
+                    longest_s = _LONGEST_PAUSE_S
+                self._sleep(self._random.uniform(0, longest_s))
+                if is_crowd:
+                    longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members), _LONGEST_PAUSE_S)
+                state, files = self._listed(None)
+                if any(change.is_made(state) for change in own.values()):
+                    return state
+        finally:
+            # a version that took them along deletes them too
+            self._delete(sorted(own.keys() & {file.name for file in files} if files else own))
+
+    def _is_first(self, planned: GroupState, changes: Mapping[str, WaitingChange]) -> bool:
+        """Put a version; True if it counts. Deletes the files of changes that are made, or can never be."""
+        data = planned.encode()
+        existing = self._storage.put_if_absent(self._file(planned.version), data, timeout_s=TIMEOUT_S)
+        if existing != data or not self._counts(planned.version):
+            return False
+        known = {member.id: member for member in planned.members}
+        done = [
+            name
+            for name, each in changes.items()
+            if (each.beat >= 0 if (member := known.get(each.member)) is None else member.beat > each.beat)
+        ]
+        self._delete(done)
+        return True
+
+    def _waits(self, change: WaitingChange, own: dict[str, WaitingChange]) -> bool:
+        """Have a change wait, if that is not done; false if its name would be too long."""
+        name = change.file_name()
+        if name is not None and (file := f"{self._folder}/{name}") not in own:
+            own[file] = change
+            self._storage.put(file, b".")
+        return name is not None
 
     def beat(self, member: str, count: int) -> None:
         """Put heartbeat number `count` of a member, in place of the one before: one PUT."""

@@ -183,7 +183,7 @@ def test_a_topic_that_the_index_calls_dropped_is_found_if_its_folder_is_another(
         replied_ms = Storage.replied_ms
         monkeypatch.setattr(Storage, "replied_ms", lambda storage: replied_ms(storage) + topic_index.PROOF_MS)
     listing.now_ms += AGE_MS
-    assert listing.facts()[NAMES[7]] == TopicFacts(NAMES[7], topic_id, 3)
+    assert listing.facts()[NAMES[7]] == TopicSummary(NAMES[7], topic_id, 3)
 
 
 def test_folders_without_a_topic_are_left_out_and_damaged_topics_have_their_error(address: Address) -> None:
