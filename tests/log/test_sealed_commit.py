@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 from active_segments import FailingCalls
+from conftest import Address
 from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
+import distlog
 from distlog.core.commits.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
+from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
     CommitConflictError,
@@ -295,3 +298,22 @@ def test_after_a_second_interrupt_a_lock_is_held_until_its_segment_is_left_alone
     other[1].roll()
     assert other.seen() == {0: [b"a", b"b"], 1: [b"a", b"d"], 2: []}
     assert other.anomalies() == ()
+
+
+def test_an_append_to_many_partitions_makes_no_state_of_each_and_copies_no_earlier_segments(
+    memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = distlog.create(memory_url.url, 500)
+    rows = [{"partition": number, "value": b"v"} for number in range(500)]
+    topic.append(rows)
+
+    def made(table: PartitionTable, *_: object) -> None:
+        raise AssertionError("an append needs the partitions in columns alone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionTable, "_state", made)
+        patched.setattr(PartitionTable, "_settle", made)
+        for _ in range(3):
+            topic.append(rows)
+    assert topic.segments().num_rows == 4 * 500
+    assert topic.end_offsets() == dict.fromkeys(range(500), 4)

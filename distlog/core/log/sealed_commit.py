@@ -14,7 +14,7 @@ from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_log import CurrentSnapshot, Plan
 from distlog.core.commits.commit_race import GroupCommit
-from distlog.core.commits.snapshot import PartitionDraft, Snapshot
+from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
 from distlog.core.log.segment_files import FileCalls
@@ -116,15 +116,17 @@ class _Sealing:
         try:
             if not set(_active(snapshot, self.needed)) <= self.sealed.keys():
                 raise _FoundActiveError(snapshot)
-            states = list(snapshot.partitions)
+            # no look at all partitions: most appends seal none of ten thousand
+            table, states = snapshot.table, dict[int, PartitionState]()
             for number, segment in self.sealed.items():
-                draft = PartitionDraft(states[number])
+                draft = PartitionDraft(table[number])
                 draft.seal(segment.before.stem)
                 if segment.info is not None:
                     draft.add(segment.info)
                 draft.settle(snapshot.gc_floor)
                 states[number] = draft.finish()
-            actions = self.plan(replace(snapshot, partitions=tuple(states)))
+            after = replace(snapshot, partitions=table.with_states(states)) if states else snapshot
+            actions = self.plan(after)
         except BaseException as error:
             self.failed = error
             raise

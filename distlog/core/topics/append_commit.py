@@ -38,7 +38,7 @@ def place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentIn
 
     Raises CommitConflictError for a partition that the topic does not have.
     """
-    ends = [state.log_end_offset for state in snapshot.partitions]
+    ends = snapshot.table.log_end_offsets.tolist()
     placed = []
     for segment in segments:
         if segment.partition >= len(ends):
