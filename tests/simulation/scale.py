@@ -334,7 +334,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "groups": Scenario(
         groups,
         "groups",
-        (10, 100, 1000),
+        (10, 100, 1000, 10_000),
         (
             "requests of a new group",
             "requests of a list of them",
