@@ -178,7 +178,7 @@ class Membership:
 
         def waiting(state: GroupState) -> WaitingChange | None:
             member = None if back else state.member(self._id)
-            return member and WaitingChange(member.id, member.beat, positions)
+            return WaitingChange(member.id, member.beat, positions) if member else None
 
         after = self.log.commit(before, plan, waiting)
         self._renew(after, started)
