@@ -249,7 +249,7 @@ class Membership:
         return dataclasses.replace(state, partitions=count, positions={**state.positions, **added})
 
     def _waiting(self, state: GroupState, fresh: str) -> WaitingChange | None:
-        """What it waits for if it was late: its partitions, as a member of `state`, or as a new one."""
+        """Its wish if it was late: its partitions, as a member of `state`, or as a new one."""
         if (member := state.member(self._id)) is not None:
             return WaitingChange(member.id, member.beat, {})
         if self.partitions is not None:
