@@ -558,29 +558,6 @@ def _changed_rows_are_the_same() -> Any:
     return mock.patch.object(row_changes, "_same", lambda left, chosen, *_: np.ones(len(chosen), np.bool_))
 
 
-def _on_a_stale_base() -> Any:
-    """A process writes incremental checkpoints of what changed since the first full one that it wrote on."""
-    write, read, first, inside = checkpoint.write_incremental, checkpoint._read_file, dict[Any, bytes](), set[Any]()
-
-    def write_incremental(*arguments: Any) -> Any:
-        inside.add(current())
-        try:
-            return write(*arguments)
-        finally:
-            inside.discard(current())
-
-    def read_file(storage: Any, name: str) -> bytes:
-        fiber, data = current(), read(storage, name)
-        return first.setdefault(fiber.process, data) if fiber is not None and fiber in inside else data
-
-    return mock.patch.multiple(checkpoint, write_incremental=write_incremental, _read_file=read_file)
-
-
-def _bases_are_deleted() -> Any:
-    """Vacuum deletes full checkpoints that incremental ones need."""
-    return mock.patch.object(log_floor, "with_bases", set)
-
-
 # ---
 # Of the log floor's checkpoint, and of the bound of batch ids.
 
@@ -728,8 +705,6 @@ BUGS: Mapping[str, Bug] = {
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
     "removed rows stay": bug(_removed_rows_stay, "incremental", "compact"),
     "changed rows are the same": bug(_changed_rows_are_the_same, "incremental"),
-    "a base is stale": bug(_on_a_stale_base, "incremental"),
-    "bases are deleted": bug(_bases_are_deleted, "incremental", "vacuumer"),
     "the floor has another checkpoint": bug(_the_floor_has_another_checkpoint, "traveller"),
     "batch ids have no bound": bug(_batch_ids_have_no_bound, "few batch ids", "appender"),
     "the next commit is taken for one's own": bug(_the_next_commit_is_taken_for_ones_own, "crowd"),
