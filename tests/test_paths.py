@@ -49,3 +49,23 @@ def test_commit_and_checkpoint_names_are_parsed_back() -> None:
     assert paths.parse_checkpoint_file("_last_checkpoint") is None
     former = f"{100:020d}.{HEX}.checkpoint.parquet"
     assert (paths.parse_checkpoint_file(former), paths.parse_former_checkpoint_file(former)) == (None, 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("a-1-0/{new}.log", (0, "{new}")),
+        ("a-1-0/00000000000000000005.timeindex", (0, "00000000000000000005")),
+        ("a-1-0/{new}.snapshot", (0, "{new}")),
+        # the states of producers before an offset, which are of no segment
+        ("a-1-0/00000000000000000005.snapshot", None),
+        # of other topics, whose names begin alike
+        ("a-1-2-0/{new}.log", None),
+        ("a-10/{new}.log", None),
+        ("a-1/{new}.log", None),
+    ],
+)
+def test_a_file_is_of_a_segment_of_the_topic_whose_folder_it_is_in(name: str, found: tuple[int, str] | None) -> None:
+    stem = paths.new_stem(7, "ab" * 16)
+    expected = found and (found[0], found[1].format(new=stem))
+    assert paths.parse_segment_file(name.format(new=stem), "a-1") == expected

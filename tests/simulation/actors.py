@@ -126,6 +126,7 @@ def appends(stage: Stage, process: Process, memory: Memory) -> None:
         batch, table = memory.pending
         topic_id = topic.snapshot.topic_id
         batch.tried.add(topic_id)
+        is_full = topic.snapshot.transactions.size > topic.snapshot.config.batch_ids_bytes
         try:
             result = topic.append(table, app_id=memory.name, batch_id=memory.number)
         except PASSING as error:
@@ -134,6 +135,8 @@ def appends(stage: Stage, process: Process, memory: Memory) -> None:
             topic = stage.open() if isinstance(error, TopicNotFoundError) else topic
             continue
         batch.acknowledge(topic_id, result.offsets)
+        if is_full and not result.replayed and topic.snapshot.topic_id == topic_id:
+            stage.oracle.says(f"batch {memory.number} of {memory.name} was taken, above batch.ids.bytes")
         memory.pending = None
         if memory.is_replaced:
             return
@@ -142,6 +145,8 @@ def appends(stage: Stage, process: Process, memory: Memory) -> None:
             again = _or_none(partial(topic.append, table, app_id=memory.name, batch_id=memory.number))
             if again is not None and not again.replayed:
                 stage.oracle.says(f"batch {memory.number} of {memory.name} was appended again")
+            if again is not None and again.replayed and again.offsets != result.offsets:
+                stage.oracle.says(f"a replay of batch {memory.number} of {memory.name} is told other offsets")
         stage.rest(process.random)
 
 
@@ -321,6 +326,22 @@ def holds_snapshots(stage: Stage, process: Process, memory: Memory) -> None:
             stage.oracle.says(f"a reader found damage: {error}")
         except PASSING:
             pass
+        stage.rest(process.random)
+
+
+def travels(stage: Stage, process: Process, memory: Memory) -> None:
+    """Load the oldest version that is kept, again and again."""
+    topic = stage.open()
+    while stage.goes_on():
+        try:
+            floor = stage.refreshed(topic).snapshot.log_floor
+            try:
+                stage.oracle.check_version(topic, floor)
+            except (CorruptionError, OffsetOutOfRangeError) as error:
+                if stage.refreshed(topic).snapshot.log_floor == floor:
+                    stage.oracle.says(f"version {floor}, the log floor, is not loaded: {error}")
+        except PASSING:
+            topic = stage.open()
         stage.rest(process.random)
 
 

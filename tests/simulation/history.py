@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from distlog.core.commits import checkpoint, commit_race
@@ -103,6 +103,8 @@ class Plan(Drawn):
             yield "incremental"
         if self.damage_s:
             yield "damage"
+        if "batch.ids.bytes" in self.config:
+            yield "few batch ids"
 
 
 def plan(seed: int) -> Plan:
@@ -115,6 +117,8 @@ def plan(seed: int) -> Plan:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
     if random.random() < 0.2:
         config |= {"message.timestamp.type": "LogAppendTime"}
+    if seed % 19 == 11:
+        config |= {"batch.ids.bytes": Random(f"batch ids/{seed}").choice((0, 300, 1000))}
     writers: list[tuple[str, Actor]] = [
         ("appender", actors.appends),
         ("plain", actors.appends_plainly),
@@ -155,6 +159,7 @@ def plan(seed: int) -> Plan:
     if commits_s:
         config |= {"commit.retention.ms": int(commits_s * 1000)}
         cast += [("vacuumer", actors.maintains(["vacuum", "vacuum", "pin"]))]
+        cast += [("traveller", actors.travels)] * (seed % 19 == 11)
     cast += _of_kafka(Random(f"kafka/{seed}"))
     crowd = Random(f"crowd/{seed}")
     is_crowd = crowd.random() < 0.1
@@ -303,22 +308,30 @@ def _audit_topic(stage: Stage) -> None:
 def frequent_checkpoints(*, large: bool = False) -> Iterator[None]:
     """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short.
 
-    If they are `large`, they are incremental, and written in the background.
+    If they are `large`, they are incremental, and written in the background. There is hardly more in a full one than
+    in an incremental one, so many of these are based on one as long as each is smaller.
     """
     defaults = CommitLog.__init__.__kwdefaults__
     before = defaults["checkpoint_commits"], group_log.KEPT
     defaults["checkpoint_commits"], group_log.KEPT = 7, 6
     try:
         rows = 1 if large else checkpoint.LARGE_ROWS
+        written = checkpoint.write_incremental
+        incremental = partial(_write_incremental, written) if large else written
         with (
-            mock.patch.multiple(log_floor, KEPT_EVERY=7, LEAST_STEP=2, NAMES_AT_ONCE=3),
-            mock.patch.object(checkpoint, "LARGE_ROWS", rows),
+            mock.patch.multiple(log_floor, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
+            mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # the first race that is lost leads into the line
             mock.patch.object(commit_race, "MANY", 1),
         ):
             yield
     finally:
         defaults["checkpoint_commits"], group_log.KEPT = before
+
+
+def _write_incremental(write: Callable[..., str | None], storage: Any, snapshot: Any, base: str, _: int) -> Any:
+    # as if it were the first one of its base
+    return write(storage, snapshot, base, 1 << 40)
 
 
 def _jobs(actor: Actor) -> Sequence[str]:

@@ -443,9 +443,12 @@ class Oracle:
 
     def check_oldest(self, topic: distlog.Topic) -> None:
         """Time travel reaches back to the log floor."""
-        floor = topic.refresh().snapshot.log_floor
-        if topic.log.load(floor, include_dropped=True) != self._told_at(floor):
-            self.says(f"version {floor}, the log floor, is not loaded as its commits say")
+        self.check_version(topic, topic.refresh().snapshot.log_floor)
+
+    def check_version(self, topic: distlog.Topic, version: int) -> None:
+        """A version that is kept is loaded as its commits say; raises as `CommitLog.load`."""
+        if topic.log.load(version, include_dropped=True) != self._told_at(version):
+            self.says(f"version {version} is not loaded as its commits say")
 
     def _told(self) -> Snapshot:
         """The newest state, folded from the commits as they were put."""

@@ -21,7 +21,7 @@ from distlog.core.commits import (
     row_changes,
     snapshot_loader,
 )
-from distlog.core.commits.actions import SetLogStartOffset
+from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.snapshot import PartitionDraft, Snapshot
@@ -553,6 +553,36 @@ def _removed_rows_stay() -> Any:
     return mock.patch.object(row_changes.RowChanges, "between", between)
 
 
+def _changed_rows_are_the_same() -> Any:
+    """An incremental checkpoint lacks rows that have changed since, and have the same key."""
+    return mock.patch.object(row_changes, "_same", lambda left, chosen, *_: np.ones(len(chosen), np.bool_))
+
+
+# ---
+# Of the log floor's checkpoint, and of the bound of batch ids.
+
+
+def _the_floor_has_another_checkpoint() -> Any:
+    """Vacuum writes a checkpoint of the head, not of the version that it raises the floor to."""
+    real = log_floor.next_log_floor
+
+    def floor(storage: Any, log: CommitLog, head: Snapshot, *arguments: Any, **named: Any) -> int:
+        return real(storage, SimpleNamespace(load=lambda *_, **__: head), head, *arguments, **named)
+
+    def is_sound(storage: Any, name: str) -> bool:
+        return True
+
+    both = ExitStack()
+    both.enter_context(mock.patch.object(vacuum, "next_log_floor", floor))
+    both.enter_context(mock.patch.object(log_floor, "is_sound", is_sound))
+    return both
+
+
+def _batch_ids_have_no_bound() -> Any:
+    """An append with a new batch id is taken, however many the topic remembers."""
+    return mock.patch.object(append_commit, "check_room", return_value=None)
+
+
 # ---
 # Of merging, and of appends in line.
 
@@ -571,6 +601,30 @@ def _a_merge_lacks_a_segment() -> Any:
 def _found_appends_are_where_they_were_planned() -> Any:
     """An append that another writer committed is told to be where its own writer wanted it."""
     return mock.patch.object(commit_race.GroupCommit, "found_segments", return_value=[])
+
+
+def _the_next_commit_is_taken_for_ones_own() -> Any:
+    """A writer in line takes the next commit for the one that has its append."""
+    real = commit_race.GroupCommit.saw
+
+    def saw(self: Any, commit: Any) -> None:
+        real(self, commit)
+        if self.is_left:
+            self.found = commit
+
+    return mock.patch.object(commit_race.GroupCommit, "saw", saw)
+
+
+def _batches_in_line_have_planned_offsets() -> Any:
+    """A commit that takes along an application's batch says that it is where its own writer wanted it."""
+    real = commit_race._placed
+
+    def placed(appends: Any, head: Any, ends: Any) -> list[Any]:
+        appends = list(appends)
+        batches = [each.actions[-1] for each in appends if isinstance(each.actions[-1], SetTransaction)]
+        return [*(one for one in real(appends, head, ends) if not isinstance(one, SetTransaction)), *batches]
+
+    return mock.patch.object(commit_race, "_placed", placed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -650,6 +704,11 @@ BUGS: Mapping[str, Bug] = {
     "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
     "removed rows stay": bug(_removed_rows_stay, "incremental", "compact"),
+    "changed rows are the same": bug(_changed_rows_are_the_same, "incremental"),
+    "the floor has another checkpoint": bug(_the_floor_has_another_checkpoint, "traveller"),
+    "batch ids have no bound": bug(_batch_ids_have_no_bound, "few batch ids", "appender"),
+    "the next commit is taken for one's own": bug(_the_next_commit_is_taken_for_ones_own, "crowd"),
+    "batches in line have planned offsets": bug(_batches_in_line_have_planned_offsets, "crowd", "appender"),
     "a merge lacks a segment": bug(_a_merge_lacks_a_segment, "compact"),
     "found appends are where they were planned": bug(_found_appends_are_where_they_were_planned, "crowd"),
 }

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 from unittest import mock
 
-from distlog.core.commits import checkpoint, snapshot_loader
+from distlog.core.commits import checkpoint, prepared_commit, snapshot_loader
 from distlog.core.commits import snapshot as snapshots
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot
@@ -35,16 +35,23 @@ class _Folds:
 
     def fold(self, head: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
         """As `snapshot.fold`."""
-        followed = list(commits)
-        state = () if head is None else tuple(map(id, _state_of(head)))
-        key = (*state, *map(id, followed))
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._fold(head, followed), head, followed
-        made = _copy(known[0])
-        if head is not None:
-            _put_seen_ms(made, head.seen_ms)
+        rest, at = list(commits), head
+        # first what the writers of these commits, and others, have folded one by one
+        while rest and (step := self._known.get(_key(at, rest[:1]))) is not None:
+            at, rest = step[0], rest[1:]
+        if rest or at is None:
+            key = _key(at, rest)
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = self._fold(at, rest), at, rest
+            at = known[0]
+        made = _copy(at)
+        _put_seen_ms(made, 0 if head is None else head.seen_ms)
         return made
+
+
+def _key(head: Snapshot | None, commits: Sequence[Commit]) -> tuple[int, ...]:
+    return (*(() if head is None else map(id, _state_of(head))), *map(id, commits))
 
 
 def _copy(head: Snapshot) -> Snapshot:
@@ -76,6 +83,7 @@ def computed_once() -> Iterator[None]:
         mock.patch.object(checkpoint, "decode", lambda *given: _copy(state(*given))),
         mock.patch.object(snapshots, "fold", fold),
         mock.patch.object(snapshot_loader, "fold", fold),
+        mock.patch.object(prepared_commit, "apply", lambda head, commit: fold(head, [commit])),
         mock.patch.object(oracle, "fold", fold),
     ):
         yield

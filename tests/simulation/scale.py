@@ -307,7 +307,7 @@ _YEAR = (
     "MB in use",
 )
 SCENARIOS: Mapping[str, Scenario] = {
-    "writers": Scenario(each(writers), "writers", (1, 10, 100), (*_SPEED, "CPU ms an append")),
+    "writers": Scenario(each(writers), "writers", (1, 10, 100, 1000), (*_SPEED, "CPU ms an append")),
     "partitions": Scenario(
         each(partitions),
         "partitions",

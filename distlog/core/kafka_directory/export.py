@@ -453,10 +453,11 @@ class _PartitionExport:
         """Write what is new; returns the segments that were written."""
         before = known_segments(self._folder)
         segments = [each for each in self._state.segments if each.next_offset > self._state.log_start_offset]
+        whole = {each.base_offset: each for each in before if each.stem}
         kept = {
             each.base_offset: known
             for each in segments
-            if (known := next((one for one in before if one.is_of(each)), None))
+            if (known := whole.get(each.base_offset)) is not None and known.is_of(each)
         }
         producers = self._producers(segments, kept)
         if producers is None:

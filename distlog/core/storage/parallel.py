@@ -177,8 +177,8 @@ class Task(Generic[T]):
         self._call()
 
     def _call(self) -> None:
-        with suppress(IndexError):  # another thread may call them, too
-            while True:
+        while self._calls:
+            with suppress(IndexError):  # another thread may call them, too
                 self._calls.popleft()()
 
 
