@@ -74,7 +74,7 @@ class LakeTable(ABC):
     name: str = field(init=False)
 
     format: ClassVar[LakeFormat]
-    #: The jar that runs with each PySpark; no other version has one that we could try.
+    #: The jar that was tried with each PySpark. Another one is used as well, if Spark has it.
     jars: ClassVar[Mapping[str, str]]
     #: A class of the jar.
     known_by: ClassVar[str]
@@ -112,9 +112,11 @@ class LakeTable(ABC):
             version = ".".join(pyspark.__version__.split(".")[:2])
             title, jar = self.format.capitalize(), self.jars.get(version)
             if jar is None:
-                text = f"{title} has no release that distlog could try with PySpark {version}"
                 known = ", ".join(f"{each} ({version})" for version, each in self.jars.items())
-                raise InvalidConfigError(f"{text}: take a PySpark that has one: {known}") from None
+                raise InvalidConfigError(
+                    f"Spark has no jar of {title}, and none was tried with PySpark {version}: take a PySpark that has "
+                    f"one, {known}, or start this one with a jar that fits it"
+                ) from None
             text = f"Spark has no jar of {title}: start it with --packages {jar}"
             raise InvalidConfigError(text, pyspark=pyspark.__version__) from None
 

@@ -185,6 +185,9 @@ class Steps:
         name = self._sql(format, "foreign")
         self.spark.createDataFrame([(0, 7)], "partition int, offset long").writeTo(name).using(format).create()
         self._refuses("the table has rows", topic, format, "foreign")
+        if format == "iceberg":
+            with pytest.raises(distlog.InvalidConfigError, match=r"give it spark.sql.catalog.pond="):
+                to_table(self.spark, topic, "pond.db.made", output="iceberg")
 
     def two_runs_at_once(self, format: str) -> None:
         topic, append = self._topic(format, "twice"), lake.LakeTable.append
