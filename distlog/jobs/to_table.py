@@ -8,16 +8,9 @@ from distlog.spark.jobs.job import argument, job_parser, run_job
 from distlog.spark.jobs.table_job import FORMATS, OUTPUTS, REGISTRY_VARIABLE, write_table
 
 parser = job_parser(__doc__)
-parser.add_argument(
-    "--table",
-    required=True,
-    metavar="TABLE",
-    help="the table's folder, in Spark's file systems; of delta or iceberg also its name in a catalog",
-)
+parser.add_argument("--table", required=True, help="its folder in Spark's file systems, or name in a catalog")
 parser.add_argument("--output", choices=OUTPUTS, default="parquet", help="what the table is; by default parquet")
-parser.add_argument(
-    "--checkpoint", metavar="PATH", help="where the state of a table of parquet is; by default in its folder"
-)
+parser.add_argument("--checkpoint", metavar="PATH", help="where the state of parquet is; by default in its folder")
 parser.add_argument("--format", choices=FORMATS, default="binary", help="what values are; by default they stay bytes")
 schema = parser.add_mutually_exclusive_group()
 schema.add_argument("--schema", metavar="TEXT", help="the fields: of JSON as 'user string, at timestamp'")

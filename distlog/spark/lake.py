@@ -43,7 +43,7 @@ _COMMITS = 100
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What a commit tells: the topic, the next offset by partition, and the number of the commit among such."""
+    """The topic of a commit, the next offset by partition, and the number of the commit among such."""
 
     topic: str
     keyed: bool
@@ -114,8 +114,8 @@ class LakeTable(ABC):
             if jar is None:
                 known = ", ".join(f"{each} ({version})" for version, each in self.jars.items())
                 raise InvalidConfigError(
-                    f"Spark has no jar of {title}, and none was tried with PySpark {version}: take a PySpark that has "
-                    f"one, {known}, or start this one with a jar that fits it"
+                    f"Spark has no jar of {title}, and none was tried with PySpark {version}: take a PySpark "
+                    f"that has one, {known}, or start this one with a jar that fits it"
                 ) from None
             text = f"Spark has no jar of {title}: start it with --packages {jar}"
             raise InvalidConfigError(text, pyspark=pyspark.__version__) from None
@@ -160,7 +160,7 @@ class DeltaTable(LakeTable):
     format = "delta"
     jars: ClassVar[Mapping[str, str]] = {
         "4.0": "io.delta:delta-spark_2.13:4.0.0",
-        "4.1": "io.delta:delta-spark_4.1_2.13:4.1.0",
+        "4.1": "io.delta:delta-spark_4.1_2.13:4.2.0",
     }
     known_by = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -344,7 +344,7 @@ class _Filling:
             self._refuse()
 
     def _newest(self) -> _Mark:
-        """How far the table is, by its newest mark, or by its rows."""
+        """The end of the table, by its newest mark, or by its rows."""
         mark, _ = next(self.table.marks(), (None, 0))
         if mark is None:
             return self._by_rows()
