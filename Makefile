@@ -138,10 +138,9 @@ kafka-jars: setup
 table-jars: setup
 	@for version in 4.0 4.1; do \
 		mvn -q -f tools/tables/pom.xml -P $$version dependency:copy-dependencies \
-			-DoutputDirectory=$(CURDIR)/.venv/tables/$$version && \
-		$(PYTHON_BIN) -c 'import sys; from tools.spark_versions import folder_of; folder_of(sys.argv[1])' $$version \
-			|| exit 1; \
+			-DoutputDirectory=$(CURDIR)/.venv/tables/$$version || exit 1; \
 	done
+	@$(PYTHON_BIN) -c 'from tools.spark_versions import folder_of; [folder_of(each) for each in ("4.0", "4.1.1")]'
 
 store-servers: setup
 	@$(PYTHON_BIN) -m pip install --quiet --disable-pip-version-check -e '.[gcs,azure]'

@@ -14,6 +14,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,8 @@ TOPIC_PROPERTY = "distlog.topic"
 _MARK = "distlog"
 #: Marks, on the way to the table, a record that deletes its key.
 _DELETES = "__distlog_deletes"
+#: Errors of the JVM where classes of a jar and of Spark were made for each other's other releases.
+_MISFITS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
 #: So many commits are looked at before all that the table still has.
 _COMMITS = 100
 
@@ -74,7 +77,8 @@ class LakeTable(ABC):
     name: str = field(init=False)
 
     format: ClassVar[LakeFormat]
-    #: The jar that was tried with each PySpark. Another one is used as well, if Spark has it.
+    #: The jar that was tried with each PySpark, by its minor version, or the whole one where others do not fit.
+    #: Another jar is used as well, if Spark has it.
     jars: ClassVar[Mapping[str, str]]
     #: A class of the jar.
     known_by: ClassVar[str]
@@ -109,16 +113,28 @@ class LakeTable(ABC):
         try:
             thread.getContextClassLoader().loadClass(self.known_by)
         except Py4JJavaError:
-            version = ".".join(pyspark.__version__.split(".")[:2])
-            title, jar = self.format.capitalize(), self.jars.get(version)
+            minor = ".".join(pyspark.__version__.split(".")[:2])
+            jar = self.jars.get(pyspark.__version__, self.jars.get(minor))
             if jar is None:
-                known = ", ".join(f"{each} ({version})" for version, each in self.jars.items())
-                raise InvalidConfigError(
-                    f"Spark has no jar of {title}, and none was tried with PySpark {version}: take a PySpark "
-                    f"that has one, {known}, or start this one with a jar that fits it"
-                ) from None
-            text = f"Spark has no jar of {title}: start it with --packages {jar}"
+                text = f"none was tried with PySpark {pyspark.__version__}: {self._remedy()}"
+                raise InvalidConfigError(f"Spark has no jar of {self.format.capitalize()}, and {text}") from None
+            text = f"Spark has no jar of {self.format.capitalize()}: start it with --packages {jar}"
             raise InvalidConfigError(text, pyspark=pyspark.__version__) from None
+
+    def _remedy(self) -> str:
+        known = ", ".join(f"{jar} (PySpark {version})" for version, jar in self.jars.items())
+        return f"take a PySpark that has one, {known}, or start this one with a jar that fits it"
+
+    @contextmanager
+    def told_misfits(self) -> Iterator[None]:
+        """Raise InvalidConfigError in place of the JVM's error where the jar lacks something in this Spark."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            if not any(misfit in str(error) for misfit in _MISFITS):
+                raise
+            text = f"the jar of {self.format.capitalize()} does not fit PySpark {pyspark.__version__}"
+            raise InvalidConfigError(f"{text}: {self._remedy()}") from error
 
     def properties(self) -> dict[str, str] | None:
         """The table's properties; None if there is no table."""
@@ -160,7 +176,7 @@ class DeltaTable(LakeTable):
     format = "delta"
     jars: ClassVar[Mapping[str, str]] = {
         "4.0": "io.delta:delta-spark_2.13:4.0.0",
-        "4.1": "io.delta:delta-spark_4.1_2.13:4.2.0",
+        "4.1.1": "io.delta:delta-spark_4.1_2.13:4.2.0",
     }
     known_by = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -281,7 +297,8 @@ def fill(
     for each key, and a record without a value deletes it. Raises InvalidConfigError for a table of another topic,
     OffsetOutOfRangeError for records that are gone.
     """
-    return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
+    with table.told_misfits():
+        return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
 
 
 @dataclass(slots=True)
