@@ -1,6 +1,7 @@
 """Run the crash campaigns for some minutes; print a page of what was counted and found, in Markdown.
 
-Ctrl-C ends them early, with a page of what was done. The exit status is 1 if a promise was broken or a campaign failed.
+Ctrl-C ends them early, with a page of what was done. The exit status is 1 if a promise was broken, or a campaign
+failed.
 """
 
 from __future__ import annotations
