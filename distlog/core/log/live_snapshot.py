@@ -143,7 +143,7 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     if active is None:
         return None
     page = _page(handle, partition)
-    value, state = stored_value(page), _known_state(page, snapshot, active)
+    state = _known_state(page, snapshot, active)
     if state is None:
         walked = _walked_state(handle, snapshot, partition, active, page)
         # a writer that came meanwhile may not have counted yet what the walk has found, and may take it back
@@ -151,11 +151,12 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
         if state is None:
             state = walked
             # what is wrong with a log that readers see up to where the walk ended
+            value = stored_value(page)
             kept = kept_after_power_loss(value, snapshot.topic_id, active)
             with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
                 error = segment.damage(kept)
                 # a writer that came meanwhile has appended behind the end of the walk
-                if error is not None and value == stored_value(page):
+                if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
                     _warn_once(segment.file, str(error))
     return state.tail_info(partition) if state.batches else None
 
