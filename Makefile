@@ -1,6 +1,6 @@
 # make demo | test | check | test-versions | soak | bench | peers | docs | lint: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed check test-versions soak bench peers docs lint kernels spark-classes compiled-tests dist version kafka-jars store-servers clean
+.PHONY: help setup demo test test-failed check test-versions soak bench peers docs lint kernels spark-classes compiled-tests dist version kafka-jars table-jars store-servers clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -22,6 +22,8 @@ export XDG_CACHE_HOME := $(CACHE)
 SPARK_CLASSES := $(CACHE)/spark-classes.jsa
 # Where the jars are, tests marked kafka run too.
 export DISTLOG_KAFKA_JARS ?= $(wildcard $(CURDIR)/.venv/kafka)
+# Where Delta and Iceberg are, for an older PySpark each, tables of them are tried too.
+export DISTLOG_TABLE_JARS ?= $(wildcard $(CURDIR)/.venv/tables)
 # Where these servers are, tests marked stores run too.
 export DISTLOG_STORE_SERVERS ?= $(wildcard $(CURDIR)/.venv/stores)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR
@@ -48,6 +50,7 @@ help:
 	@echo 'make version VERSION=0.2.0'
 	@echo '                        give the project this version: code, pages and changelog'
 	@echo 'make kafka-jars         get a Kafka broker and tools from Maven Central (needs mvn), for tests marked kafka'
+	@echo 'make table-jars         get Delta, Iceberg and an older PySpark for them (needs mvn), for tests of their tables'
 	@echo 'make store-servers      get Azurite (needs npm) and fake-gcs-server (needs go), for tests marked stores'
 	@echo 'make clean              remove .venv and everything that was built or cached'
 
@@ -131,6 +134,13 @@ docs: setup
 kafka-jars: setup
 	@mvn -q -f tools/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/kafka
 	@mvn -q -f tools/kafka/pom.xml -P spark dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/kafka/spark
+
+table-jars: setup
+	@for version in 4.0 4.1; do \
+		mvn -q -f tools/tables/pom.xml -P $$version dependency:copy-dependencies \
+			-DoutputDirectory=$(CURDIR)/.venv/tables/$$version || exit 1; \
+	done
+	@$(PYTHON_BIN) -c 'from tools.spark_versions import folder_of; [folder_of(each) for each in ("4.0", "4.1.1")]'
 
 store-servers: setup
 	@$(PYTHON_BIN) -m pip install --quiet --disable-pip-version-check -e '.[gcs,azure]'

@@ -22,9 +22,14 @@ VERSIONS = ("4.0", "4.1", "4.2", "4.3")
 HEAD = "| PySpark |"
 
 
+def place_of(version: str) -> Path:
+    """Where the PySpark of a minor version is, if it is installed."""
+    return Path(os.environ.get("DISTLOG_SPARK_VERSIONS", ROOT / ".venv" / "spark")) / version
+
+
 def folder_of(version: str) -> Path:
     """The folder with the newest PySpark of a minor version, installed if it is not there."""
-    folder = Path(os.environ.get("DISTLOG_SPARK_VERSIONS", ROOT / ".venv" / "spark")) / version
+    folder = place_of(version)
     if not folder.exists():
         unfinished = folder.with_name(f"{version}.unfinished")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
@@ -33,12 +38,15 @@ def folder_of(version: str) -> Path:
     return folder
 
 
+def with_pyspark(folder: Path) -> dict[str, str]:
+    """The environment of a program that imports the PySpark in this folder, and distlog."""
+    return {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}", "SPARK_HOME": str(folder / "pyspark")}
+
+
 def tried(version: str) -> dict[str, str]:
     """What the version does, by step: "yes", or the error."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if version != VERSIONS[-1]:
-        folder = folder_of(version)
-        environment |= {"PYTHONPATH": f"{folder}:{ROOT}", "SPARK_HOME": str(folder / "pyspark")}
+    is_newest = version == VERSIONS[-1]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)} if is_newest else with_pyspark(folder_of(version))
     program = [sys.executable, str(ROOT / "tests" / "support" / "spark_steps.py")]
     ran = subprocess.run(program, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=1800)
     if ran.returncode != 0:

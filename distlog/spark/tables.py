@@ -1,15 +1,16 @@
-"""A topic as a table of Parquet: a stream that ends when all is read, and goes on where the last one stopped.
+"""A topic as a table, each record once; of Parquet by a stream that ends when all is read.
 
-Each batch of the stream is a folder of the table, named by the batch's number. A batch that Spark runs again, since
-it died before it noted the first time, has the same records, and takes the place of the folder: each record is in the
-table once, for Spark as for every other reader of Parquet.
+It goes on where the last one stopped. Each batch of the stream is a folder of the table, named by the batch's number.
+A batch that Spark runs again, since it died before it noted the first time, has the same records, and takes the place
+of the folder: each record is in the table once, for Spark as for every other reader of Parquet. Tables of Delta and
+Iceberg, which have commits of their own, are in the module `lake`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,8 +26,14 @@ from distlog.core.topics.topic import Topic
 from distlog.core.values.decoding import OnError
 from distlog.core.values.registry import SchemaRegistry, SchemaTopic
 from distlog.spark.frames import stream
+from distlog.spark.lake import LakeFormat, LakeTable, fill, lake_table
+from distlog.spark.stream_plan import Limits
 from distlog.spark.values import ValueFormat, decode
 
+#: What a table can be.
+Output = Literal["parquet"] | LakeFormat
+#: Makes the rows of a table of a topic's records.
+Shaped = Callable[[DataFrame], DataFrame]
 #: The columns of a table beside those of the value; `batch` is the name of the folder that a row is in.
 COLUMNS = ("partition", "offset", "timestamp", "key")
 BATCH = "batch"
@@ -55,6 +62,7 @@ def to_table(
     url: str | Topic,
     table: str,
     *,
+    output: Output = "parquet",
     format: ValueFormat | Literal["binary"] = "binary",
     schema: Any = None,
     registry: SchemaRegistry | SchemaTopic | Mapping[int, Any] | str | None = None,
@@ -68,50 +76,89 @@ def to_table(
     max_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableReport:
-    """Add what a topic has and its table does not have yet to the table, a folder of Parquet; each record once.
+    """Add what a topic has and its table does not have yet to the table; each record once.
 
     The columns are `partition`, `offset`, `timestamp`, `key` and the fields of the value, as `decode` makes them of
-    `format`, `schema` and what belongs to these; `binary` leaves the value as it is. `table` is a path or URL of
-    Spark's file systems. Its state is in `checkpoint`, by default in the table's own folder: run one at a time. A
-    batch takes about `max_offsets` offsets and `max_bytes` bytes of log, by default all that is there. It does not
-    run on Spark Connect.
+    `format`, `schema` and what belongs to these; `binary` leaves the value as it is. `table` is a folder of Spark's
+    file systems for `parquet`, that or a name in a catalog for `delta`, and a name in a catalog for `iceberg`. The
+    state of a table of Parquet is in `checkpoint`, by default in its own folder; the others keep it themselves. Run
+    one at a time. A batch takes about `max_offsets` offsets and `max_bytes` bytes of log, by default all that is
+    there. It does not run on Spark Connect.
 
-    A compacted topic is refused unless `changes` is true: Parquet cannot change a row. Then the table has all
-    changes, with true in the column `deleted` where a key was deleted.
+    Of a compacted topic, Delta and Iceberg get one row for each key, which a record without a value deletes. With
+    `changes` they get all changes, with true in the column `deleted` where a key was deleted; a table of Parquet,
+    which cannot change a row, has no other way.
 
-    Raises InvalidConfigError for a table of another topic or checkpoint, and what `stream` and `decode` raise.
+    Raises InvalidConfigError for a table of another topic or checkpoint, and where Spark lacks what the table's
+    format needs, and what `stream` and `decode` raise.
     """
     started = time.monotonic()
     topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)
+    made = {"registry": registry, "message": message, "framed": framed, "flatten": flatten, "on_error": on_error}
+
+    def shaped(rows: DataFrame) -> DataFrame:
+        if changes:
+            rows = rows.withColumn(DELETED, F.col("value").isNull())
+        return rows if format == "binary" else decode(rows, format, schema, **made)  # type: ignore[arg-type]
+
+    limits = Limits(max_offsets, max_bytes)
+    if output == "parquet":
+        table = table.rstrip("/")
+        rows, batches = _to_parquet(spark, topic, table, shaped, changes, checkpoint, limits)
+    else:
+        rows, batches = _to_lake(topic, lake_table(spark, output, table), shaped, changes, checkpoint, limits)
+    return TableReport(table, rows, batches, time.monotonic() - started)
+
+
+def _to_lake(
+    topic: Topic,
+    table: LakeTable,
+    shaped: Shaped,
+    changes: bool,
+    checkpoint: str | None,
+    limits: Limits,
+) -> tuple[int, int]:
+    if checkpoint is not None:
+        raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: it knows itself how far it is")
+    keyed = "compact" in topic.config.cleanup_policy and not changes
+    return fill(table, topic, [*COLUMNS, "value"], shaped, keyed=keyed, limits=limits)
+
+
+def _to_parquet(
+    spark: SparkSession,
+    topic: Topic,
+    table: str,
+    shaped: Shaped,
+    changes: bool,
+    checkpoint: str | None,
+    limits: Limits,
+) -> tuple[int, int]:
     _check_policy(topic, changes)
-    rows = stream(
-        spark,
-        topic,
-        [*COLUMNS, "value"],
-        start=EARLIEST,
-        max_offsets=max_offsets,
-        max_bytes=max_bytes,
+    columns = [*COLUMNS, "value"]
+    rows = shaped(
+        stream(
+            spark,
+            topic,
+            columns,
+            start=EARLIEST,
+            max_offsets=limits.max_offsets,
+            max_bytes=limits.max_bytes,
+        )
     )
-    if changes:
-        rows = rows.withColumn(DELETED, F.col("value").isNull())
-    if format != "binary":
-        made = {"registry": registry, "message": message, "framed": framed, "flatten": flatten, "on_error": on_error}
-        rows = decode(rows, format, schema, **made)  # type: ignore[arg-type]
     if BATCH in rows.columns:
         text = f"the table's folders are called {BATCH}, so no field can be: flatten=False makes one column"
         raise InvalidConfigError(text)
-    table = table.rstrip("/")
     writer = _Writer(table, topic.snapshot.topic_id)
     query = rows.writeStream.foreachBatch(writer.write).trigger(availableNow=True)
     _await(query.option("checkpointLocation", checkpoint or f"{table}/{_CHECKPOINT}").start(), writer)
-    return TableReport(table, writer.rows, writer.batches, time.monotonic() - started)
+    return writer.rows, writer.batches
 
 
 def _check_policy(topic: Topic, changes: bool) -> None:
     if "compact" in topic.config.cleanup_policy and not changes:
         raise InvalidConfigError(
-            "the topic is compacted, and Parquet cannot change the row of a key: changes=True (--changes) "
-            "makes a table of all changes, of which a query takes the last of each key",
+            "the topic is compacted, and Parquet cannot change the row of a key: changes=True (--changes) makes a "
+            "table of all changes, of which a query takes the last of each key; Delta and Iceberg (--output) can",
             topic=topic.name,
         )
 

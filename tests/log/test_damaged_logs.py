@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka_commits import KafkaCommits
@@ -15,6 +16,7 @@ from partition_logs import Process, append, encoded, let_go_of_the_dead, new_top
 
 import distlog
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
+from distlog.core.log import live_snapshot
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.live_snapshot import _warn_once
 from distlog.core.log.segment_files import ActiveFile
@@ -157,6 +159,24 @@ def test_a_flipped_bit_with_sound_batches_behind_it_takes_no_append_where_the_pa
     _warn_once.cache_clear()
     assert Process(folder).seen()[0] == VALUES[:number]
     assert "readers see the records before it" in caplog.text
+
+
+def test_an_append_while_a_reader_walks_is_no_damage(
+    tmp_path: Path, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = filled(tmp_path / "events")
+    rebooted()
+    kept = live_snapshot.kept_after_power_loss
+
+    def kept_after_an_append(*given: Any) -> Any:
+        append(Process(folder)[0], b"new")
+        return kept(*given)
+
+    monkeypatch.setattr(live_snapshot, "kept_after_power_loss", kept_after_an_append)
+    assert Process(folder).seen()[0] == VALUES
+    monkeypatch.undo()
+    assert Process(folder).seen()[0] == [*VALUES, b"new"]
+    assert "damaged" not in caplog.text
 
 
 def test_a_flipped_bit_in_an_offset_which_no_checksum_covers_takes_no_append(

@@ -1,6 +1,7 @@
 """Run the crash campaigns for some minutes; print a page of what was counted and found, in Markdown.
 
-The exit status is 1 if a promise was broken.
+Ctrl-C ends them early, with a page of what was done. The exit status is 1 if a promise was broken, or a campaign
+failed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -71,12 +73,16 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a campaign: its runs, and what it `found` wrong, a text that is empty if that is nothing."""
+    """What came of a campaign: its runs, and what it `found` wrong, a text that is empty if that is nothing.
+
+    The last run of one that `is_cut` was interrupted, and counted nothing.
+    """
 
     tally: Tally = field(default_factory=Tally)
     minutes: float = 0.0
     runs: int = 0
     found: str = ""
+    is_cut: bool = False
 
 
 def main() -> int:
@@ -109,10 +115,17 @@ def run(campaigns: Mapping[str, Callable[[Path, int], Tally]], minutes: float, s
             outcome, begin = outcomes[name], time.monotonic()
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
             try:
-                outcome.tally.update(campaign(folder, seed))
-            except AssertionError as error:
+                outcome.tally.take(campaign(folder, seed))
+            except KeyboardInterrupt:
+                print(f"{name}, seed {seed}: interrupted, what is left is in {folder}", file=sys.stderr)
+                outcome.is_cut = True
+                return outcomes
+            except Exception as error:
+                if not isinstance(error, AssertionError):
+                    traceback.print_exc()
                 print(f"{name}, seed {seed}, what is left is in {folder}: {error}", file=sys.stderr)
-                outcome.found = f"seed {seed}: {error}"
+                what = "" if isinstance(error, AssertionError) else f"the campaign failed, {type(error).__name__}: "
+                outcome.found = f"seed {seed}: {what}{error}"
                 return outcomes
             finally:
                 outcome.runs += 1
@@ -122,8 +135,9 @@ def run(campaigns: Mapping[str, Callable[[Path, int], Tally]], minutes: float, s
     return outcomes
 
 
-#: The counts of interruptions other than kills.
-_FAULTS = ("faults", "stops", "power losses", "actions that failed")
+#: The counts of kills, where these are not counted by victim; and of interruptions other than kills.
+_KILLS = ("kills", "takeovers")
+_FAULTS = ("faults", "stops", "terms", "pauses of an executor", "power losses", "actions that failed")
 _LONGEST = 300
 
 
@@ -146,14 +160,16 @@ def page(outcomes: Mapping[str, Outcome], began: datetime, seed: int) -> str:
 
 def _row(name: str, outcome: Outcome) -> str:
     tally = outcome.tally
-    kills = tally["kills"] or sum(count for each, count in tally.items() if each.startswith("kills of "))
+    kills = sum(count for each, count in tally.items() if each in _KILLS or each.startswith("kills of "))
     rate = f" ({kills / outcome.minutes:.0f} a minute)" if kills else ""
     records = max((count for each, count in tally.items() if each.startswith("records")), default=0)
-    is_run = tally or outcome.found
+    is_run = bool(tally or outcome.found)
     found = " ".join(outcome.found.split()).replace("|", "\\|")[:_LONGEST] or "nothing" if is_run else "was not run"
+    if outcome.is_cut:
+        found += ", the last run was interrupted"
     cells = [
         name,
-        str(outcome.runs),
+        str(outcome.runs if is_run else 0),
         f"{outcome.minutes:.1f}",
         f"{kills:,}{rate}",
         f"{sum(tally[each] for each in _FAULTS):,}",

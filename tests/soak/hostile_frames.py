@@ -86,7 +86,7 @@ def _round(folder: Path, hostile: HostileFrames, count: int) -> Tally:
     topic = distlog.open(str(root / _HONEST))
     stored = [record.value for record in topic.records(partition=0)]
     demand(stored == sent, f"the honest producer sent {len(sent)} records, and {len(stored)} are there")
-    return Tally({"frames": count, **client.tally, "honest records": len(sent)})
+    return Tally({"frames": count, **client.tally, "records of the honest producer": len(sent)})
 
 
 def _send_all(client: _Client, frames: Sequence[bytes], log: Path) -> None:

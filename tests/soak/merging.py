@@ -74,7 +74,7 @@ class _Week:
         self.tally["segments at most"] = max(self.tally["segments at most"], live)
         begin = time.thread_time()
         demand(bool(plan_merge(self.topic.snapshot)), "nothing to merge")
-        self.tally["milliseconds to plan"] = int((time.thread_time() - begin) * 1000)
+        self.tally.take(Tally({"milliseconds to plan at most": int((time.thread_time() - begin) * 1000)}))
         with self._counted("merges"):
             report, after = merge(self.topic.handle, self.topic.snapshot)
         self.topic.advance(after)

@@ -11,8 +11,17 @@ class Violation(AssertionError):  # noqa: N818
     """Something that was promised does not hold."""
 
 
+#: The ends of names that count no events: of several runs the largest is told.
+_LARGEST = ("at most", "at the end")
+
+
 class Tally(Counter[str]):
     """How often each thing happened, by its name."""
+
+    def take(self, other: Tally) -> None:
+        """Add what another run counted; of what has no sum the larger one is kept."""
+        for name, count in other.items():
+            self[name] = max(self[name], count) if name.endswith(_LARGEST) else self[name] + count
 
     def __str__(self) -> str:
         return ", ".join(f"{count:,} {name}" for name, count in self.items() if count)

@@ -86,14 +86,17 @@ def test_the_page_says_of_each_campaign_what_was_done_and_found() -> None:
         "kills": Outcome(Tally({"kills": 900, "records read": 3, "records": 1200}), 1.5, 2),
         "stops": Outcome(Tally({"stops": 5}), 0.26, 1, "seed 7: record 3 | is\n gone"),
         "tmpfs": Outcome(Tally(), 0.0, 1),
+        "many": Outcome(Tally({"kills": 2, "takeovers": 1, "terms": 2}), 0.04, 1, is_cut=True),
     }
     text = page(outcomes, datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc), 6)
     assert "2026-01-02 03:04 UTC, 1.8 minutes, from seed 6 on; " in text
     assert "**A promise was broken.**" in text
-    assert text.splitlines()[-3:] == [
+    assert text.splitlines()[-4:] == [
         "| kills | 2 | 1.5 | 900 (600 a minute) | 0 | 1,200 | 900 kills, 3 records read, 1,200 records | nothing |",
         "| stops | 1 | 0.3 | 0 | 5 | 0 | 5 stops | seed 7: record 3 \\| is gone |",
-        "| tmpfs | 1 | 0.0 | 0 | 0 | 0 |  | was not run |",
+        "| tmpfs | 0 | 0.0 | 0 | 0 | 0 |  | was not run |",
+        "| many | 1 | 0.0 | 3 (75 a minute) | 2 | 0 | 2 kills, 1 takeovers, 2 terms "
+        "| nothing, the last run was interrupted |",
     ]
 
 
@@ -108,6 +111,30 @@ def test_campaigns_run_in_turn_until_one_finds_something(capsys: pytest.CaptureF
         "bad": (3, 2, "seed 5: a record is gone"),
     }
     assert "bad, seed 5, what is left is in " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "row"),
+    [
+        (OSError("no room"), "| 2 | 0.0 | 0 | 0 | 6 | 6 records | seed 4: the campaign failed, OSError: no room |"),
+        (KeyboardInterrupt(), "| 0 | 0.0 | 0 | 0 | 0 |  | was not run, the last run was interrupted |"),
+    ],
+)
+def test_a_campaign_that_fails_or_is_interrupted_leaves_the_page_of_the_others(
+    error: BaseException, row: str
+) -> None:
+    """Also its own earlier runs are there."""
+
+    def end(folder: Path, seed: int) -> Tally:
+        if seed == 4 or isinstance(error, KeyboardInterrupt):
+            raise error
+        return Tally(records=6)
+
+    outcomes = run({"good": lambda folder, seed: Tally({"records": 2, "segments at most": seed}), "bad": end}, 1, 3)
+    good, bad = page(outcomes, datetime(2026, 1, 2, tzinfo=timezone.utc), 3).splitlines()[-2:]
+    runs = 1 if isinstance(error, KeyboardInterrupt) else 2
+    assert good.endswith(f"| {2 * runs} records, {runs + 2} segments at most | nothing |")
+    assert bad.endswith(row)
 
 
 def test_a_stopped_process_stops_nobody_for_ever(tmp_path: Path) -> None:

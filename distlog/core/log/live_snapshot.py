@@ -151,10 +151,12 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
         if state is None:
             state = walked
             # what is wrong with a log that readers see up to where the walk ended
-            kept = kept_after_power_loss(stored_value(page), snapshot.topic_id, active)
+            value = stored_value(page)
+            kept = kept_after_power_loss(value, snapshot.topic_id, active)
             with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
                 error = segment.damage(kept)
-                if error is not None:
+                # a writer that came meanwhile has appended behind the end of the walk
+                if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
                     _warn_once(segment.file, str(error))
     return state.tail_info(partition) if state.batches else None
 

@@ -15,11 +15,14 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
 from distlog.core.values.registry import SchemaRegistry
+from distlog.spark.lake import LakeFormat
 from distlog.spark.tables import to_table
 from distlog.spark.values import ValueFormat
 
 #: What values may be.
 FORMATS = ("binary", *get_args(ValueFormat))
+#: What tables may be.
+OUTPUTS = ("parquet", *get_args(LakeFormat))
 #: The registry of a job whose command line has none: the address of most has a password.
 REGISTRY_VARIABLE = "DISTLOG_SCHEMA_REGISTRY"
 
@@ -33,6 +36,7 @@ def write_table(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         spark,
         topic,
         chosen.table,
+        output=chosen.output,
         format=chosen.format,
         schema=_schema(chosen, topic, registry),
         registry=registry,

@@ -1,0 +1,422 @@
+"""A topic as a table of Delta or Iceberg, whose own commits tell how far it is: there is no checkpoint.
+
+A commit that adds records carries the offsets at which the next one begins, as Delta's `userMetadata` or in the
+summary of Iceberg's snapshot. So rows and offsets are there together or not at all, and a run begins where the table
+ends, whatever was killed before. Where no commit tells it any more, since the table's history was cut or restored,
+the offsets of the rows do. Of a compacted topic the table has the last record of each key, by `MERGE INTO`: that may
+be done twice, so the offsets follow in a commit of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pyspark
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from distlog.core.errors import CommitConflictError, InvalidConfigError, OffsetOutOfRangeError
+from distlog.core.topics.topic import Topic
+from distlog.spark.batch_source import schema_of
+from distlog.spark.frames import read
+from distlog.spark.stream_plan import Admission, Ends, Limits
+
+LakeFormat = Literal["delta", "iceberg"]
+
+#: The property of a table that `to_table` made, with the topic's id.
+TOPIC_PROPERTY = "distlog.topic"
+#: What commits carry is below this name.
+_MARK = "distlog"
+#: Marks, on the way to the table, a record that deletes its key.
+_DELETES = "__distlog_deletes"
+#: Errors of the JVM where classes of a jar and of Spark were made for each other's other releases.
+_MISFITS = ("NoSuchMethodError", "NoClassDefFoundError", "IncompatibleClassChangeError", "AbstractMethodError")
+#: So many commits are looked at before all that the table still has.
+_COMMITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The topic of a commit, the next offset by partition, and the number of the commit among such."""
+
+    topic: str
+    keyed: bool
+    number: int
+    run: str
+    offsets: Ends
+
+    def to_json(self) -> str:
+        return json.dumps({_MARK: asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> _Mark | None:
+        """The mark in a text that anybody may have written; None if it is no mark."""
+        try:
+            given = json.loads(text or "")[_MARK]
+            offsets = {int(partition): int(offset) for partition, offset in given["offsets"].items()}
+            return cls(str(given["topic"]), bool(given["keyed"]), int(given["number"]), str(given["run"]), offsets)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+@dataclass(slots=True)
+class LakeTable(ABC):
+    """A table by its name in SQL; its subclasses know what the two formats do in their own ways."""
+
+    spark: SparkSession
+    given: str
+    name: str = field(init=False)
+
+    format: ClassVar[LakeFormat]
+    #: The jar that was tried with each PySpark, by its minor version, or the whole one where others do not fit.
+    #: Another jar is used as well, if Spark has it.
+    jars: ClassVar[Mapping[str, str]]
+    #: A class of the jar.
+    known_by: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.name = self._identifier()
+        self._check_jar()
+        self._check_settings()
+
+    @abstractmethod
+    def _identifier(self) -> str:
+        """The table's name in SQL; InvalidConfigError if the format has no such tables."""
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Raise InvalidConfigError if the session does not have the settings that the format needs."""
+
+    @abstractmethod
+    def marks(self) -> Iterator[tuple[_Mark, int]]:
+        """The marks of the table's commits, newest first, each with the number of rows that its commit added."""
+
+    @abstractmethod
+    def last_number(self) -> int:
+        """A number that no mark of the table is above."""
+
+    @abstractmethod
+    def options(self, mark: _Mark) -> dict[str, str]:
+        """The options of an append that carries the mark."""
+
+    def _check_jar(self) -> None:
+        thread = self.spark.sparkContext._jvm.java.lang.Thread.currentThread()  # type: ignore[union-attr]
+        try:
+            thread.getContextClassLoader().loadClass(self.known_by)
+        except Py4JJavaError:
+            minor = ".".join(pyspark.__version__.split(".")[:2])
+            jar = self.jars.get(pyspark.__version__, self.jars.get(minor))
+            if jar is None:
+                text = f"none was tried with PySpark {pyspark.__version__}: {self._remedy()}"
+                raise InvalidConfigError(f"Spark has no jar of {self.format.capitalize()}, and {text}") from None
+            text = f"Spark has no jar of {self.format.capitalize()}: start it with --packages {jar}"
+            raise InvalidConfigError(text, pyspark=pyspark.__version__) from None
+
+    def _remedy(self) -> str:
+        known = ", ".join(f"{jar} (PySpark {version})" for version, jar in self.jars.items())
+        return f"take a PySpark that has one, {known}, or start this one with a jar that fits it"
+
+    @contextmanager
+    def told_misfits(self) -> Iterator[None]:
+        """Raise InvalidConfigError in place of the JVM's error where the jar lacks something in this Spark."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            if not any(misfit in str(error) for misfit in _MISFITS):
+                raise
+            text = f"the jar of {self.format.capitalize()} does not fit PySpark {pyspark.__version__}"
+            raise InvalidConfigError(f"{text}: {self._remedy()}") from error
+
+    def properties(self) -> dict[str, str] | None:
+        """The table's properties; None if there is no table."""
+        try:
+            if not self.spark.catalog.tableExists(self.name):
+                return None
+        except AnalysisException as error:
+            if "DELTA_MISSING_DELTA_TABLE" not in str(error):
+                raise
+            return None
+        return {row.key: row.value for row in self.spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
+
+    def append(self, rows: DataFrame, mark: _Mark) -> None:
+        """Add the rows and the mark, in one commit."""
+        rows.writeTo(self.name).options(**self.options(mark)).append()
+
+    def merge(self, rows: DataFrame) -> None:
+        """Change the row of each key to the one in `rows`, or delete it, unless the table's is as new."""
+        view, names = f"distlog_{uuid.uuid4().hex}", [_quoted(name) for name in rows.columns if name != _DELETES]
+        newer = "(t.partition <> s.partition OR t.offset < s.offset)"
+        changed = ", ".join(f"t.{name} = s.{name}" for name in names)
+        rows.createOrReplaceTempView(view)
+        try:
+            self.spark.sql(
+                f"MERGE INTO {self.name} AS t USING {view} AS s ON t.key = s.key "
+                f"WHEN MATCHED AND {newer} AND s.{_DELETES} THEN DELETE "
+                f"WHEN MATCHED AND {newer} THEN UPDATE SET {changed} "
+                f"WHEN NOT MATCHED AND NOT s.{_DELETES} THEN "
+                f"INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+            )
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+
+@dataclass(slots=True)
+class DeltaTable(LakeTable):
+    """A table of Delta, by its path or by its name in a catalog."""
+
+    format = "delta"
+    jars: ClassVar[Mapping[str, str]] = {
+        "4.0": "io.delta:delta-spark_2.13:4.0.0",
+        "4.1.1": "io.delta:delta-spark_4.1_2.13:4.2.0",
+    }
+    known_by = "io.delta.sql.DeltaSparkSessionExtension"
+
+    def _identifier(self) -> str:
+        if "/" not in self.given:
+            return self.given
+        if not self.given.startswith("/") and "://" not in self.given:
+            raise InvalidConfigError("the path of a table of Delta begins with / or a scheme", table=self.given)
+        return f"delta.{_quoted(self.given)}"
+
+    def _check_settings(self) -> None:
+        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        has_catalog = self.spark.conf.get("spark.sql.catalog.spark_catalog", "") == catalog
+        if self.known_by not in (self.spark.conf.get("spark.sql.extensions", "") or "") or not has_catalog:
+            raise InvalidConfigError(
+                f"Delta needs the settings spark.sql.extensions={self.known_by} and "
+                f"spark.sql.catalog.spark_catalog={catalog}: give them when Spark starts"
+            )
+
+    def marks(self) -> Iterator[tuple[_Mark, int]]:
+        """As in `LakeTable`; they end at a restore, after which earlier commits tell nothing of the table."""
+        for commit in self._history(_COMMITS) or self._history(None):
+            if commit.operation == "RESTORE":
+                return
+            if mark := _Mark.parse(commit.userMetadata):
+                yield mark, int((commit.operationMetrics or {}).get("numOutputRows", 0))
+
+    def _history(self, most: int | None) -> list[Any]:
+        """The commits, newest first; none if these are not all, and no mark is among them."""
+        limit = "" if most is None else f" LIMIT {most}"
+        found = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").collect()
+        is_told = any(_Mark.parse(each.userMetadata) or each.operation == "RESTORE" for each in found)
+        return found if most is None or is_told or len(found) < most else []
+
+    def last_number(self) -> int:
+        """The table's version: each mark has a commit of its own."""
+        return int(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0].version)
+
+    def options(self, mark: _Mark) -> dict[str, str]:
+        """As in `LakeTable`. Of two runs that go on from the same commit, Delta lets one commit."""
+        return {"userMetadata": mark.to_json(), "txnAppId": f"distlog-{mark.topic}", "txnVersion": str(mark.number)}
+
+
+@dataclass(slots=True)
+class IcebergTable(LakeTable):
+    """A table of Iceberg, by its name in a catalog."""
+
+    format = "iceberg"
+    jars: ClassVar[Mapping[str, str]] = {
+        "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",
+        "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    }
+    known_by = "org.apache.iceberg.spark.SparkCatalog"
+
+    def _identifier(self) -> str:
+        if "/" in self.given or "." not in self.given:
+            text = "a table of Iceberg has a name in a catalog, as lake.logs.clicks"
+            raise InvalidConfigError(text, table=self.given)
+        return self.given
+
+    def _check_settings(self) -> None:
+        catalog = self.given.split(".")[0].strip("`")
+        if not self.spark.conf.get(f"spark.sql.catalog.{catalog}", ""):
+            raise InvalidConfigError(
+                f"Spark has no catalog of this name: give it spark.sql.catalog.{catalog}={self.known_by}, with its "
+                f"type and its address",
+                table=self.given,
+            )
+
+    def marks(self) -> Iterator[tuple[_Mark, int]]:
+        """As in `LakeTable`, from the snapshot that the table has on."""
+        # another process may have written; a catalog keeps what it knows for half a minute
+        self.spark.catalog.refreshTable(self.name)
+        current = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()
+        columns = f"snapshot_id, parent_id, summary['{_MARK}'] AS mark, summary['added-records'] AS added"
+        snapshots = {
+            row.snapshot_id: row for row in self.spark.sql(f"SELECT {columns} FROM {self.name}.snapshots").collect()
+        }
+        at = snapshots.get(current[0].snapshot_id) if current else None
+        while at is not None:
+            if mark := _Mark.parse(at.mark):
+                yield mark, int(at.added or 0)
+            at = snapshots.get(at.parent_id)
+
+    def last_number(self) -> int:
+        """None is needed: Iceberg looks at no numbers."""
+        return 0
+
+    def options(self, mark: _Mark) -> dict[str, str]:
+        """As in `LakeTable`."""
+        return {f"snapshot-property.{_MARK}": mark.to_json()}
+
+
+_FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg": IcebergTable}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def lake_table(spark: SparkSession, format: LakeFormat, table: str) -> LakeTable:
+    """The table, which need not be there; InvalidConfigError if Spark lacks the format's jar or settings."""
+    return _FORMATS[format](spark, table)
+
+
+def fill(
+    table: LakeTable,
+    topic: Topic,
+    columns: list[str],
+    shaped: Callable[[DataFrame], DataFrame],
+    *,
+    keyed: bool,
+    limits: Limits,
+) -> tuple[int, int]:
+    """Add what the topic has now and the table does not have yet; returns the rows and the batches that it added.
+
+    A batch is what is read of `columns`, as `shaped` makes the table's rows of it. With `keyed` the table has one row
+    for each key, and a record without a value deletes it. Raises InvalidConfigError for a table of another topic,
+    OffsetOutOfRangeError for records that are gone.
+    """
+    with table.told_misfits():
+        return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
+
+
+@dataclass(slots=True)
+class _Filling:
+    table: LakeTable
+    topic: Topic
+    columns: list[str]
+    shaped: Callable[[DataFrame], DataFrame]
+    keyed: bool
+    limits: Limits
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def run(self) -> tuple[int, int]:
+        snapshot = self.topic.live_snapshot
+        admission = Admission(self.limits, time.monotonic)
+        rows = batches = 0
+        self._make()
+        while True:
+            mark = self._newest()
+            available = {
+                number: (self._start(mark, number), state.log_end_offset)
+                for number, state in enumerate(snapshot.partitions)
+            }
+            available = {number: (start, end) for number, (start, end) in available.items() if start < end}
+            if not available:
+                return rows, batches
+            ends = admission.ends(self.topic.reader, snapshot, available)
+            frame = self._read({number: (start, ends[number]) for number, (start, _) in available.items()})
+            after = _Mark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**mark.offsets, **ends})
+            rows += self._merge(frame, after) if self.keyed else self._append(frame, after)
+            batches += 1
+
+    def _read(self, ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
+        starts = {number: start for number, (start, _) in ranges.items()}
+        ends = {number: end for number, (_, end) in ranges.items()}
+        return read(self.table.spark, self.topic, self.columns, starts, ends, partitions=list(ranges))
+
+    def _start(self, mark: _Mark, number: int) -> int:
+        state = self.topic.live_snapshot.partitions[number]
+        offset = mark.offsets.get(number, state.log_start_offset)
+        if not state.log_start_offset <= offset <= state.log_end_offset:
+            raise OffsetOutOfRangeError(
+                "the topic does not have the records any more that follow those of the table: make another table",
+                partition=number,
+                offset=offset,
+                log_start_offset=state.log_start_offset,
+                log_end_offset=state.log_end_offset,
+            )
+        return offset
+
+    def _make(self) -> None:
+        """Make the table if there is none, with the topic's id for a time without marks."""
+        properties = self.table.properties()
+        topic_id = self.topic.snapshot.topic_id
+        if properties is None:
+            nothing = self.table.spark.createDataFrame([], schema_of(self.columns, include_headers=False))
+            rows = self._rows(nothing).drop(_DELETES)
+            rows.writeTo(self.table.name).using(self.table.format).tableProperty(TOPIC_PROPERTY, topic_id).create()
+        elif properties.get(TOPIC_PROPERTY, topic_id) != topic_id:
+            self._refuse()
+
+    def _newest(self) -> _Mark:
+        """The end of the table, by its newest mark, or by its rows."""
+        mark, _ = next(self.table.marks(), (None, 0))
+        if mark is None:
+            return self._by_rows()
+        if mark.topic != self.topic.snapshot.topic_id:
+            self._refuse()
+        if mark.keyed != self.keyed:
+            has, wanted = (
+                ("one row for each key", "all records") if mark.keyed else ("all records", "one for each key")
+            )
+            raise InvalidConfigError(f"the table has {has}, and not {wanted}: choose another", table=self.table.given)
+        return mark
+
+    def _by_rows(self) -> _Mark:
+        number = self.table.last_number()
+        found = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
+        offsets = {row.partition: row.last + 1 for row in found.collect()}
+        if offsets and TOPIC_PROPERTY not in (self.table.properties() or {}):
+            raise InvalidConfigError(
+                f"the table has rows, and neither its commits nor its property {TOPIC_PROPERTY} tell of which topic: "
+                "choose another table, or set the property to the topic's id",
+                table=self.table.given,
+                topic_id=self.topic.snapshot.topic_id,
+            )
+        return _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
+
+    def _rows(self, frame: DataFrame) -> DataFrame:
+        """The table's rows of what was read; with `keyed` the last of each key, and whether it deletes it."""
+        if not self.keyed:
+            return self.shaped(frame)
+        last = F.max_by(F.struct(*frame.columns), F.struct("offset", "partition")).alias("last")
+        kept = frame.where("key IS NOT NULL").groupBy("key").agg(last).select("last.*")
+        return self.shaped(kept.withColumn(_DELETES, F.col("value").isNull()))
+
+    def _append(self, frame: DataFrame, mark: _Mark) -> int:
+        self.table.append(self._rows(frame), mark)
+        same = [(found, rows) for found, rows in self.table.marks() if found and found.number == mark.number]
+        if len(same) > 1:
+            raise CommitConflictError(
+                "two runs at once added the same records: restore the table to the commit before these, and run one "
+                "at a time",
+                table=self.table.given,
+            )
+        # the commit of another run may have come between, and then Delta dropped this one
+        return sum(rows for found, rows in same if found == mark)
+
+    def _merge(self, frame: DataFrame, mark: _Mark) -> int:
+        rows = self._rows(frame).persist()
+        try:
+            count = rows.count()
+            self.table.merge(rows)
+            self.table.append(rows.drop(_DELETES).limit(0), mark)
+        finally:
+            rows.unpersist()
+        return count
+
+    def _refuse(self) -> None:
+        text = "the table is of another topic, or of one of this name that was dropped: choose another table"
+        raise InvalidConfigError(text, table=self.table.given)

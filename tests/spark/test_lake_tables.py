@@ -1,0 +1,102 @@
+"""Tables of Delta and Iceberg, with each PySpark that they run with: a program does it, where their jars are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from job_runs import job as job
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+import distlog
+from distlog.spark import lake, to_table
+from tools.spark_versions import place_of, with_pyspark
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = Path(__file__).parents[1] / "support" / "lake_steps.py"
+POM = Path(__file__).parents[2] / "tools" / "tables" / "pom.xml"
+JARS = os.environ.get("DISTLOG_TABLE_JARS", "")
+#: The PySpark that both formats run with, by the minor version for which their jars are made.
+VERSIONS = {"4.0": "4.0", "4.1": "4.1.1"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_record_is_there_once_and_each_key_has_its_last(version: str, tmp_path: Path) -> None:
+    """Also after a run was killed between a commit of the table and whatever would follow, and after a restore."""
+    jars = [str(path) for path in Path(JARS, version).glob("*.jar")] if JARS else []
+    folder = place_of(VERSIONS[version])
+    if not jars or not folder.exists():
+        pytest.skip(
+            f"needs PySpark {VERSIONS[version]}, Delta and Iceberg for it, and DISTLOG_TABLE_JARS: make table-jars"
+        )
+    submit = f"--jars {','.join(jars)} pyspark-shell"
+    environment = {**with_pyspark(folder), "PYSPARK_SUBMIT_ARGS": submit}
+    program = [sys.executable, str(PROGRAM), str(tmp_path)]
+    killed = subprocess.run([*program, "killed"], env=environment, capture_output=True, check=False)
+    assert killed.returncode == -9, killed.stderr
+    ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, str] = json.loads(ran.stdout.splitlines()[-1])
+    assert found == dict.fromkeys(found, "yes")
+
+
+def test_the_jars_that_are_tried_are_the_ones_that_errors_name() -> None:
+    space = {"": "http://maven.apache.org/POM/4.0.0"}
+    for profile in ET.parse(POM).getroot().iterfind("profiles/profile", space):
+        parts = [
+            [each.findtext(part, "", space) for part in ("groupId", "artifactId", "version")]
+            for each in profile.iterfind("dependencies/dependency", space)
+        ]
+        version = profile.findtext("id", "", space)
+        jars = [kind.jars for kind in (lake.DeltaTable, lake.IcebergTable)]
+        assert [":".join(each) for each in parts] == [each.get(VERSIONS[version]) or each[version] for each in jars]
+
+
+def test_what_spark_lacks_is_told(
+    spark: SparkSession, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
+    given = ("to_table", "--topic", topic.url, "--table", tmp_path / "table", "--output", "delta")
+    told = f"none was tried with PySpark {pyspark.__version__}: take a PySpark that has one, io.delta:"
+    assert told in job(*given).err
+    monkeypatch.setattr(pyspark, "__version__", "4.1.1")
+    with pytest.raises(
+        distlog.InvalidConfigError, match=r"start it with --packages io\.delta:delta-spark_4\.1_2\.13:"
+    ):
+        to_table(spark, topic, str(tmp_path / "table"), output="delta")
+    with pytest.raises(
+        distlog.InvalidConfigError, match=r"--packages org\.apache\.iceberg:iceberg-spark-runtime-4\.1_2\.13:"
+    ):
+        to_table(spark, topic, "lake.db.clicks", output="iceberg")
+    with pytest.raises(distlog.InvalidConfigError, match="begins with / or a scheme"):
+        to_table(spark, topic, "tables/clicks", output="delta")
+    with pytest.raises(distlog.InvalidConfigError, match="a name in a catalog"):
+        to_table(spark, topic, str(tmp_path / "table"), output="iceberg")
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_jar_that_does_not_fit_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
+
+    def properties(table: lake.LakeTable) -> None:
+        jvm: Any = table.spark.sparkContext._jvm
+        raise Py4JJavaError("An error", jvm.java.lang.NoSuchMethodError("void ParquetToSparkSchemaConverter"))
+
+    for name in ("_check_jar", "_check_settings"):
+        monkeypatch.setattr(lake.LakeTable, name, lambda _: None)
+        monkeypatch.setattr(lake.DeltaTable, name, lambda _: None)
+    monkeypatch.setattr(lake.LakeTable, "properties", properties)
+    with pytest.raises(distlog.InvalidConfigError, match=f"Delta does not fit PySpark {pyspark.__version__}: take a"):
+        to_table(spark, topic, str(tmp_path / "table"), output="delta")
