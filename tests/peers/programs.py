@@ -125,5 +125,7 @@ PROGRAMS = (
     Program("java-3.9", "java", "3.9.2", _java("clients")),
     Program("kafka-tools", "java", KAFKA, _tools),
     Program("franz-go", "go", "1.22.3", _go("franz")),
+    Program("confluent-kafka", "python", "2.16.1", _python("confluent.py")),
+    Program("rskafka", "rust", "0.6.0", _rust),
     Program("kafkajs", "node", "2.2.4", _node("kafkajs.mjs", "kafkajs")),
 )
