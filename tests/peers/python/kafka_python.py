@@ -113,7 +113,7 @@ def produce_consume(settings: dict[str, Any], place: Place) -> None:
 
 def small_records(place: Place) -> None:
     topic = created(place, 4)
-    written(place, topic, 10_000, 4, batch_size=200)
+    written(place, topic, 10_000, 4, batch_size=2000)
     for each in whole(place, topic, 4, 10_000):
         same("the value", each.value, str(each.offset * 4 + each.partition).encode())
 

@@ -108,6 +108,7 @@ func joined(ctx context.Context, topic string, balancers ...kafka.GroupBalancer)
 	m.Reader = reader(topic, 0, func(config *kafka.ReaderConfig) {
 		config.GroupID, config.GroupBalancers, config.StartOffset = topic, balancers, kafka.FirstOffset
 		config.HeartbeatInterval, config.MaxWait = 300*time.Millisecond, 100*time.Millisecond
+		config.CommitInterval = 100 * time.Millisecond
 	})
 	go func() {
 		for {

@@ -152,7 +152,7 @@ func produce(changes ...func(*sarama.Config)) func(context.Context, string) erro
 }
 
 func smallRecords(ctx context.Context, topic string) error {
-	small := func(config *sarama.Config) { config.Producer.Flush.MaxMessages = 20 }
+	small := func(config *sarama.Config) { config.Producer.Flush.MaxMessages = 100 }
 	if err := story.First(created(topic, 4), written(topic, 10_000, 4, idempotent, small)); err != nil {
 		return err
 	}
@@ -204,7 +204,10 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 		m.values[string(each.Value)] = true
 		m.mutex.Unlock()
 		session.MarkMessage(each, "")
-		session.Commit()
+		// each commit waits for the storage
+		if len(claim.Messages()) == 0 {
+			session.Commit()
+		}
 	}
 	return nil
 }
