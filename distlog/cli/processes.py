@@ -193,7 +193,8 @@ class _Processes:
             if not self._serves:
                 raise
             process.begins_at = self._clock() + _NO_FORK_PAUSE_S
-            text = f"process {process.number} cannot begin again: {error}: it is tried again in {_NO_FORK_PAUSE_S:g} s"
+            again = f"it is tried again in {_NO_FORK_PAUSE_S:g} s"
+            text = f"process {process.number} cannot begin again: {error}: {again}"
             self._tell("process-waits", text, {"process": process.number, "again_s": _NO_FORK_PAUSE_S})
             return None
 
