@@ -35,6 +35,8 @@ QUICK_S = 10.0
 _PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 #: All end if none serves, and each did so as often.
 _MOST_QUICK = 5
+#: The pause after the system had no memory or no process for one that begins again.
+_NO_FORK_PAUSE_S = 1.0
 #: How long the processes may take to end: longer than a gateway gives itself.
 _STOP_S = 15.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -142,7 +144,7 @@ def run_processes(
     `prepare` before all, for what they share. A process that ends begins again. If one ends before all have begun, or
     each again and again soon after its beginning, so that none is left, all end: the exit status is that of the last
     one, or FAILED. The first one begins alone, as it makes what all of them use, and an error that all would have is
-    told once.
+    told once. Raises OSError if the system has no process for one at the start; later it is asked again and again.
     """
     lifeline, life = os.pipe()
     with ending_signals() as signalled:
@@ -178,11 +180,23 @@ class _Processes:
                         self._end()
                         return status
                 for process in self._all:
-                    if process.begins_at <= self._clock() and (child := self._fork(process)) is not None:
+                    if process.begins_at <= self._clock() and (child := self._begin(process)) is not None:
                         return child
         except BaseException:
             self._end()
             raise
+
+    def _begin(self, process: _Process) -> Child | None:
+        try:
+            return self._fork(process)
+        except OSError as error:
+            if not self._serves:
+                raise
+            process.begins_at = self._clock() + _NO_FORK_PAUSE_S
+            again = f"it is tried again in {_NO_FORK_PAUSE_S:g} s"
+            text = f"process {process.number} cannot begin again: {error}: {again}"
+            self._tell("process-waits", text, {"process": process.number, "again_s": _NO_FORK_PAUSE_S})
+            return None
 
     def _fork(self, process: _Process) -> Child | None:
         reports, writer = os.pipe()
@@ -193,7 +207,13 @@ class _Processes:
         with warnings.catch_warnings():
             # the threads of libraries, as OpenBLAS's, know of forks
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+                os.close(reports)
+                os.close(writer)
+                raise
         if not pid:
             for each in (reports, *(other.reports for other in self._all if other.pid)):
                 os.close(each)

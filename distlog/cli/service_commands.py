@@ -15,7 +15,7 @@ import typer
 from distlog.cli import options as listener
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.processes import Child, run_processes
-from distlog.cli.services import LOOPBACK, Service, print_event, raise_open_files, serving
+from distlog.cli.services import LOOPBACK, Service, end, print_event, raise_open_files, serving
 from distlog.console.output import StatusLine, Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
@@ -205,7 +205,7 @@ def serve(
     safe = where.arguments(insecure=insecure)
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and number == 0 else None
-    raise typer.Exit(serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child))
+    serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child)
 
 
 @contextmanager
@@ -227,7 +227,7 @@ def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Pl
     line.is_visible = False
     child = run_processes(processes, partial(print_event, line, as_json=as_json), _together, warm_up)
     if isinstance(child, int):
-        raise typer.Exit(child)
+        end(child)
     return child, places.of(child)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from distlog.cli.input import is_readable
 from distlog.cli.processes import Child, ending_signals, stopped
@@ -40,6 +40,12 @@ def raise_open_files() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
+
+
+def end(status: int) -> NoReturn:
+    """End the process at once, when all is told and on the device: to take Python down costs the CPU a second."""
+    sys.stdout.flush()
+    os._exit(status)
 
 
 # ---
@@ -85,8 +91,7 @@ class Service:
             self._line.clear()
             self._event("stopped", "stopped" if finished else "stopped; a task was abandoned", finished=finished)
             if not finished:
-                sys.stdout.flush()
-                os._exit(DONE)
+                end(DONE)
         return DONE
 
     def _print_run(self, run: TaskRun) -> None:
@@ -148,11 +153,11 @@ def serve(
     *,
     as_json: bool,
     child: Child | None = None,
-) -> int:
-    """Serve until SIGTERM or SIGINT, then answer the requests under way. Returns the exit status.
+) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, answer the requests under way, and end the process.
 
     `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_at`, nowhere else. A task that
-    does not end soon is abandoned, and the process ends at once. A `child` tells its parent of its start and its end.
+    does not end soon is abandoned. A `child` tells its parent of its start and its end.
     """
     from distlog.gateway.gateway_server import warm_up
 
@@ -196,10 +201,7 @@ def serve(
             tell("stopped", stopped(finished), finished=finished)
     finally:
         logger.removeHandler(line)
-    if not finished:
-        sys.stdout.flush()
-        os._exit(DONE)
-    return DONE
+    end(DONE)
 
 
 def serving(root: object, listen: object, **_: object) -> str:

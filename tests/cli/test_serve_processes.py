@@ -255,6 +255,46 @@ def test_one_that_ends_again_and_again_begins_again_until_no_other_serves(status
     assert re.search(rf"{told}, \d+ times soon after its beginning: all processes end$", last)
 
 
+FULL = """
+import errno, os, signal, sys
+from distlog.cli import processes
+processes._NO_FORK_PAUSE_S = 0.01
+fork, asked, pids = os.fork, [], []
+def full_for_a_while():
+    asked.append(1)
+    if 2 < len(asked) < 6:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = full_for_a_while
+def tell(event, text, facts):
+    print(event, text, len(os.listdir("/proc/self/fd")), flush=True)
+    if event == "started":
+        os.kill(pids[1], signal.SIGKILL)
+    if event == "process-started":
+        os.kill(os.getpid(), signal.SIGTERM)
+def began(facts):
+    pids.extend(each["pid"] for each in facts)
+    return "all", {}
+found = processes.run_processes(2, tell, began)
+if isinstance(found, int):
+    sys.exit(found)
+found.tell("started", {"begun": found.number})
+signal.sigwait([signal.SIGTERM])
+"""
+
+
+def test_one_for_which_the_system_has_no_process_begins_again_when_it_has() -> None:
+    done = run(FULL)
+    assert (done.returncode, done.stderr) == (0, "")
+    events = [line.split(" ", 1)[0] for line in done.stdout.splitlines()]
+    assert events == ["started", "process-ended", *["process-waits"] * 3, "process-started", "stopped"]
+    waits = [line for line in done.stdout.splitlines() if line.startswith("process-waits")]
+    assert "process 1 cannot begin again: [Errno 11]" in waits[0]
+    assert "it is tried again in 0.01 s" in waits[0]
+    # and leaves no pipe open
+    assert len({line.rpartition(" ")[2] for line in waits}) == 1
+
+
 def test_processes_share_the_memory_and_have_ids_one_after_the_other() -> None:
     alone, second = GatewayConfig(node_id=7), GatewayConfig(node_id=7, process=1, processes=4)
     assert (alone.wanted_id, second.wanted_id, GatewayConfig(process=1, processes=4).wanted_id) == (7, 8, None)

@@ -125,5 +125,10 @@ PROGRAMS = (
     Program("java-3.9", "java", "3.9.2", _java("clients")),
     Program("kafka-tools", "java", KAFKA, _tools),
     Program("franz-go", "go", "1.22.3", _go("franz")),
+    Program("confluent-kafka", "python", "2.16.1", _python("confluent.py")),
+    Program("kafka-python", "python", "3.0.12", _python("kafka_python.py")),
+    Program("sarama", "go", "1.61.1", _go("sarama")),
+    Program("kafka-go", "go", "0.4.51", _go("kafkago")),
+    Program("rskafka", "rust", "0.6.0", _rust),
     Program("kafkajs", "node", "2.2.4", _node("kafkajs.mjs", "kafkajs")),
 )

@@ -122,6 +122,17 @@ class Tools:
             self.run(command, "--delete", "--group", group)
             assert group not in self.run(command, "--list")
 
+    def share_groups(self) -> None:
+        """kafka-console-share-consumer and kafka-share-groups"""
+        group = self.topic("share")
+        settings = ("--entity-type", "groups", "--entity-name", group, "--add-config")
+        self.run(f"{_TOOLS}.ConfigCommand", "--alter", *settings, "share.auto.offset.reset=earliest")
+        self.written(group, "one", "two", "three")
+        reading = ("--topic", group, "--group", group, "--max-messages", "3", "--timeout-ms", "60000")
+        shown = self.run(f"{_TOOLS}.consumer.ConsoleShareConsumer", *reading)
+        assert shown.splitlines()[:3] == ["one", "two", "three"], shown
+        assert group in self.run(f"{_TOOLS}.consumer.group.ShareGroupCommand", "--list")
+
     def perf(self) -> None:
         """kafka-producer-perf-test, kafka-consumer-perf-test and kafka-e2e-latency"""
         topic = self.topic("perf", 3)
@@ -252,6 +263,7 @@ STORIES: dict[str, Callable[[Tools], None]] = {
     "kafka-configs-quotas": Tools.client_quotas,
     "kafka-console-producer-consumer-get-offsets": Tools.console,
     "kafka-consumer-groups": Tools.groups,
+    "kafka-share-groups": Tools.share_groups,
     "kafka-perf-tests": Tools.perf,
     "kafka-transactions": Tools.transactions,
     "kafka-log-dirs": Tools.log_dirs,

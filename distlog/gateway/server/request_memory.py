@@ -58,7 +58,8 @@ class RequestMemory:
 
     def give(self, share: MemoryShare, size: int) -> None:
         """Count bytes that are there, whether they fit or not."""
-        self._resize(share, share.size + size)
+        if size:
+            self._resize(share, share.size + size)
 
     def let_pass(self, share: MemoryShare, size: int) -> None:
         """Count so many bytes of the share as of requests that go on by themselves; negative: as of none any more."""
@@ -79,9 +80,10 @@ class RequestMemory:
 
     def _resize(self, share: MemoryShare, size: int) -> None:
         self.used += size - share.size
-        self._used_by[share.owner] += max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0)
-        if not self._used_by[share.owner]:
-            del self._used_by[share.owner]
+        if more := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
+            self._used_by[share.owner] += more
+            if not self._used_by[share.owner]:
+                del self._used_by[share.owner]
         share.size = size
         self._count(share)
 

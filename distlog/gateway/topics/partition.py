@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -136,6 +136,21 @@ def _has_closed(log: PartitionLog) -> bool:
     return True
 
 
+class _Use:
+    """The use of a log in a `with` statement: each append has two, so it is no generator."""
+
+    __slots__ = ("_logs", "_open_log", "_partition")
+
+    def __init__(self, logs: OpenPartitionLogs, partition: Hashable, open_log: Callable[[], PartitionLog]) -> None:
+        self._logs, self._partition, self._open_log = logs, partition, open_log
+
+    def __enter__(self) -> PartitionLog:
+        return self._logs._take(self._partition, self._open_log)
+
+    def __exit__(self, *error: object) -> None:
+        self._logs._give_back(self._partition)
+
+
 class OpenPartitionLogs:
     """Logs by partition, for many threads: the ones in use, and the most recently used others.
 
@@ -148,20 +163,26 @@ class OpenPartitionLogs:
         self._users = Counter[Hashable]()
         # logs to close after their last use, and logs whose close had to wait for a lock
         self._ending, self._late = set[Hashable](), list[PartitionLog]()
+        # the limit is asked for only when it may be passed: others may have opened logs, too
+        self._may_be_many = False
 
-    @contextmanager
-    def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> Iterator[PartitionLog]:
-        """The partition's log, which stays open meanwhile."""
+    def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> _Use:
+        """The partition's log, which stays open meanwhile, for a `with` statement."""
+        return _Use(self, partition, open_log)
+
+    def _take(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> PartitionLog:
         with self._lock:
             log = self._logs.get(partition)
             if log is None:
                 log = self._logs[partition] = open_log()
+                self._may_be_many = True
             self._logs.move_to_end(partition)
             self._users[partition] += 1
-        try:
-            yield log
-        finally:
-            self._close_all(self._release(partition))
+            return log
+
+    def _give_back(self, partition: Hashable) -> None:
+        if to_close := self._release(partition):
+            self._close_all(to_close)
 
     def _close_all(self, logs: list[PartitionLog]) -> None:
         """Close unused logs; the ones whose flush lock is not free are closed later."""
@@ -174,6 +195,7 @@ class OpenPartitionLogs:
         """Flush logs by the flush policies of their topics, and close the ones that had to wait."""
         with self._lock:
             partitions, late, self._late = list(self._logs), self._late, []
+            self._may_be_many = True
         self._close_all(late)
         for partition in partitions:
             # a thread that waits for such records gets the error from the log itself
@@ -202,7 +224,10 @@ class OpenPartitionLogs:
             if self._users[partition]:
                 return []
             del self._users[partition]
+            if not self._may_be_many and partition not in self._ending:
+                return []
             excess = max(len(self._logs) - (self._limit or most_open_logs(self)), 0)
+            self._may_be_many = excess > 0
             if not excess and partition not in self._ending:
                 return []
             unused = [each for each in self._logs if each not in self._users]

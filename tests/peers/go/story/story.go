@@ -67,3 +67,14 @@ func First(all ...error) error {
 	}
 	return nil
 }
+
+// Until asks until it holds, or the story's time is over.
+func Until(ctx context.Context, what string, holds func() bool) error {
+	for !holds() {
+		if ctx.Err() != nil {
+			return errors.New("not in time: " + what)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil
+}

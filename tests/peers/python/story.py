@@ -1,0 +1,60 @@
+"""Runs the stories of a client for Python, and prints a line about each."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+#: How long a story may take: the machine may do much else.
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a story is given: two servers, and a name for its topic and its group."""
+
+    address: str
+    secured: str
+    topic: str
+
+
+def run(stories: Mapping[str, Callable[[Place], None]]) -> None:
+    """All stories, or those that the arguments ask for: ADDRESS ADDRESS-WITH-ACLS PREFIX [STORY...]"""
+    address, secured, prefix, *only = sys.argv[1:]
+    for name, story in stories.items():
+        if not only or name in only:
+            _tell(name, story, Place(address, secured, f"{prefix}-{name}"))
+    print("end", flush=True)
+
+
+def _tell(name: str, story: Callable[[Place], None], place: Place) -> None:
+    begun, ends = time.monotonic(), ["failed it does not end"]
+
+    def told() -> None:
+        try:
+            story(place)
+            ends.append(f"ok {int((time.monotonic() - begun) * 1000)}")
+        except Exception as error:
+            ends.append(f"failed {type(error).__name__} {' '.join(str(error).split())}")
+
+    thread = threading.Thread(target=told, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS + 10)
+    end, _, rest = ends[-1].partition(" ")
+    print(end, name, rest, flush=True)
+
+
+def same(what: str, found: object, expected: object) -> None:
+    """Raises AssertionError unless both are the same."""
+    assert found == expected, f"{what}: expected {expected!r:.200}, found {found!r:.200}"
+
+
+def until(what: str, holds: Callable[[], object]) -> None:
+    """Ask until it holds. Raises AssertionError if that takes too long."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.05)
