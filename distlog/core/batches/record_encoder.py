@@ -230,13 +230,7 @@ class RecordEncoder:
             full = int(self._drafts["position"][self._last])
             if 2 * full >= max(self._data.size, self._gather_bytes):
                 yield self._encoded(self._drafts[: self._last])
-                # goes on in other memory, since a disk may still be writing the batches handed on
-                draft = self._drafts[self._last].copy()
-                start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
-                memory = new_pages(self._data.size, self.file_position)
-                memory[HEADER_SIZE : HEADER_SIZE + size] = self._data[start : start + size]
-                draft["position"] = 0
-                self._data, self._drafts[0], self._last = memory, draft, 0
+                self._move_open_batch()
             else:
                 self._grow(end)
 
@@ -272,6 +266,15 @@ class RecordEncoder:
         if self._form.codec == compression.NONE:
             return InvalidRecordError(_ABOVE_MAX, row=row, size=size, limit=self._form.max_batch_bytes)
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
+
+    def _move_open_batch(self) -> None:
+        """Go on in other memory, since a disk may still be writing the batches handed on."""
+        draft = self._drafts[self._last].copy()
+        start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
+        memory = new_pages(self._data.size, self.file_position)
+        memory[HEADER_SIZE : HEADER_SIZE + size] = self._data[start : start + size]
+        draft["position"] = 0
+        self._data, self._drafts[0], self._last = memory, draft, 0
 
     def _grow(self, end: int) -> None:
         if self._last + 1 == self._drafts.size:

@@ -100,25 +100,29 @@ def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(batches)], strict=True):
         run = batches[start:end]
         if old[start]:
-            records = decode(data, run, columns=_COLUMNS, file=file, file_position=file_position)
-            offsets = numbers_of(records.column(0))
-            owner = np.repeat(np.arange(len(run)), run["record_count"])
-            # the records of one batch have adjacent offsets, no codec, and their own times, not that of the append
-            alone = (run["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
-            begins = (np.diff(offsets, prepend=-1) != 1) | (alone & (np.diff(owner, prepend=-1) != 0))
-            begins |= np.diff(alone, prepend=~alone[:1])
-            firsts = np.flatnonzero(begins)
-            ends = [*firsts[1:].tolist(), len(offsets)]
-            parts += [
-                _of(_encoded(records.slice(first, end - first), int(offsets[first]), run[owner[first]]))
-                for first, end in zip(firsts.tolist(), ends, strict=True)
-            ]
+            parts += _upgraded(data, run, file, file_position)
         else:
             low, high = int(run["position"][0]), int(run["position"][-1] + run["size"][-1])
             parts.append((view[low:high], run))
     rows = np.concatenate([batches for _, batches in parts])
     rows["position"] = np.cumsum(rows["size"]) - rows["size"]
     return memoryview(b"".join(data for data, _ in parts)), rows
+
+
+def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
+    records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
+    offsets = numbers_of(records.column(0))
+    owner = np.repeat(np.arange(len(batches)), batches["record_count"])
+    # the records of one batch have adjacent offsets, no codec, and their own times, not that of the append
+    alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]
+    begins = (np.diff(offsets, prepend=-1) != 1) | (alone & (np.diff(owner, prepend=-1) != 0))
+    begins |= np.diff(alone, prepend=~alone[:1])
+    firsts = np.flatnonzero(begins)
+    ends = [*firsts[1:].tolist(), len(offsets)]
+    return [
+        _of(_encoded(records.slice(first, end - first), int(offsets[first]), batches[owner[first]]))
+        for first, end in zip(firsts.tolist(), ends, strict=True)
+    ]
 
 
 def _encoded(records: pa.RecordBatch, base_offset: int, batch: Any) -> EncodedBatches:

@@ -193,14 +193,7 @@ def _take(storage: Storage, found: Removals, version: int, items: Any) -> None:
         elif name == "drop":
             found.before_drops.append(version - 1)
         elif name == "manifest":
-            manifest = fields.read(Manifest, body)
-            data = commit_json.read(storage, manifest)
-            if len(data) != manifest.size or crc32c(data) != manifest.crc32c:
-                raise CorruptMetadataError(
-                    "the manifest does not match its commit; restore it from a copy", file=manifest.file
-                )
-            fields.check(data)
-            _take(storage, found, version, [json.loads(line) for line in data.splitlines()])
+            _take(storage, found, version, _manifest_items(storage, fields.read(Manifest, body)))
         elif name != ADD_TABLE:
             commit_json.check_known(name, body)
     partitions = np.array([one.partition for one in single], np.int64)
@@ -227,3 +220,13 @@ def _integers(column: Any) -> Numbers:
     if set(map(type, values)) - {int}:
         raise ValueError("must be integers")
     return np.array(values, np.int64)
+
+
+def _manifest_items(storage: Storage, manifest: Manifest) -> list[Any]:
+    data = commit_json.read(storage, manifest)
+    if len(data) != manifest.size or crc32c(data) != manifest.crc32c:
+        raise CorruptMetadataError(
+            "the manifest does not match its commit; restore it from a copy", file=manifest.file
+        )
+    fields.check(data)
+    return [json.loads(line) for line in data.splitlines()]

@@ -27,6 +27,7 @@ from distlog.core.topics.appendable import (
     FIELDS,
     ROW_OVERHEAD,
     Header,
+    Row,
     batch_of_fields,
     check_row,
     columns_of,
@@ -436,13 +437,7 @@ class Writer:
         """
         accumulator, now = self._accumulator, self._now
         if self._current.snapshot is not self._ruled_by:
-            # a writer that failed or was closed raises its error instead
-            self._check_open()
-            snapshot = self._current.snapshot
-            self._codec = codec_of(snapshot.config, self._compression)
-            self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
-            self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
-            self._ruled_by = snapshot
+            self._learn_rules()
         # Only the usual case is checked here, since this is called for every record.
         if (
             type(value) is bytes
@@ -454,25 +449,39 @@ class Writer:
         ):
             accumulator.put((partition, None, key, value, None, now()))
         else:
-            now_ms = self._handle.clock()
-            row = row_of(value, key, timestamp, headers, partition, self._unit)
-            if row.timestamp is not None and is_early(row.timestamp):
-                # from the caller of `append` to here; before the record is taken: a warning may be an error
-                warn_of_early(row.timestamp, self._current.snapshot, 3)
-            check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
-            if row.partition is not None and row.partition >= self._partitions:
-                raise InvalidRecordError(
-                    f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition
-                )
+            row = self._checked(value, key, timestamp, headers, partition)
             size = row.max_bytes
             accumulator.put((*row, now()))
         accumulator.bytes = total = accumulator.bytes + size
         if total >= accumulator.limit:
-            self._accumulator.advance(lambda: _unclosed.add(self))
-            if self._closed:  # by another thread, which may not have seen this record
-                self._settle()
-                self._destination.close()
-            self._raise_error()
+            self._advance()
+
+    def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
+        now_ms = self._handle.clock()
+        row = row_of(value, key, timestamp, headers, partition, self._unit)
+        if row.timestamp is not None and is_early(row.timestamp):
+            # from the caller of `append` to here; before the record is taken: a warning may be an error
+            warn_of_early(row.timestamp, self._current.snapshot, 4)
+        check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
+        if row.partition is not None and row.partition >= self._partitions:
+            raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
+        return row
+
+    def _learn_rules(self) -> None:
+        """Keep the rules that a record must fit. A writer that failed or was closed raises its error instead."""
+        self._check_open()
+        snapshot = self._current.snapshot
+        self._codec = codec_of(snapshot.config, self._compression)
+        self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
+        self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
+        self._ruled_by = snapshot
+
+    def _advance(self) -> None:
+        self._accumulator.advance(lambda: _unclosed.add(self))
+        if self._closed:  # by another thread, which may not have seen this record
+            self._settle()
+            self._destination.close()
+        self._raise_error()
 
     def flush(self) -> AppendResult:
         """Have the records taken on the device; returns the last buffer's result, also kept as `result`."""
