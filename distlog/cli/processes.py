@@ -76,7 +76,7 @@ def stopped(finished: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """This process is one of those of a command: its `number` from 0 on, and what `before` it one with it told."""
+    """This process is one of those of a command: its `number` from 0 on, and the facts of the one `before` it."""
 
     number: int
     before: Mapping[str, Any]

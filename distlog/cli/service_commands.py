@@ -138,7 +138,7 @@ class Places(NamedTuple):
                 raise typer.BadParameter(f"there are not so many ports from {port} on", param_hint="--processes")
 
     def of(self, child: Child) -> Places:
-        """The ports of one of several processes: its number above these, or behind the port of the one before it."""
+        """The places of one of several processes: its number above these, or the ports that its predecessor found."""
         listen, advertised, metrics = (place and (place[0], place[1] and place[1] + child.number) for place in self)
         if child.before:
             listen = self.listen[0], host_and_port(child.before["listen"])[1]

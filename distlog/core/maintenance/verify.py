@@ -160,7 +160,7 @@ def _seams(state: PartitionState) -> list[tuple[int, int]]:
 
 
 # ---
-# Writes nothing.
+# The whole check, which writes nothing.
 
 
 _TABLE = pa.schema(

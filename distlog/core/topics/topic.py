@@ -230,7 +230,7 @@ def segment_facts(snapshot: Snapshot) -> SegmentFacts:
 
 
 # ---
-# It decides nothing itself; every method calls the layer that does.
+# A topic decides nothing itself; every method calls the layer that does.
 
 #: The part of a topic that writers, transactions and Spark use. Completion does not offer it.
 _INTERNAL = {

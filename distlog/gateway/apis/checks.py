@@ -431,7 +431,7 @@ def _offset_fetch(request: Request, broker: Broker, client: Client) -> Fields | 
 
 
 def _described(client: Client, group: str, topics: Any, refused: dict[str, list[Fields]]) -> Any:
-    """The topics of a request that may be described; the refusals of others are `told`. None stands for all."""
+    """The topics of a request that may be described; the refusals of others go to `refused`. None stands for all."""
     if topics is None:
         return None
     allowed = []
