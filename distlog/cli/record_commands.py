@@ -153,14 +153,7 @@ def read(
         isolation="read_committed" if committed else "read_uncommitted",
     )
     follows = follow or group is not None or timeout is not None
-    if sum(each is not None for each in (bounds.offset, bounds.tail, bounds.since)) > 1:
-        raise typer.BadParameter("give one of --offset, --tail and --since", param_hint="--offset")
-    if bounds.until is not None and follows:
-        raise typer.BadParameter("records that come have no end in time; leave it out", param_hint="--until")
-    if bounds.offset == distlog.LATEST and not follows:
-        raise typer.BadParameter("latest needs --follow: it is where that begins", param_hint="--offset")
-    if (version is not None or timestamp is not None) and follows:
-        raise typer.BadParameter("nothing comes to an old version: leave out --version", param_hint="--follow")
+    _check(bounds, follows=follows, is_old=version is not None or timestamp is not None)
     topic = open_at(url, version, timestamp, storage)
     how = printing(topic.name, columns, shown, as_json=as_json)
     if follows:
@@ -171,6 +164,18 @@ def read(
         how.show(batch, number == 0)
         if follows:
             sys.stdout.flush()
+
+
+def _check(bounds: reading.Bounds, *, follows: bool, is_old: bool) -> None:
+    """Raise BadParameter for options that do not go together."""
+    if sum(each is not None for each in (bounds.offset, bounds.tail, bounds.since)) > 1:
+        raise typer.BadParameter("give one of --offset, --tail and --since", param_hint="--offset")
+    if bounds.until is not None and follows:
+        raise typer.BadParameter("records that come have no end in time; leave it out", param_hint="--until")
+    if bounds.offset == distlog.LATEST and not follows:
+        raise typer.BadParameter("latest needs --follow: it is where that begins", param_hint="--offset")
+    if is_old and follows:
+        raise typer.BadParameter("nothing comes to an old version: leave out --version", param_hint="--follow")
 
 
 # ---

@@ -384,17 +384,7 @@ def all_kafka_positions(handle: TopicHandle, group: str | None = None) -> dict[s
             number = offsets_partition(group, len(numbers))
             numbers, prefixes = range(number, number + 1), offset_key_prefixes(group, topic)
         records = offsets_records(offsets.reader, snapshot, numbers, prefixes)
-        by_group = dict[str, dict[int, int]]()
-        newest = {record.key: record.value for record in records if record.waits_for is None}
-        for key_bytes, value in newest.items():
-            key = None if value is None else decode_offset_key(key_bytes)
-            position = (
-                decode_position(value) if key is not None and value is not None and key.topic == topic else None
-            )
-            # clients may commit a number that is no offset
-            if key is not None and position is not None and position.offset >= 0:
-                by_group.setdefault(key.group, {})[key.partition] = position.offset
-        return {group: dict(sorted(positions.items())) for group, positions in sorted(by_group.items())}
+        return _positions({record.key: record.value for record in records if record.waits_for is None}, topic)
     except TopicNotFoundError:
         # the root has no gateway
         return {}
@@ -402,3 +392,14 @@ def all_kafka_positions(handle: TopicHandle, group: str | None = None) -> dict[s
         # else it looks like damage of the topic itself
         error.details.setdefault("url", storage.url)
         raise
+
+
+def _positions(newest: Mapping[bytes, bytes | None], topic: str) -> dict[str, dict[int, int]]:
+    by_group = dict[str, dict[int, int]]()
+    for key_bytes, value in newest.items():
+        key = None if value is None else decode_offset_key(key_bytes)
+        position = decode_position(value) if key is not None and value is not None and key.topic == topic else None
+        # clients may commit a number that is no offset
+        if key is not None and position is not None and position.offset >= 0:
+            by_group.setdefault(key.group, {})[key.partition] = position.offset
+    return {group: dict(sorted(positions.items())) for group, positions in sorted(by_group.items())}

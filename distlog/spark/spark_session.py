@@ -124,11 +124,10 @@ def default_settings() -> dict[str, str]:
     submitted = SparkConf()
     kept = {name: value for name, value in chosen.items() if not submitted.contains(name)}
     # PySpark turns the progress bar on by itself, so we cannot tell who did: show it on a terminal, never in a pipe
-    # spark-submit takes over Python's streams, so the JVM is asked as well
+    return {**kept, "spark.ui.showConsoleProgress": str(_is_on_terminal()).lower()}
+
+
+def _is_on_terminal() -> bool:
+    """True if output goes to a terminal. spark-submit takes over Python's streams, so the JVM is asked as well."""
     jvm = SparkContext._jvm
-    return {
-        **kept,
-        "spark.ui.showConsoleProgress": str(
-            sys.stderr.isatty() or (jvm is not None and jvm.java.lang.System.console() is not None)
-        ).lower(),
-    }
+    return sys.stderr.isatty() or (jvm is not None and jvm.java.lang.System.console() is not None)

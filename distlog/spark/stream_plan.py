@@ -630,11 +630,7 @@ class StreamPlan:
             return []
         known = before.offsets if before and before.topic_id == last.topic_id else {}
         if before is None and "version" not in end:
-            raise InvalidConfigError(
-                "the first batch of this checkpoint was begun by Spark's Kafka source and is not done: finish it "
-                "there, or choose another checkpointLocation",
-                topic=last.topic,
-            )
+            raise _not_begun_here(last)
         # partitions that came with the batch begin at their first record, as in Spark's Kafka source
         begun = {} if before else last.first
         starts = {**dict.fromkeys(last.offsets, 0), **begun, **known, **last.starts}
@@ -723,6 +719,15 @@ class StreamPlan:
         if known is None or known[0] is not state:
             known = self._heads[partition] = state, last_stable_offset(self._topic.reader, state)
         return known[1]
+
+
+def _not_begun_here(last: StreamOffset) -> InvalidConfigError:
+    """Spark's Kafka source keeps elsewhere where its first batch begins."""
+    return InvalidConfigError(
+        "the first batch of this checkpoint was begun by Spark's Kafka source and is not done: finish it there, or "
+        "choose another checkpointLocation",
+        topic=last.topic,
+    )
 
 
 def _is_gone(snapshot: Snapshot, offset: StreamOffset) -> bool:

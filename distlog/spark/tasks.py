@@ -187,10 +187,7 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
             self._stages: dict[int, Stage] = {}
 
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
-            targets, kinds = batch.column("target").to_pylist(), batch.column("kind").to_pylist()
-            for target, kind, data in zip(
-                targets, kinds, (memoryview(each.as_buffer()) for each in batch.column("data")), strict=True
-            ):
+            for target, kind, data in _unpacked(batch):
                 # Spark may run the work of two tasks in one task
                 stage = self._stages.get(target) or self._stages.setdefault(target, make())
                 yield from map(_table, stage.take(kind, data))
@@ -205,6 +202,11 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
     function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)
     sent: DataFrame = function(shuffled.asTable())
     return sent
+
+
+def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
+    targets, kinds = batch.column("target").to_pylist(), batch.column("kind").to_pylist()
+    return zip(targets, kinds, (memoryview(each.as_buffer()) for each in batch.column("data")), strict=True)
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:

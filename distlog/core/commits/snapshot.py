@@ -244,7 +244,7 @@ class PartitionDraft:
         """End the commit: fill the holes, and refuse files that were begun below `gc_floor`."""
         self._check_read_versions(gc_floor)
         if not self._is_told and any(segment.has_producers or segment.has_transactions for segment in self._new):
-            # appended in place: the known size is behind the log
+            # appended in place: the known producers are behind the log
             self._producers = NO_PRODUCERS
         if self._removed or self._replacements:
             segments = self._segments.appended(self._appended)
@@ -435,25 +435,16 @@ class _Draft:
                 if action is not commit.actions[0]:
                     raise ValueError("a topic is created by a commit's first action")
             case Drop():
-                self._partitions, self._pins, self._changed, self._touched = NO_PARTITIONS, {}, {}, {}
-                self._transactions, self._in_place = TransactionDraft(NO_TRANSACTIONS), {}
-                return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
+                return self._drop(head)
             case SetPartitions(count):
-                if count < len(self._partitions):
-                    raise ValueError("the number of partitions cannot shrink")
-                self._partitions = self._partitions.extended(count)
+                self._set_partitions(count)
             case SetConfig(settings):
                 config = TopicConfig.stored(settings)
                 if head.config.defaults:
                     config = config.with_defaults(dict(head.config.defaults))
                 return dataclasses.replace(head, config=config)
             case SetTransaction():
-                if any(partition >= len(self._partitions) for partition in action.offsets):
-                    raise ValueError("a transaction names a partition that does not exist")
-                in_order = action.in_order and isinstance(action.batch_id, int)
-                info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, action.unknown, in_order)
-                before_ms = self._head.timestamp_ms if self._head else 0
-                self._transactions.record(action.app_id, action.batch_id, info, before_ms)
+                self._record(commit, action)
             case ProducerBatches(batches):
                 for partition, each in batches.items():
                     self._partition(partition).take(each, head.passed_ms)
@@ -463,11 +454,7 @@ class _Draft:
                 _check_past(version, commit)
                 return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
             case LogFloor(version):
-                if version > head.gc_floor:
-                    raise ValueError(f"the log floor {version} is above the gc floor {head.gc_floor}")
-                if version > head.former_retention_version:
-                    head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
-                return dataclasses.replace(head, log_floor=max(head.log_floor, version))
+                return _raised(head, version)
             case Pin(name, version):
                 _check_past(version, commit)
                 if version < head.log_floor:
@@ -541,6 +528,24 @@ class _Draft:
         if len(added) or len(removed):
             self._partitions = self._partitions.changed(added, removed, gc_floor)
 
+    def _drop(self, head: Snapshot) -> Snapshot:
+        self._partitions, self._pins, self._changed, self._touched = NO_PARTITIONS, {}, {}, {}
+        self._transactions, self._in_place = TransactionDraft(NO_TRANSACTIONS), {}
+        return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
+
+    def _set_partitions(self, count: int) -> None:
+        if count < len(self._partitions):
+            raise ValueError("the number of partitions cannot shrink")
+        self._partitions = self._partitions.extended(count)
+
+    def _record(self, commit: Commit, action: SetTransaction) -> None:
+        if any(partition >= len(self._partitions) for partition in action.offsets):
+            raise ValueError("a transaction names a partition that does not exist")
+        in_order = action.in_order and isinstance(action.batch_id, int)
+        info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, action.unknown, in_order)
+        before_ms = self._head.timestamp_ms if self._head else 0
+        self._transactions.record(action.app_id, action.batch_id, info, before_ms)
+
     def _change_in_place(self, action: InPlaceTransaction, timestamp_ms: int) -> None:
         """Take the next state of a transaction that an older version began in place, and keep it until its end."""
         name, before = action.transactional_id, self._in_place.get(action.transactional_id)
@@ -559,6 +564,14 @@ class _Draft:
             del self._in_place[name]
         else:
             self._in_place[name] = dataclasses.replace(action, started_ms=started_ms)
+
+
+def _raised(head: Snapshot, log_floor: int) -> Snapshot:
+    if log_floor > head.gc_floor:
+        raise ValueError(f"the log floor {log_floor} is above the gc floor {head.gc_floor}")
+    if log_floor > head.former_retention_version:
+        head = dataclasses.replace(head, former_retention_ms=0, former_retention_version=0)
+    return dataclasses.replace(head, log_floor=max(head.log_floor, log_floor))
 
 
 def _check_past(version: int, commit: Commit) -> None:

@@ -280,10 +280,7 @@ class TransactionTable:
         before = {batch: info for batch, info in self._tail.items() if batch not in added}
         silent = _without_applications(self._silent, {app_id for app_id, _ in added})
         grown = TransactionTable(self._columns, {**before, **added}, silent, self._passed, ordered)
-        if (
-            len(grown._tail) > TAIL_LIMIT
-            or _time_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms]) > KEPT_MS
-        ):
+        if len(grown._tail) > TAIL_LIMIT or grown._tail_age(now_ms) > KEPT_MS:
             grown = TransactionTable(
                 join([self._columns, to_columns(grown._tail.items())]), {}, silent, ordered=ordered
             )
@@ -304,6 +301,10 @@ class TransactionTable:
     def __reduce__(self) -> tuple[Any, ...]:
         stored = join([self._silent, self._columns, to_columns(self._ordered.items())])
         return _restore, (stored.serialize().to_pybytes(), self._tail)
+
+    def _tail_age(self, now_ms: int) -> int:
+        """The age of the first batch of the tail."""
+        return _time_within([*(info.timestamp_ms for info in self._tail.values()), now_ms])
 
     def _without_old(self, now_ms: int) -> TransactionTable:
         if not len(self._columns):
@@ -375,22 +376,11 @@ class TransactionDraft:
         Raises ValueError if the batch was committed before, in the last thirty days.
         """
         before = self._added.pop((app_id, batch_id), None) or self._table.get(app_id, batch_id)
-        is_known = before is not None and not (
-            before.in_order and isinstance(batch_id, int) and batch_id <= self._forgotten.get(app_id, -1)
-        )
+        is_known = before is not None and not self._is_forgotten(app_id, batch_id, before)
         if before and is_known and before.timestamp_ms >= info.timestamp_ms - KEPT_MS:
             raise ValueError(f"batch {batch_id!r} of {app_id!r} is in commit {before.version} already")
         if info.in_order and isinstance(batch_id, int):
-            up_to = batch_id - KEPT_NUMBERS
-            self._forgotten[app_id] = max(up_to, self._forgotten.get(app_id, -1))
-            if app_id not in self._unordered:
-                self._settle(before_ms)
-                self._unordered[app_id] = self._table.unordered_numbers(app_id)
-            if any(number <= up_to for number in self._unordered[app_id]):
-                # first what is too old goes: without these batches, others look younger
-                self._settle(before_ms)
-                self._table = self._table.without(app_id, up_to)
-                self._unordered[app_id] = [number for number in self._unordered[app_id] if number > up_to]
+            self._forget(app_id, batch_id - KEPT_NUMBERS, before_ms)
         else:
             self._unordered.pop(app_id, None)
         self._added[app_id, batch_id] = info
@@ -398,6 +388,20 @@ class TransactionDraft:
     def finish(self, now_ms: int) -> TransactionTable:
         """The table after the last commit, whose time is `now_ms`."""
         return self._table.updated(self._added, now_ms)
+
+    def _is_forgotten(self, app_id: str, batch_id: int | str, info: TransactionInfo) -> bool:
+        return info.in_order and isinstance(batch_id, int) and batch_id <= self._forgotten.get(app_id, -1)
+
+    def _forget(self, app_id: str, up_to: int, before_ms: int) -> None:
+        self._forgotten[app_id] = max(up_to, self._forgotten.get(app_id, -1))
+        if app_id not in self._unordered:
+            self._settle(before_ms)
+            self._unordered[app_id] = self._table.unordered_numbers(app_id)
+        if any(number <= up_to for number in self._unordered[app_id]):
+            # first what is too old goes: without these batches, others look younger
+            self._settle(before_ms)
+            self._table = self._table.without(app_id, up_to)
+            self._unordered[app_id] = [number for number in self._unordered[app_id] if number > up_to]
 
     def _settle(self, before_ms: int) -> None:
         """Bring the table to where it is when each commit is folded by itself."""

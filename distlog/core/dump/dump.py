@@ -61,16 +61,7 @@ def dump_index(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> No
         offsets, positions = entries["relative_offset"] + file.base_offset, entries["position"].astype(np.int64)
         if not options.verify_index_only:
             output.lines(OFFSET_ENTRY_LINE, {"offset": offsets, "position": positions})
-        # those that have a whole batch behind them, and the last offsets of these
-        size = log.size
-        there = (positions >= 0) & (positions + _HEAD_BYTES <= size)
-        ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[there].tolist()]
-        heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _HEAD_BYTES)
-        lengths = _integers(heads, 8, 4)
-        whole = (lengths >= _HEAD_BYTES - LOG_OVERHEAD - 1) & (positions[there] + LOG_OVERHEAD + lengths <= size)
-        there[there] = whole
-        heads = heads[whole]
-        last_offsets = _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
+        there, last_offsets = _last_offsets(log, positions)
         differs = last_offsets != offsets[there]
         mismatches.append((offsets[there][differs], last_offsets[differs]))
         missing.append((offsets[~there], positions[~there]))
@@ -124,6 +115,19 @@ def check_sanity(file: DumpedFile, entry: np.dtype[Any], field: str, output: Dum
             text = "the last entry is older than the first: rebuild the index"
             raise CorruptIndexError(text, file=file.path, position=position, timestamp=int(last["timestamp"]))
     output.say(f"{file.address} passed sanity check.", "sane")
+
+
+def _last_offsets(log: DumpedFile, positions: Longs) -> tuple[npt.NDArray[np.bool_], Longs]:
+    """Flag the `positions` that have a whole batch behind them, and give the last offsets of these."""
+    size = log.size
+    there = (positions >= 0) & (positions + _HEAD_BYTES <= size)
+    ranges = [(log.name, position, position + _HEAD_BYTES) for position in positions[there].tolist()]
+    heads = np.frombuffer(b"".join(log.storage.read_ranges(ranges)), np.uint8).reshape(-1, _HEAD_BYTES)
+    lengths = _integers(heads, 8, 4)
+    whole = (lengths >= _HEAD_BYTES - LOG_OVERHEAD - 1) & (positions[there] + LOG_OVERHEAD + lengths <= size)
+    there[there] = whole
+    heads = heads[whole]
+    return there, _integers(heads, 0, 8) + np.where(heads[:, 16] >= 2, _integers(heads, 23, 4), 0)
 
 
 def _integers(heads: npt.NDArray[np.uint8], start: int, width: int) -> Longs:

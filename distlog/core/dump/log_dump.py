@@ -359,28 +359,13 @@ class LogStyle:
         batch, record = BATCH_LINE if current else LEGACY_BATCH, RECORD if current else LEGACY_RECORD
         record = record if self.metadata else BARE_RECORD
         out = new_array(self._room(len(batches), batch, record, records), np.uint8)
-        sequences = np.repeat(batches["base_sequence"].astype(np.int64), records.counts)
-        deltas = records.offsets - np.repeat(batches["base_offset"], records.counts)
-        crcs, hold = records.checksums
         size = write_records(
             out,
             batch.layout(as_json=self.as_json),
             batch.values(len(batches), _batch_columns(batches, origin, valid)),
             records.counts,
             record.layout(as_json=self.as_json),
-            record.values(
-                records.size,
-                {
-                    "offset": records.offsets,
-                    "timestamp_type": np.repeat(timestamp_types(batches), records.counts),
-                    "timestamp": records.timestamps,
-                    "keySize": records.key_sizes,
-                    "valueSize": records.value_sizes,
-                    "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
-                    "isValid": hold,
-                    "crc": crcs,
-                },
-            ),
+            record.values(records.size, _record_columns(batches, records)),
             (MARKER if self.metadata else _NOTHING).layout(as_json=self.as_json),
             self._markers(batches, records),
             RecordContent(records.data, records.fields.key, records.fields.value, records.fields.headed),
@@ -444,6 +429,22 @@ def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
     """The type of each batch's timestamps, as `line.time` takes it."""
     types = np.where(batches["attributes"] & APPEND_TIME, 2, 1)
     return np.where((batches["magic"] == 1) | (batches["magic"] >= 2), types, 0)
+
+
+def _record_columns(batches: npt.NDArray[Any], records: DumpedRecords) -> dict[str, Any]:
+    sequences = np.repeat(batches["base_sequence"].astype(np.int64), records.counts)
+    deltas = records.offsets - np.repeat(batches["base_offset"], records.counts)
+    crcs, hold = records.checksums
+    return {
+        "offset": records.offsets,
+        "timestamp_type": np.repeat(timestamp_types(batches), records.counts),
+        "timestamp": records.timestamps,
+        "keySize": records.key_sizes,
+        "valueSize": records.value_sizes,
+        "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
+        "isValid": hold,
+        "crc": crcs,
+    }
 
 
 # ---

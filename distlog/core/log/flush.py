@@ -201,12 +201,7 @@ class PartitionFlush:
         return record.state.stem == wanted.stem and record.state.flushed_offset >= wanted.end_offset
 
     def _sync(self, state: SegmentState, wanted: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
-        partition = self._partition
-        files = self._files
-        if files is None or files.stem != state.stem:
-            config = partition.snapshots.snapshot.config
-            files = SegmentFiles.of(partition.folder, state.stem, config, partition.calls)
-            self._use(files)
+        files = self._files_of(state.stem)
         # an error here is no failed sync
         files.open() if with_indexes else files.log.open()
         if files.log.size() < state.position:
@@ -246,11 +241,23 @@ class PartitionFlush:
             # if the sync of the seal failed, it cut off what this one had saved
             self._check_sealed(wanted)
         elif with_indexes:
-            path = os.path.join(self._partition.folder, paths.LOCK_FILE)
-            page = ActiveFile(path, self._partition.calls, writable=False)
-            # with an older page more is walked, and nothing is lost
-            with closing(page), suppress(StorageError):
-                page.sync()
+            self._sync_page()
+
+    def _sync_page(self) -> None:
+        path = os.path.join(self._partition.folder, paths.LOCK_FILE)
+        page = ActiveFile(path, self._partition.calls, writable=False)
+        # with an older page more is walked, and nothing is lost
+        with closing(page), suppress(StorageError):
+            page.sync()
+
+    def _files_of(self, stem: str) -> SegmentFiles:
+        partition = self._partition
+        files = self._files
+        if files is None or files.stem != stem:
+            config = partition.snapshots.snapshot.config
+            files = SegmentFiles.of(partition.folder, stem, config, partition.calls)
+            self._use(files)
+        return files
 
     def _use(self, files: SegmentFiles | None) -> None:
         if self._files is not None:

@@ -97,11 +97,7 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: boo
     rows = _one_batch(data, config, from_client)
     records = _records(data, rows, config)
     if from_client and rows[0]["attributes"] & APPEND_TIME:
-        errors = RecordErrors(
-            (number, "a producer set the append time")
-            for number in range(min(int(rows[0]["record_count"]), _MOST_ERRORS))
-        )
-        raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
+        _refuse_append_time(int(rows[0]["record_count"]))
     by_log = config.message_timestamp_type == "LogAppendTime"
     is_control = bool(rows[0]["attributes"] & CONTROL)
     verdicts = np.zeros(int(rows[0]["record_count"]), np.uint8)
@@ -110,23 +106,13 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: boo
         records.start,
         records.end,
         int(rows[0]["base_timestamp"]),
-        _UNBOUNDED
-        if by_log or is_control
-        else TimeBounds(
-            max(now_ms - config.message_timestamp_before_max_ms, 0),
-            min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG),
-        ),
+        _UNBOUNDED if by_log or is_control else _bounds(config, now_ms),
         "compact" in config.cleanup_policy,
         verdicts,
     )
     _refuse(checked, verdicts)
     rows["leader_epoch"], rows["max_timestamp"] = -1, checked.max_timestamp
-    written = _written(
-        records,
-        rows,
-        records.codec if is_control else CODEC_NAMES.index(codec_of(config, CODEC_NAMES[records.codec])),
-        config,
-    )
+    written = _written(records, rows, records.codec if is_control else _target(config, records.codec), config)
     newest = checked.newest_record if checked.max_timestamp >= 0 else -1
     return ValidBatch(written, rows, newest, checked.min_timestamp)
 
@@ -160,12 +146,21 @@ def _one_batch(data: Buffer, config: TopicConfig, from_client: bool) -> npt.NDAr
             "a batch has another number of records than of offsets", records=count, offsets=from_offsets
         )
     if from_client:
-        attributes = int(row["attributes"])
-        if attributes & CONTROL:
-            raise InvalidRecordError("a client must not append control batches")
-        if row["producer_id"] >= 0 and row["base_sequence"] < 0:
-            raise InvalidRecordError("a producer id needs a sequence number", producer_id=int(row["producer_id"]))
+        _check_client(row)
     return rows
+
+
+def _check_client(row: Any) -> None:
+    attributes = int(row["attributes"])
+    if attributes & CONTROL:
+        raise InvalidRecordError("a client must not append control batches")
+    if row["producer_id"] >= 0 and row["base_sequence"] < 0:
+        raise InvalidRecordError("a producer id needs a sequence number", producer_id=int(row["producer_id"]))
+
+
+def _refuse_append_time(count: int) -> None:
+    errors = RecordErrors((number, "a producer set the append time") for number in range(min(count, _MOST_ERRORS)))
+    raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
 
 
 def check_size(largest: int, config: TopicConfig) -> None:
@@ -184,22 +179,32 @@ def _records(data: Buffer, rows: npt.NDArray[Any], config: TopicConfig) -> _Reco
     section = array[HEADER_SIZE:]
     records = _Records(array, HEADER_SIZE, array.size, section, codec)
     if codec != NONE:
-        limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
-        expander = Expander(min(_FIRST_GUESS * section.size, limit))
-        try:
-            expander.expand(codec, section, limit=limit)
-        except CorruptRecordError as error:
-            if "limit" not in error.details:
-                raise
-            raise RecordTooLargeError(
-                f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
-                limit=limit,
-            ) from None
+        expander = _expanded(codec, section, config)
         records = _Records(byte_array(expander.array), 0, expander.size, section, codec)
     # before there is an array with an item for each of them
     if count * SMALLEST_RECORD > records.end - records.start:
         raise InvalidRecordError("a batch is too short for the records that it claims to hold", records=count)
     return records
+
+
+def _expanded(codec: int, section: npt.NDArray[np.uint8], config: TopicConfig) -> Expander:
+    limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
+    expander = Expander(min(_FIRST_GUESS * section.size, limit))
+    try:
+        expander.expand(codec, section, limit=limit)
+    except CorruptRecordError as error:
+        if "limit" not in error.details:
+            raise
+        raise RecordTooLargeError(
+            f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
+            limit=limit,
+        ) from None
+    return expander
+
+
+def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:
+    oldest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    return TimeBounds(oldest, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
 
 
 def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
@@ -214,6 +219,10 @@ def _refuse(checked: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
     )
     kind = InvalidTimestampError if (verdicts == BAD_TIME).any() else RecordValidationError
     raise kind("the topic does not take some records of the batch", record_errors=errors)
+
+
+def _target(config: TopicConfig, codec: int) -> int:
+    return CODEC_NAMES.index(codec_of(config, CODEC_NAMES[codec]))
 
 
 def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: TopicConfig) -> npt.NDArray[np.uint8]:

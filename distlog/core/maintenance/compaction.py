@@ -334,17 +334,9 @@ class BatchFilter:
         whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~_mistimed(batches, kept)
         headers = batches.copy()
         headers["record_count"] = kept["records"]
-        rewritten = some & ~whole
-        by_record = rewritten & (headers["attributes"] & APPEND_TIME == 0)
-        headers["max_timestamp"][by_record] = kept["max_timestamp"][by_record]
-        first = rewritten & (headers["attributes"] & DELETE_HORIZON == 0)
-        headers["base_timestamp"][first] = kept["first_timestamp"][first]
-        headers["base_timestamp"][wants_horizon] = self.now_ms + self.delete_retention_ms
-        headers["attributes"][wants_horizon] |= DELETE_HORIZON
+        _set_times(headers, kept, some & ~whole, wants_horizon, self.now_ms + self.delete_retention_ms)
         emptied = ~some & outcomes.stays_empty
-        headers["size"][emptied] = HEADER_SIZE
-        headers["base_timestamp"][emptied] = -1
-        headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
+        _empty(headers, emptied)
         offsets_of_max = np.where(some, kept["offset_of_max"], -1)
         unchanged = bool((whole | (emptied & (batches["record_count"] == 0))).all())
         return _Choice(headers, kept, keep, read, whole, some & ~whole, emptied, offsets_of_max, unchanged, unkeyed)
@@ -390,6 +382,23 @@ def _mistimed(batches: np.ndarray, kept: np.ndarray) -> Flags:
     by_record = batches["attributes"] & APPEND_TIME == 0
     wrong: Flags = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
     return wrong
+
+
+def _set_times(
+    headers: np.ndarray, kept: np.ndarray, rewritten: Flags, wants_horizon: Flags, horizon_ms: int
+) -> None:
+    by_record = rewritten & (headers["attributes"] & APPEND_TIME == 0)
+    headers["max_timestamp"][by_record] = kept["max_timestamp"][by_record]
+    first = rewritten & (headers["attributes"] & DELETE_HORIZON == 0)
+    headers["base_timestamp"][first] = kept["first_timestamp"][first]
+    headers["base_timestamp"][wants_horizon] = horizon_ms
+    headers["attributes"][wants_horizon] |= DELETE_HORIZON
+
+
+def _empty(headers: np.ndarray, emptied: Flags) -> None:
+    headers["size"][emptied] = HEADER_SIZE
+    headers["base_timestamp"][emptied] = -1
+    headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
 
 
 def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> FilteredBatches:

@@ -106,13 +106,7 @@ def plan_restore(
     plans = []
     for number, state in enumerate(wanted.partitions):
         live = current.partitions[number]
-        first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
-        let_go = [(removed.removed_at[stem], one) for stem, one in removed.let_go.items() if stem[0] == number]
-        again: list[SegmentInfo] = []
-        for _, one in sorted(let_go, key=lambda each: each[0], reverse=True):
-            if one.next_offset > state.log_end_offset and one.next_offset <= first and not _overlaps(one, again):
-                again.append(one)
-        since = sorted(again, key=lambda one: one.base_offset)
+        since = _gone_since(number, removed, state.log_end_offset, live)
         gone = [removed.added.get((number, one.stem), one) for one in _without(state.segments, live.segments)]
         older = [one for one in gone if not _overlaps(one, since[:1])]
         missing = [*older, *since]
@@ -123,6 +117,17 @@ def plan_restore(
 
 def _start(snapshot: Snapshot, partition: int) -> int:
     return snapshot.partitions[partition].log_start_offset
+
+
+def _gone_since(partition: int, removed: RemovedSince, end: int, live: PartitionState) -> list[SegmentInfo]:
+    """List the segments from `end` on that went at the old end, in order; of some at one offset, the last to go."""
+    first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
+    gone = [(removed.removed_at[stem], one) for stem, one in removed.let_go.items() if stem[0] == partition]
+    segments: list[SegmentInfo] = []
+    for _, one in sorted(gone, key=lambda each: each[0], reverse=True):
+        if one.next_offset > end and one.next_offset <= first and not _overlaps(one, segments):
+            segments.append(one)
+    return sorted(segments, key=lambda one: one.base_offset)
 
 
 def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:

@@ -357,16 +357,7 @@ class SegmentReader:
                 piece = Piece(part, log, position, 0, len(data), following)
                 chunk = chunk_of_batches(piece, data)
                 if chunk is None:
-                    # a batch that is larger than what was read
-                    room, header = piece.log.size - piece.position, data
-                    if len(data) < LOG_OVERHEAD <= room:
-                        with self._explained([piece.slice.segment]):
-                            header = self.storage.read_joined(
-                                [piece.log.range(piece.position, piece.position + LOG_OVERHEAD)]
-                            )
-                    size = size_of_first(header)
-                    if len(header) < LOG_OVERHEAD or not len(data) < size <= room:
-                        raise cut_short(piece, piece.start)
+                    size = self._size_of_batch(piece, data)
                     continue
                 if by_index:
                     _check_start(chunk)
@@ -386,6 +377,17 @@ class SegmentReader:
         head, data = file.read_with_head(HEAD_BYTES, position, end)
         self._identified.check_head(segment, self.part(segment), head)
         return data
+
+    def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
+        """The size of the batch that begins with `data`."""
+        room, header = piece.log.size - piece.position, data
+        if len(data) < LOG_OVERHEAD <= room:
+            with self._explained([piece.slice.segment]):
+                header = self.storage.read_joined([piece.log.range(piece.position, piece.position + LOG_OVERHEAD)])
+        size = size_of_first(header)
+        if len(header) < LOG_OVERHEAD or not len(data) < size <= room:
+            raise cut_short(piece, piece.start)
+        return size
 
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
         """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""

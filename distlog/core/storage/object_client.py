@@ -264,14 +264,7 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
                 f"no storage is called {protocol}://: give a path, s3://bucket/folder, gs://, abfs:// or memory://"
             ) from None
         raise StorageError(f"cannot open {protocol}://: {options.masked(str(error))}") from None
-    if protocol == "s3":
-        made.retries = 1
-    elif protocol in _AZURE:
-        with suppress(AttributeError):
-            made.service_client._config.retry_policy.total_retries = 0
-    elif protocol == "gs":
-        with suppress(AttributeError):
-            made._request = type(made)._request.__wrapped__.__get__(made)
+    _stop_retries(protocol, made)
     _note_replies(protocol, made)
     return made
 
@@ -290,6 +283,18 @@ def _class_of(protocol: str) -> Any:
     if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
         return next((kind for kind in kind_of_client.__mro__ if kind.__module__ == "gcsfs.core"), kind_of_client)
     return kind_of_client
+
+
+def _stop_retries(protocol: str, made: Any) -> None:
+    """Have the client try once. Only s3fs has a setting for it; without one a client goes on as it is made."""
+    if protocol == "s3":
+        made.retries = 1
+    elif protocol in _AZURE:
+        with suppress(AttributeError):
+            made.service_client._config.retry_policy.total_retries = 0
+    elif protocol == "gs":
+        with suppress(AttributeError):
+            made._request = type(made)._request.__wrapped__.__get__(made)
 
 
 def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> None:

@@ -446,13 +446,7 @@ def batches(data: Appendable, unit: str = "ms") -> Iterator[pa.RecordBatch]:
     Raises InvalidRecordError if `data` is none of these, or a dict does not fit.
     """
     for batch in _as_given(data, unit):
-        # Arrow itself does not check whether an array points outside its memory
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
-            try:
-                column.validate(full=name in ACCEPTED and not usual)
-            except pa.ArrowException as error:
-                raise unfit(name, error) from None
+        _check_memory(batch)
         rows = max(1, batch.num_rows * SLICE_BYTES // max(batch.nbytes, SLICE_BYTES))
         yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
@@ -463,6 +457,19 @@ def rows_of(data: Appendable) -> int | None:
         return int(data.num_rows)
     # a scan would read for its length
     return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
+
+
+def _check_memory(batch: pa.RecordBatch) -> None:
+    """Raise InvalidRecordError if an array points outside its memory, which Arrow itself does not check.
+
+    For the usual types the offsets are checked when they are used.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
+        try:
+            column.validate(full=name in ACCEPTED and not usual)
+        except pa.ArrowException as error:
+            raise unfit(name, error) from None
 
 
 def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:

@@ -438,29 +438,14 @@ class InPlaceDestination:
         encodings = (partial(part.encode, self._encoding_of(part.partition, encoding)) for part in parts)
         ahead = 2 * workers if workers > 1 else 0
         try:
-            # active segments that are missing begin in one commit, since each commit costs several syncs
-            partitions = [part.partition for part in parts]
-            self._used.update(partitions)
-            states = self._current.snapshot.partitions
-            missing = [partition for partition in partitions if states[partition].active is None]
-            if len(missing) > 1:
-                # a partition that cannot be opened raises that itself, and keeps no other from it
-                with suppress(DistlogError):
-                    open_together([self._log(partition) for partition in missing])
+            self._open([part.partition for part in parts])
             for part in in_order(encodings, ahead, workers=workers, joined=True):
                 part.append(self._log(part.partition), encoding, self._fence_of(part.partition), self._lock_timeout_s)
             appended = [(part, self._log(part.partition)) for part in parts]
             in_parallel(lambda each: each[0].flush(each[1], self._lock_timeout_s), appended)
         finally:
             # an interrupt may come when some records are acknowledged already
-            for each in parts:
-                for done in each.acknowledged:
-                    place = each.partition, done.stem
-                    if done.flush_due:
-                        self._unflushed.pop(place, None)
-                    else:
-                        self._unflushed[place] = done
-            self._sync_later()
+            self._note_unflushed(parts)
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """The items, one for a partition, in groups of as many partitions as may have open files.
@@ -477,6 +462,26 @@ class InPlaceDestination:
     def _fence_of(self, partition: int) -> Callable[[Snapshot], None] | None:
         """The check that may refuse an append to a partition; see `PartitionLog.append_runs`."""
         return None
+
+    def _open(self, partitions: Sequence[int]) -> None:
+        """Begin the active segments that are missing in one commit, since each commit costs several syncs."""
+        self._used.update(partitions)
+        states = self._current.snapshot.partitions
+        missing = [partition for partition in partitions if states[partition].active is None]
+        if len(missing) > 1:
+            # a partition that cannot be opened raises that itself, and keeps no other from it
+            with suppress(DistlogError):
+                open_together([self._log(partition) for partition in missing])
+
+    def _note_unflushed(self, parts: Sequence[PartitionBuffer]) -> None:
+        for part in parts:
+            for appended in part.acknowledged:
+                place = part.partition, appended.stem
+                if appended.flush_due:
+                    self._unflushed.pop(place, None)
+                else:
+                    self._unflushed[place] = appended
+        self._sync_later()
 
     def _log(self, partition: int) -> PartitionLog:
         """The partition's log; of the others, as many as may be open stay open: the ones that were used last."""

@@ -36,9 +36,7 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
         topics=None if names is None else tuple(names),
         pattern=request.get("subscribed_topic_regex"),
         assignor=body.server_assignor,
-        owned=None
-        if body.topic_partitions is None
-        else frozenset((each.topic_id, number) for each in body.topic_partitions for number in each.partitions),
+        owned=None if body.topic_partitions is None else _owned(body.topic_partitions),
     )
     interval_ms = broker.config.groups.consumer_heartbeat_interval_ms
 
@@ -57,6 +55,10 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
         )
 
     broker.groups.consumers.heartbeat(body.group_id, heartbeat, request.api_version, respond)
+
+
+def _owned(topics: Iterable[Any]) -> frozenset[Place]:
+    return frozenset((each.topic_id, number) for each in topics for number in each.partitions)
 
 
 def _topics(places: Iterable[Place]) -> list[Fields]:

@@ -114,13 +114,7 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
 
 def _group(broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker: Any = None) -> Fields:
     # without a list of topics, all positions of the group are wanted
-    wanted = (
-        None
-        if None in lists
-        else dict.fromkeys(
-            (topic.name, number) for topics in lists for topic in topics for number in topic.partition_indexes
-        )
-    )
+    wanted = None if None in lists else dict.fromkeys(place for topics in lists for place in _places(topics))
     # from version 9 on
     member_id, epoch = getattr(asker, "member_id", None), getattr(asker, "member_epoch", -1)
     try:
@@ -131,6 +125,10 @@ def _group(broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker
         # version 1 has a place for the code only at the partitions; without it, a client would begin anew
         return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or (), refused.code))}
     return {"error_code": ErrorCode.none, "topics": _topics(positions)}
+
+
+def _places(topics: Any) -> list[TopicPartition]:
+    return [(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
 def _topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:

@@ -74,13 +74,7 @@ def described(config: TopicConfig, **wanted: bool) -> Iterator[Fields]:
     own, values, inherited, details = config.overrides(), config.all(), dict(config.defaults), _Details(**wanted)
     for setting in settings():
         source = _OF_TOPIC if setting.name in own else _OF_BROKER if setting.name in inherited else _DEFAULT
-        value = values[setting.name]
-        one = ShownSetting(
-            setting.name,
-            str(value).lower() if isinstance(value, bool) else str(value),
-            source == _DEFAULT,
-            setting.meaning,
-        )
+        one = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
         kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
         yield details.fields(one, source, kind)
     yield details.fields(_MIN_ISR, _DEFAULT, _INT)
@@ -105,6 +99,10 @@ def _type_of(shown: str) -> int:
     if shown in ("true", "false"):
         return _BOOLEAN
     return _LONG if shown.lstrip("-").isdigit() else _STRING
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---

@@ -361,7 +361,7 @@ class GroupPhase(Enum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    #: The settings of groups of the newer protocol.
+    #: The phases that only groups of the newer protocol have.
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
 
@@ -559,32 +559,40 @@ class ClassicGroup:
 def join(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
     """Answer a join: when the generation begins, or at once if it changes nothing or is refused."""
     try:
-        settings = group.settings
-        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-            raise GroupRefusedError(ErrorCode.invalid_session_timeout)
-        if group.phase is GroupPhase.DEAD:
-            raise GroupRefusedError(ErrorCode.coordinator_not_available)
-        if not group.members.can_speak(request.protocol_type, request.protocols):
-            raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
-        is_member = request.member_id in group.members or group.members.static(request.instance_id) is not None
-        if not is_member and len(group.members) >= settings.max_size:
-            raise GroupRefusedError(ErrorCode.group_max_size_reached)
+        _check(group, request)
         if request.member_id:
             _join_known(group, request, answer)
         else:
-            new_id = f"{request.instance_id or request.client_id}-{group.new_id()}"
-            static = group.members.static(request.instance_id)
-            if static is not None:
-                _replace(group, static, new_id, request, answer)
-            elif request.must_know_id and request.instance_id is None:
-                group.promised[new_id] = group.clock() + request.session_timeout_ms
-                raise GroupRefusedError(ErrorCode.member_id_required, new_id)
-            else:
-                _add(group, new_id, request, answer)
+            _join_new(group, request, answer)
     except GroupRefusedError as refused:
         answer(JoinReply(error=refused.code, member_id=refused.member_id or request.member_id))
         return
     group.complete_if_all_joined()
+
+
+def _check(group: ClassicGroup, request: Join) -> None:
+    settings = group.settings
+    if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+        raise GroupRefusedError(ErrorCode.invalid_session_timeout)
+    if group.phase is GroupPhase.DEAD:
+        raise GroupRefusedError(ErrorCode.coordinator_not_available)
+    if not group.members.can_speak(request.protocol_type, request.protocols):
+        raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
+    is_member = request.member_id in group.members or group.members.static(request.instance_id) is not None
+    if not is_member and len(group.members) >= settings.max_size:
+        raise GroupRefusedError(ErrorCode.group_max_size_reached)
+
+
+def _join_new(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
+    new_id = f"{request.instance_id or request.client_id}-{group.new_id()}"
+    static = group.members.static(request.instance_id)
+    if static is not None:
+        _replace(group, static, new_id, request, answer)
+    elif request.must_know_id and request.instance_id is None:
+        group.promised[new_id] = group.clock() + request.session_timeout_ms
+        raise GroupRefusedError(ErrorCode.member_id_required, new_id)
+    else:
+        _add(group, new_id, request, answer)
 
 
 def _join_known(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:

@@ -299,16 +299,19 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int]) -
         changes = {(name, each): Position(offset, commit_ms=now_ms) for each, offset in positions.items()}
         CommittedOffsets(groups, EndedPositions(groups, store), retention_ms=0).commit(group, changes, codes.put)
         store.settle()
-        code = codes.get()
-        if code is ErrorCode.unknown_member_id:
-            raise InvalidConfigError(
-                "the group has members: stop them first; members from before the gateway stopped count until a "
-                "gateway has run again without them",
-                group=group,
-            )
-        if code is ErrorCode.invalid_group_id:
-            raise InvalidConfigError("no group of Kafka's clients can have this name", group=group)
-        if code is not ErrorCode.none:
-            raise CommitStateUnknownError(f"the positions may not be committed ({code.name}): retry", group=group)
+        _check(codes.get(), group)
     finally:
         store.close()
+
+
+def _check(code: ErrorCode, group: str) -> None:
+    if code is ErrorCode.unknown_member_id:
+        raise InvalidConfigError(
+            "the group has members: stop them first; members from before the gateway stopped count until a gateway "
+            "has run again without them",
+            group=group,
+        )
+    if code is ErrorCode.invalid_group_id:
+        raise InvalidConfigError("no group of Kafka's clients can have this name", group=group)
+    if code is not ErrorCode.none:
+        raise CommitStateUnknownError(f"the positions may not be committed ({code.name}): retry", group=group)

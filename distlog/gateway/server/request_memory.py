@@ -30,11 +30,7 @@ class RequestMemory:
 
     def take(self, share: MemoryShare, size: int, go_on: Callable[[], None]) -> bool:
         """Take so many bytes more for a request; False if it must wait: then `go_on` is called when it has them."""
-        if (
-            not size
-            or (share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most)
-            or self._has(share, size)
-        ):
+        if not size or self._is_small(share, size) or self._has(share, size):
             self.give(share, size)
             return True
         self._waiting[share] = size, go_on
@@ -70,6 +66,9 @@ class RequestMemory:
         """The waiting request that may go on; of several, the one whose owner has the least."""
         able = [share for share, (size, _) in self._waiting.items() if self._has(share, size)]
         return min(able, key=lambda each: self._used_by[each.owner], default=None)
+
+    def _is_small(self, share: MemoryShare, size: int) -> bool:
+        return share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
 
     def _has(self, share: MemoryShare, size: int) -> bool:
         # what it has itself comes back only after this

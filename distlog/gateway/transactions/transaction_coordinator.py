@@ -228,9 +228,7 @@ class TransactionCoordinator:
                     self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
                 state = self._finished(transaction)
                 last_epoch = expected.epoch if expected is not None else NONE
-                id, epoch = state.producer.id, state.producer.epoch
-                next_producer = ProducerId(self._new_id(), 0) if epoch >= LAST_EPOCH else ProducerId(id, epoch + 1)
-                new_state = state.begun_again(next_producer, timeout_ms, now_ms, last_epoch)
+                new_state = state.begun_again(self._next(state.producer), timeout_ms, now_ms, last_epoch)
             self._log.write(new_state)
             transaction.state = new_state
             return new_state.producer
@@ -283,6 +281,10 @@ class TransactionCoordinator:
             transaction.is_gone = True
             with self._lock:
                 del self._transactions[id_]
+
+    def _next(self, producer: ProducerId) -> ProducerId:
+        is_last = producer.epoch >= LAST_EPOCH
+        return ProducerId(self._new_id(), 0) if is_last else ProducerId(producer.id, producer.epoch + 1)
 
     def _decide(self, transaction: CoordinatedTransaction, decided: TransactionState) -> None:
         self._log.write(decided)
