@@ -194,21 +194,7 @@ class Follower:
     def _pulled(self) -> Handed | None:
         while True:
             if self._window is None:
-                # positions that retention has passed, or that were cut off, move as `out_of_range` says
-                if self._log.is_behind(self._assignment.wanted):
-                    self._look(again=True)
-                for number, offset in self._assignment.wanted.items():
-                    # appends may have reached the position since, so the log end does not tell that it was cut
-                    at = self._at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
-                    state = self._log.snapshot.partitions[number]
-                    inside = bounded_start(number, at, state, self._out_of_range)
-                    if inside != offset:
-                        self._assignment.move(number, inside)
-                    self._cuts.pop(number, None)
-                # other members may move a partition that it does not have any more
-                self._cuts = {
-                    number: cut for number, cut in self._cuts.items() if number in self._assignment.position
-                }
+                self._stay_inside()
                 self._window = self._log.read(self._assignment.wanted)
                 if self._window is None:
                     return None
@@ -222,6 +208,21 @@ class Follower:
         moved, position = self._log.look(again=again), self._assignment.position
         self._cuts |= {number: cut for number, cut in self._log.cuts.items() if position.get(number, 0) > cut}
         return moved
+
+    def _stay_inside(self) -> None:
+        """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
+        if self._log.is_behind(self._assignment.wanted):
+            self._look(again=True)
+        for number, offset in self._assignment.wanted.items():
+            # appends may have reached the position since, so the log end does not tell that it was cut
+            at = self._at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
+            state = self._log.snapshot.partitions[number]
+            inside = bounded_start(number, at, state, self._out_of_range)
+            if inside != offset:
+                self._assignment.move(number, inside)
+            self._cuts.pop(number, None)
+        # other members may move a partition that it does not have any more
+        self._cuts = {number: cut for number, cut in self._cuts.items() if number in self._assignment.position}
 
     def _at_cut(self, number: int, offset: int, cut: int) -> int:
         if offset > cut and self._out_of_range == "fail":

@@ -257,29 +257,32 @@ class Membership:
         return WaitingChange(fresh, -1, {}, math.ceil(self.lease_s * 1000), self.name(state.members))
 
     def _planned(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
+        state = self._with_member(state, member)
+        assigned = assignment(state.members, state.owners, state.partitions)
+        self._note_leaving({n for n in state.owned_by(member) if assigned.get(n) != member})
+        owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._is_free(n, pending)}
+        new = {n: member for n, owner in assigned.items() if owner == member and n not in state.owners}
+        return dataclasses.replace(state, owners={**owners, **new})
+
+    def _note_leaving(self, numbers: set[int]) -> None:
+        now = self.clock()
+        self._leaving = {number: self._leaving.get(number, now) for number in sorted(numbers)}
+
+    def _is_free(self, number: int, pending: Collection[int]) -> bool:
+        since = self._leaving.get(number)
+        return since is not None and (number not in pending or self.clock() >= since + self.lease_s)
+
+    def _with_member(self, state: GroupState, member: str) -> GroupState:
         old = state.member(member)
-        own = Member(
+        new = Member(
             id=member,
             name=self.name([each for each in state.members if each.id != member]),
             beat=old.beat if old else -1,
             lease_ms=math.ceil(self.lease_s * 1000),
             partitions=self.partitions,
         )
-        others = tuple(own if each.id == member else each for each in state.members)
-        state = dataclasses.replace(state, members=others if old else (*others, own))
-        assigned = assignment(state.members, state.owners, state.partitions)
-        now = self.clock()
-        self._leaving = {
-            number: self._leaving.get(number, now)
-            for number in sorted({n for n in state.owned_by(member) if assigned.get(n) != member})
-        }
-        owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._is_free(n, pending)}
-        new = {n: member for n, owner in assigned.items() if owner == member and n not in state.owners}
-        return dataclasses.replace(state, owners={**owners, **new})
-
-    def _is_free(self, number: int, pending: Collection[int]) -> bool:
-        since = self._leaving.get(number)
-        return since is not None and (number not in pending or self.clock() >= since + self.lease_s)
+        others = tuple(new if each.id == member else each for each in state.members)
+        return dataclasses.replace(state, members=others if old else (*others, new))
 
     def _learn(self, state: GroupState) -> None:
         self._state = state
