@@ -236,10 +236,7 @@ class RequestChannel:
         """The next request; waits for one. None tells a handler to end."""
         waits_for_time = False
         while True:
-            try:
-                goes_on = self._looks.get(timeout=_PAUSE_S if waits_for_time else None)
-            except queue.Empty:
-                goes_on = True
+            goes_on = self._look_again() if waits_for_time else self._looks.get()
             with self._shares.lock:
                 request = self._queue.next(limited=goes_on)
                 # one thread looks again after a pause, for all of them
@@ -254,6 +251,14 @@ class RequestChannel:
                 self._have_looked(1)
             if request is not None or not goes_on:
                 return request
+
+    def _look_again(self) -> bool:
+        # without a timeout of `get`: CPython's may wait for ever where another thread takes the item (seen in 3.11)
+        time.sleep(_PAUSE_S)
+        try:
+            return self._looks.get_nowait()
+        except queue.Empty:
+            return True
 
     def is_free_for(self, share: CpuUse) -> bool:
         """True if no request waits, and this client leaves room for others."""

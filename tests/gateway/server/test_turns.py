@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import struct
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from gateways import (
@@ -22,6 +26,7 @@ from raw_batches import batch, record
 import distlog
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, owner_of
+from distlog.gateway.server.request import Request, RequestChannel
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 ALL_TOPICS = {
@@ -251,3 +256,39 @@ def metadata_of(names: list[str]) -> bytes:
     """A request for topics with these names."""
     texts = b"".join(struct.pack(">h", len(name)) + name.encode() for name in names)
     return struct.pack(">hhihi", METADATA, 1, 1, -1, len(names)) + texts
+
+
+class Untimed(queue.SimpleQueue[bool]):
+    """A queue that takes no timeout: CPython's may wait for ever with one, where another thread takes the item."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> bool:
+        assert timeout is None
+        return super().get(block)
+
+
+def test_a_handler_looks_again_at_what_had_no_turn_and_waits_for_no_sign_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "SimpleQueue", Untimed)
+    shares = CpuUses(time.monotonic)
+    channel = RequestChannel(shares, 8)
+    greedy, honest = shares.share("greedy", ""), shares.share("honest", "")
+    for share in (greedy, honest):
+        share.note(1.0 if share is greedy else 0.0, time.monotonic())
+    for _ in range(9):
+        # only their shares matter here
+        channel.offer(cast("Request", SimpleNamespace(share=greedy)))
+    turns = list[Request]()
+
+    def handle() -> None:
+        while (request := channel.receive()) is not None:
+            turns.append(request)
+            channel.done(request.share, 0.0)
+
+    handlers = [threading.Thread(target=handle) for _ in range(8)]
+    for handler in handlers:
+        handler.start()
+    until(lambda: len(turns) == 9)
+    channel.end()
+    for handler in handlers:
+        handler.join()
