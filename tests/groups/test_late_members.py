@@ -173,7 +173,8 @@ def test_a_commit_is_done_only_when_a_version_has_its_own_positions(crowd: Crowd
     earlier = WaitingChange(IDS[5], 3, {5: 12}).file_name()
 
     def meanwhile() -> None:
-        # an earlier commit of the member failed after it had left this, and a member takes it along now
+        # an earlier commit of the member failed after it had left this, and a member takes it along first
+        crowd.storage.delete([f"{paths.group_folder(TOPIC, 'jobs')}/{name}" for name in crowd.files()])
         crowd.storage.put(f"{paths.group_folder(TOPIC, 'jobs')}/{earlier}", b".")
         crowd.take_along()
 

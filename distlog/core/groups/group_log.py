@@ -289,8 +289,8 @@ def _taken(state: GroupState, members: set[str]) -> dict[int, str]:
 def _changes(files: Sequence[FileInfo]) -> tuple[dict[str, WaitingChange], list[str]]:
     """The changes among the files of a folder, by the names of their files, and the files that no member waits for.
 
-    Each has waited longer than its member does, by the times that the store notes. Without that, one that joined, whose
-    file could not be deleted, would join again with each version.
+    Each has waited longer than its member does, by the times that the store notes. Without that, one that joined,
+    whose file could not be deleted, would join again with each version.
     """
     parsed = ((file, WaitingChange.parse(file.name.rpartition("/")[2])) for file in files)
     changes = {file: change for file, change in parsed if change is not None}
@@ -438,7 +438,8 @@ class GroupLog:
                 if self._clock() >= end:
                     raise _too_late(self.group, own.values())
                 is_crowd = len(planned.members) > _CROWD
-                # where an earlier change may be made at this beat, a list tells first: its beat is older than this call
+                # where an earlier change may have been made, a list is first: else its beat, which is older than this
+                # call, would renew the lease
                 may_wait = is_crowd and waiting and (files or is_sure)
                 if may_wait and waiting and (change := waiting(state)) and self._waits(change, own, left):
                     longest_s = _LONGEST_PAUSE_S
