@@ -440,8 +440,8 @@ class GroupLog:
                 is_crowd = len(planned.members) > _CROWD
                 # where an earlier change may have been made, a list is first: else its beat, which is older than this
                 # call, would renew the lease
-                may_wait = is_crowd and waiting and (files or is_sure)
-                if may_wait and waiting and (change := waiting(state)) and self._waits(change, own, left):
+                change = waiting(state) if is_crowd and waiting and (files or is_sure) else None
+                if change and self._waits(change, own, left):
                     longest_s = _LONGEST_PAUSE_S
                 self._sleep(self._random.uniform(0, longest_s))
                 if is_crowd:
