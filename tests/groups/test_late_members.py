@@ -18,7 +18,6 @@ from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CommitStateUnknownError, FencedMemberError, StorageError
 from distlog.core.groups import group_log
 from distlog.core.groups.group_log import GroupLog, GroupState, Member, WaitingChange
-from distlog.core.groups.membership import _without
 from distlog.core.storage.backend import FileInfo
 from distlog.core.storage.storage import Storage
 
@@ -206,9 +205,14 @@ def test_after_a_commit_that_failed_nothing_waits_before_the_newest_state_is_kno
 def test_a_member_that_is_fenced_after_its_change_waited_does_not_claim_that_nothing_was_committed(
     crowd: Crowd,
 ) -> None:
+    def taken_for_dead(state: GroupState) -> GroupState:
+        members = tuple(member for member in state.members if member.id != IDS[5])
+        owners = {number: owner for number, owner in state.owners.items() if owner != IDS[5]}
+        return dataclasses.replace(state, members=members, owners=owners)
+
     def meanwhile() -> None:
         crowd.take_along()
-        crowd.other.commit(crowd.other.load(), lambda state: _without(state, {IDS[5]}))
+        crowd.other.commit(crowd.other.load(), taken_for_dead)
 
     def plan(state: GroupState) -> GroupState:
         if state.member(IDS[5]) is None:
