@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from conftest import Address
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 
 from distlog.core import paths
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.errors import CommitConflictError
+from distlog.core.errors import CommitStateUnknownError, FencedMemberError, StorageError
 from distlog.core.groups import group_log
 from distlog.core.groups.group_log import GroupLog, GroupState, Member, WaitingChange
+from distlog.core.storage.backend import FileInfo
 from distlog.core.storage.storage import Storage
 
 TOPIC = "12345678-1234-1234-1234-123456789abc"
@@ -161,8 +163,102 @@ def test_a_member_that_is_late_for_too_long_leaves_no_change_behind(crowd: Crowd
         return moved(5, 15)(state)
 
     log = crowd.log(lambda _: None)
-    with pytest.raises(CommitConflictError):
+    with pytest.raises(CommitStateUnknownError, match="may have taken this change along"):
         log.commit(log.load(), overtaken, lambda _: WaitingChange(IDS[5], 3, {5: 15}))
+    assert crowd.files() == []
+
+
+def test_a_commit_is_done_only_when_a_version_has_its_own_positions(crowd: Crowd) -> None:
+    earlier = WaitingChange(IDS[5], 3, {5: 12}).file_name()
+
+    def meanwhile() -> None:
+        # an earlier commit of the member failed after it had left this, and a member takes it along first
+        crowd.storage.delete([f"{paths.group_folder(TOPIC, 'jobs')}/{name}" for name in crowd.files()])
+        crowd.storage.put(f"{paths.group_folder(TOPIC, 'jobs')}/{earlier}", b".")
+        crowd.take_along()
+
+    state, planned = crowd.late(WaitingChange(IDS[5], 3, {5: 15}), meanwhile, moved(5, 15))
+    assert (planned, state.positions[5]) == (2, 15)
+    assert crowd.other.load() == state
+
+
+def test_after_a_commit_that_failed_nothing_waits_before_the_newest_state_is_known(crowd: Crowd) -> None:
+    waiting = list[list[str]]()
+    failing = mock.patch.object(Storage, "list", side_effect=StorageError("no answer"))
+    log = crowd.log(lambda _: waiting.append(crowd.files()))
+    before = log.load()
+    with failing, pytest.raises(StorageError):
+        log.commit(before, moved(5, 12))
+    beats = list[int]()
+
+    def change(state: GroupState) -> WaitingChange:
+        member = state.member(IDS[5])
+        assert member is not None
+        beats.append(member.beat)
+        return WaitingChange(IDS[5], member.beat, {5: 15})
+
+    state = log.commit(before, moved(5, 15), change)
+    assert (beats, waiting) == ([], [[]]), "its put had got in: its beat is one more than it knew"
+    assert (state.positions[5], crowd.other.load()) == (15, state)
+
+
+def test_a_member_that_is_fenced_after_its_change_waited_does_not_claim_that_nothing_was_committed(
+    crowd: Crowd,
+) -> None:
+    def taken_for_dead(state: GroupState) -> GroupState:
+        members = tuple(member for member in state.members if member.id != IDS[5])
+        owners = {number: owner for number, owner in state.owners.items() if owner != IDS[5]}
+        return dataclasses.replace(state, members=members, owners=owners)
+
+    def meanwhile() -> None:
+        crowd.take_along()
+        crowd.other.commit(crowd.other.load(), taken_for_dead)
+
+    def plan(state: GroupState) -> GroupState:
+        if state.member(IDS[5]) is None:
+            raise FencedMemberError("nothing was committed")
+        return moved(5, 15)(state)
+
+    with pytest.raises(CommitStateUnknownError, match="maybe after it committed"):
+        crowd.late(WaitingChange(IDS[5], 3, {5: 15}), meanwhile, plan)
+    assert crowd.other.load().positions[5] == 15
+    with pytest.raises(FencedMemberError, match="nothing was committed"):
+        crowd.late(WaitingChange(IDS[5], 3, {5: 16}), lambda: None, plan)
+
+
+def test_a_store_that_refuses_what_waits_refuses_no_commit(crowd: Crowd) -> None:
+    with mock.patch.object(Storage, "put", side_effect=StorageError("the key is too long")):
+        state, planned = crowd.late(WaitingChange(IDS[5], 3, {5: 15}), lambda: None, moved(5, 15))
+    assert (planned, state.positions[5]) == (2, 15)
+
+
+def test_an_interrupt_leaves_no_change_behind(crowd: Crowd) -> None:
+    def meanwhile() -> None:
+        assert len(crowd.files()) == 1
+        raise KeyboardInterrupt
+
+    crowd.other.commit(crowd.other.load(), moved(0, 20))
+    with pytest.raises(KeyboardInterrupt):
+        crowd.late(WaitingChange(IDS[5], 3, {5: 15}), meanwhile, moved(5, 15))
+    assert crowd.files() == []
+
+
+def test_a_member_that_joined_long_ago_joins_no_more(crowd: Crowd) -> None:
+    folder = paths.group_folder(TOPIC, "jobs")
+    name = WaitingChange("f" * 32, -1, {}, 30_000, "host:7").file_name()
+    crowd.storage.put(f"{folder}/{name}", b".")
+    listed = Storage.list
+
+    def aged(self: Storage, folder: str) -> list[FileInfo]:
+        age_ms = int(2000 * group_log.TIMEOUT_S + 60_000)
+        return [
+            dataclasses.replace(file, modified_ms=file.modified_ms - age_ms * file.name.endswith(".wait"))
+            for file in listed(self, folder)
+        ]
+
+    with mock.patch.object(Storage, "list", aged):
+        crowd.take_along()
+    assert crowd.other.load().member("f" * 32) is None
     assert crowd.files() == []
 
 
@@ -207,6 +303,7 @@ def test_a_change_is_what_its_name_says(
         f"{IDS[1]}.0..5..wait",
         f"{IDS[1]}.0..zzzzzz.YQ==.wait",
         f"{IDS[1]}.0..5._w==.wait",
+        f"{IDS[1]}.0..0.YQ==.wait",
         f"{IDS[1]}.0...wait",
         f"{IDS[1]}.4.1-2.5.YQ==.wait",
     ],

@@ -197,6 +197,12 @@ def test_79_an_upload_that_vanished_is_not_called_complete(proxy: FaultProxy, st
         writer.write(bytes(17 * MIB))
 
 
+def test_82_an_upload_that_vanished_under_its_parts_is_no_missing_file(proxy: FaultProxy, storage: Storage) -> None:
+    proxy.inject("PUT", answer(404, "NoSuchUpload"), skip=1, times=FOREVER)
+    with pytest.raises(StorageError, match="upload was aborted"), storage.open_write("big") as writer:
+        writer.write(bytes(48 * MIB))
+
+
 def test_80_deletes_and_listings_are_tried_again(proxy: FaultProxy, storage: Storage, direct: Storage) -> None:
     direct.put_many({"f/a": b"1", "f/b": b"2"})
     proxy.inject("GET", answer(503, "SlowDown"), times=2)

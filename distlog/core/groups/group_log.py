@@ -18,7 +18,14 @@ from typing import Any
 from distlog.core import paths
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, NAME, PARTITION, UUID, Integer, Text, by_partition, optional, stored
-from distlog.core.errors import CommitConflictError, CorruptMetadataError, StorageError, UnsupportedVersionError
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptMetadataError,
+    DistlogError,
+    StorageError,
+    UnsupportedVersionError,
+)
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import elapsed_s
 
@@ -232,13 +239,21 @@ class WaitingChange:
         except (ValueError, binascii.Error):
             return None
         beat = int(match[2], 36) - 1
-        is_sound = (beat < 0) == bool(match[4]) and lease_ms <= LONGEST_LEASE_MS and not (beat < 0 and positions)
+        joins = beat < 0
+        is_sound = joins == bool(match[4]) and joins <= lease_ms <= LONGEST_LEASE_MS and not (joins and positions)
         return cls(match[1], beat, positions, lease_ms, told) if is_sound else None
 
+    def is_reached(self, state: GroupState) -> bool:
+        """True if the positions of `state` are at or behind its own."""
+        return all(state.positions.get(number, -1) >= offset for number, offset in self.positions.items())
+
     def is_made(self, state: GroupState) -> bool:
-        """True if `state` has it, or a later change of its member."""
+        """True if `state` has it: the member at a later beat, and its positions, which only the member moves back.
+
+        The beat alone may be of another change of its member, which an earlier commit had left before it failed.
+        """
         member = state.member(self.member)
-        return member is not None and member.beat > self.beat
+        return member is not None and member.beat > self.beat and self.is_reached(state)
 
 
 def _with_changes(state: GroupState, changes: Iterable[WaitingChange]) -> GroupState:
@@ -271,10 +286,36 @@ def _taken(state: GroupState, members: set[str]) -> dict[int, str]:
     return {**state.owners, **free}
 
 
-def _changes(files: Iterable[FileInfo]) -> dict[str, WaitingChange]:
-    """The changes among the files of a folder, by the names of their files."""
-    parsed = ((file.name, WaitingChange.parse(file.name.rpartition("/")[2])) for file in files)
-    return {name: change for name, change in parsed if change is not None}
+def _changes(files: Sequence[FileInfo]) -> tuple[dict[str, WaitingChange], list[str]]:
+    """The changes among the files of a folder, by the names of their files, and the files that no member waits for.
+
+    Each has waited longer than its member does, by the times that the store notes. Without that, one that joined,
+    whose file could not be deleted, would join again with each version.
+    """
+    parsed = ((file, WaitingChange.parse(file.name.rpartition("/")[2])) for file in files)
+    changes = {file: change for file, change in parsed if change is not None}
+    newest_ms = max((file.modified_ms for file in files), default=0)
+    oldest_ms = newest_ms - 2 * 1000 * TIMEOUT_S
+    waiting = {file.name: change for file, change in changes.items() if file.modified_ms >= oldest_ms}
+    return waiting, [file.name for file in changes if file.name not in waiting]
+
+
+def _planned(plan: GroupPlan, state: GroupState, own: Collection[WaitingChange]) -> GroupState | None:
+    """The result of `plan`; its refusal tells no more than is known of changes that waited."""
+    try:
+        return plan(state)
+    except CommitConflictError as error:
+        if any(change.positions and change.is_reached(state) for change in own):
+            text = "this member was taken for dead, maybe after it committed: read on, from the group's positions"
+            raise CommitStateUnknownError(text, group=state.group) from error
+        raise
+
+
+def _too_late(group: str, own: Collection[WaitingChange]) -> DistlogError:
+    if not own:
+        return CommitConflictError("nothing was committed: other members were first; try again", group=group)
+    text = "other members were first, and one may have taken this change along: try again, which is harmless"
+    return CommitStateUnknownError(text, group=group)
 
 
 def _text(number: int) -> str:
@@ -335,6 +376,8 @@ class GroupLog:
         self._storage, self._topic_id, self.group = storage, topic_id, group
         self._folder = paths.group_folder(topic_id, group)
         self._random, self._sleep, self._clock = random or SystemRandom(), sleep, clock
+        #: False if the last commit ended while its member may get a later beat by what it had put.
+        self._is_sure = True
 
     def load(self) -> GroupState:
         """The newest state: one LIST and one GET. Raises CorruptMetadataError, UnsupportedVersionError."""
@@ -375,37 +418,44 @@ class GroupLog:
         `plan` is called again with a newer state after another member was first. In a crowd a member that was late
         says by a file what it wants, as `waiting` says of a state; then the state may be another member's version,
         which took that along. Raises the errors of `plan`; CommitConflictError when other members were first until
-        the deadline; CommitStateUnknownError when the put may have happened: a second try is harmless.
+        the deadline; CommitStateUnknownError when the put may have happened, or a member may have taken along what
+        waited: a second try is harmless.
         """
         end, longest_s = self._clock() + TIMEOUT_S, _PAUSE_S
-        files, own = list[FileInfo](), dict[str, WaitingChange]()
+        files, own, left = list[FileInfo](), dict[str, WaitingChange](), set[str]()
+        is_sure, self._is_sure = self._is_sure, False
         try:
             while True:
-                planned = plan(state)
+                planned = _planned(plan, state, own.values())
                 if planned is None:
+                    self._is_sure = is_sure and not own
                     return state
-                changes = _changes(files)
+                changes, given_up = _changes(files)
                 planned = _with_changes(planned, (each for name, each in changes.items() if name not in own))
-                if self._is_first(planned := planned.after(state.version), changes):
+                if self._is_first(planned := planned.after(state.version), changes, given_up):
+                    self._is_sure = True
                     return planned
                 if self._clock() >= end:
-                    raise CommitConflictError(
-                        "nothing was committed: other members were first; try again", group=self.group
-                    )
+                    raise _too_late(self.group, own.values())
                 is_crowd = len(planned.members) > _CROWD
-                if is_crowd and waiting and (change := waiting(state)) and self._waits(change, own):
+                # where an earlier change may have been made, a list is first: else its beat, which is older than this
+                # call, would renew the lease
+                change = waiting(state) if is_crowd and waiting and (files or is_sure) else None
+                if change and self._waits(change, own, left):
                     longest_s = _LONGEST_PAUSE_S
                 self._sleep(self._random.uniform(0, longest_s))
                 if is_crowd:
                     longest_s = min(2 * longest_s, _PAUSE_S * len(planned.members), _LONGEST_PAUSE_S)
                 state, files = self._listed(None)
+                # a version that took them along deletes them too
+                left &= {file.name for file in files}
                 if any(change.is_made(state) for change in own.values()):
+                    self._is_sure = len(own) == 1
                     return state
         finally:
-            # a version that took them along deletes them too
-            self._delete(sorted(own.keys() & {file.name for file in files} if files else own))
+            self._delete(sorted(left))
 
-    def _is_first(self, planned: GroupState, changes: Mapping[str, WaitingChange]) -> bool:
+    def _is_first(self, planned: GroupState, changes: Mapping[str, WaitingChange], given_up: Iterable[str]) -> bool:
         """Put a version; True if it counts. Deletes the files of changes that are made, or can never be."""
         data = planned.encode()
         existing = self._storage.put_if_absent(self._file(planned.version), data, timeout_s=TIMEOUT_S)
@@ -417,15 +467,20 @@ class GroupLog:
             for name, each in changes.items()
             if (each.beat >= 0 if (member := known.get(each.member)) is None else member.beat > each.beat)
         ]
-        self._delete(done)
+        self._delete([*done, *given_up])
         return True
 
-    def _waits(self, change: WaitingChange, own: dict[str, WaitingChange]) -> bool:
-        """Have a change wait, if that is not done; false if its name would be too long."""
+    def _waits(self, change: WaitingChange, own: dict[str, WaitingChange], left: set[str]) -> bool:
+        """Have a change wait, if that is not done; false if its name is too long, or the store refuses it."""
         name = change.file_name()
         if name is not None and (file := f"{self._folder}/{name}") not in own:
             own[file] = change
-            self._storage.put(file, b".")
+            left.add(file)
+            try:
+                self._storage.put(file, b".")
+            except StorageError as error:
+                _log.warning("a change of the group %s does not wait, but is tried again: %s", self.group, error)
+                return False
         return name is not None
 
     def beat(self, member: str, count: int) -> None:

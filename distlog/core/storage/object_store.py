@@ -395,6 +395,9 @@ class BufferedWriter(ObjectWriter):
         self._full, self._filling = [], bytearray()
 
 
+_GONE = "the upload was aborted by somebody else, or expired: write the object again"
+
+
 class MultipartUpload:
     """S3's multipart upload; each request is retried by itself."""
 
@@ -427,12 +430,7 @@ class MultipartUpload:
             except FileNotFoundError:
                 size = None
             if size != self._sent:
-                raise StorageError(
-                    "the upload was aborted by somebody else, or expired: write the object again",
-                    file=self._path,
-                    sent=self._sent,
-                    size=size,
-                ) from None
+                raise StorageError(_GONE, file=self._path, sent=self._sent, size=size) from None
 
     def discard(self) -> None:
         """Stop, and abort the upload."""
@@ -440,7 +438,11 @@ class MultipartUpload:
         self._call("abort_multipart_upload", UploadId=self._id)
 
     def _upload(self, number: int, part: bytearray) -> str:
-        reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
+        try:
+            reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
+        except FileNotFoundError:
+            # no file is missing, as callers that read files too would take it
+            raise StorageError(_GONE, file=self._path, part=number) from None
         self._requests.counters.bytes_written += len(part)
         return str(reply["ETag"])
 

@@ -126,7 +126,7 @@ class TopicIndex:
             for name in names:
                 if (error := errors.get(name)) is not None:
                     facts_or_errors[name] = error
-                elif (known := self._known[name]).partitions:
+                elif (known := self._known.get(name)) is not None and known.partitions:
                     facts_or_errors[name] = TopicSummary(name, known.topic_id, known.partitions)
             return facts_or_errors
 

@@ -211,3 +211,19 @@ def test_topics_in_use_and_dropped_ones_are_right_in_the_list_at_once(address: A
     assert after[NAMES[5]] == used.facts == TopicSummary(NAMES[5], used.snapshot.topic_id, 11)
     # the dropped one alone was read
     assert counted.gets - gets <= 6
+
+
+def test_a_topic_that_is_forgotten_during_a_list_of_all_is_no_error(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = Listing(address)
+    written = Storage.put
+
+    def put(storage: Storage, name: str, data: bytes) -> None:
+        # another thread, which does not wait for looks, learns that the topic was dropped
+        listing.index.forget(NAMES[3])
+        written(storage, name, data)
+
+    monkeypatch.setattr(Storage, "put", put)
+    assert sorted(listing.facts()) == [*NAMES[:3], *NAMES[4:]]
+    assert sorted(listing.facts()) == NAMES
