@@ -285,7 +285,7 @@ def test_a_handler_looks_again_at_what_had_no_turn_and_waits_for_no_sign_meanwhi
             turns.append(request)
             channel.done(request.share, 0.0)
 
-    handlers = [threading.Thread(target=handle) for _ in range(8)]
+    handlers = [threading.Thread(target=handle, daemon=True) for _ in range(8)]
     for handler in handlers:
         handler.start()
     until(lambda: len(turns) == 9)
