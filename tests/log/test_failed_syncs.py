@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from active_segments import FailingCalls
 from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic, sealed
+from topics import contents
 
 from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.log.flush import Appended
+from distlog.core.log.partition_lock import PageStatus
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
 
@@ -47,6 +49,30 @@ def test_a_sync_that_failed_seals_the_segment_at_what_the_device_had(folder: Pat
     assert append(process[0], b"d") == (1, 2)
     process[0].flush()
     assert process[0].end() == (2, 2)
+
+
+def test_where_a_process_died_after_a_failed_sync_readers_see_what_the_device_had(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel may forget the other pages while they read."""
+    process = Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    append(process[0], b"b")
+    with process.holding(0) as active:
+        record = active.record()
+        assert record is not None
+        assert record.state is not None
+        active.lock.publish(PageStatus.FAILED, record.state)
+    topic = Process(folder).topic()
+    assert topic.end_offsets() == {0: 1}
+    # sound batches behind the end are no damage
+    assert (process.anomalies(), caplog.text) == ((), "")
+    (log,) = process.folder(0).glob("*.log")
+    log.write_bytes(log.read_bytes()[: record.state.flushed_position].ljust(record.state.position, b"\0"))
+    assert contents(topic)[0] == process.seen()[0] == [b"a"]
+    assert (process.anomalies(), caplog.text) == ((), "")
+    assert append(Process(folder)[0], b"c") == (1, 2)
 
 
 def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: Path) -> None:
@@ -306,7 +332,7 @@ def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, b
     }
     with pytest.raises(StorageError, match="cannot sync"):
         seals[by]()
-    assert other.seen()[0] == [b"a", b"b"]
+    assert other.seen()[0] == [b"a"]
     with pytest.raises(StorageError, match="lost"):
         other[0].flush(lost)
     assert other.seen()[0] == [b"a"]

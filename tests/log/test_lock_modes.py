@@ -104,7 +104,7 @@ def test_who_may_only_read_the_folder_reads_the_newest_records_and_can_lock_noth
         assert len(distlog.open(topic.url).scan().to_table()) == 1
 
         def read(count: int) -> None:
-            monkeypatch.setattr(live_snapshot, "_walked_state", None)
+            monkeypatch.setattr(live_snapshot, "_walk", None)
             assert distlog.open(topic.url).end_offsets() == {0: count}
             assert len(distlog.open(topic.url).scan().to_table()) == count
             assert counters_in(str(partition)) == counters

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from distlog.core.errors import (
 )
 from distlog.core.log.partition_lock import PageStatus
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
+from distlog.core.storage.parallel import Task
 
 
 @pytest.fixture
@@ -265,30 +265,37 @@ def test_after_a_second_interrupt_a_lock_is_held_until_its_segment_is_left_alone
     process, other = Process(folder), Process(folder)
     for number in range(2):
         append(process[number], b"a")
-    begun, interrupted, go_on = threading.Event(), threading.Event(), threading.Event()
+    begun, go_on, interrupted = threading.Event(), threading.Event(), list[str]()
 
     class Slow(FailingCalls):
-        """Calls of `os`, of which a sync of the last partition's log takes long."""
+        """Calls of `os`, of which a sync of the last partition's log takes long; that of the other one waits for it.
+
+        So a thread seals the last one: the main thread does nothing that comes behind the first one.
+        """
 
         def fsync(self, file: int) -> None:
-            if "events-1" in (path := os.readlink(f"/proc/self/fd/{file}")) and path.endswith(".log"):
-                begun.set()
-                assert go_on.wait(60)
+            if (path := os.readlink(f"/proc/self/fd/{file}")).endswith(".log"):
+                if "events-1" in path:
+                    begun.set()
+                    assert go_on.wait(60)
+                assert begun.wait(60)
             os.fsync(file)
 
-    def interrupt() -> None:
-        for event in (begun, interrupted):
-            assert event.wait(60)
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    def interrupting(what: str) -> Callable[..., None]:
+        def wait(*_: object) -> None:
+            assert begun.wait(60)
+            interrupted.append(what)
+            raise KeyboardInterrupt
 
-    # the second one comes while the threads are waited for, not right before
-    join = threading.Thread.join
-    monkeypatch.setattr(threading.Thread, "join", lambda *given: (interrupted.set(), join(*given)))
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        commit_sealed(process, partitions=range(2), calls=Slow())
-    thread.join()
+        return wait
+
+    # no signals: of one that comes right before a thread waits, Python tells that thread when it has waited
+    with monkeypatch.context() as patched:
+        patched.setattr(Task, "_wait_for_another", interrupting("result"))
+        patched.setattr(threading.Thread, "join", interrupting("thread"))
+        with pytest.raises(KeyboardInterrupt):
+            commit_sealed(process, partitions=range(2), calls=Slow())
+    assert interrupted == ["result", "thread"]
     impatient = Process(folder, timeout_s=0)
     assert append(other[0], b"b") == (1, 2)
     with pytest.raises(StorageError, match="has held the lock"):

@@ -181,7 +181,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The segments whose logs are walked from now on."""
     walks, real = list[str](), ReadableSegment.look_through
     monkeypatch.setattr(
-        ReadableSegment, "look_through", lambda self, opened: (walks.append(self.stem), real(self, opened))[1]
+        ReadableSegment, "look_through", lambda self, *given: (walks.append(self.stem), real(self, *given))[1]
     )
     return walks
 

@@ -525,7 +525,9 @@ class DiskHistory:
             self.oracle.says(f"in the end verify finds {report.anomalies[0]}")
 
     def _append_in_the_end(self, topic: distlog.Topic) -> None:
-        self.oracle.audit(topic.refresh())
+        with _lenient(self.oracle):
+            # who was to cut off what the device did not take may have died before
+            self.oracle.audit(topic.refresh())
         heard: list[Any] = []
         with topic.writer(on_delivery=heard.append) as writer:
             for partition in range(topic.partitions):

@@ -109,9 +109,9 @@ def _damage(
         return error
     if state is None:
         kept = kept_after_power_loss(value, snapshot.topic_id, active)
-    walked = _walked_state(handle, snapshot, partition, active, page)
-    with closing(ReadableSegment(folder, walked, snapshot.config)) as segment:
-        return segment.damage(kept)
+    walked = _walk(handle, snapshot, partition, active, page)
+    with closing(ReadableSegment(folder, walked.state, snapshot.config)) as segment:
+        return segment.damage(kept, is_end_known=walked.is_end_known)
 
 
 def _is_active(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active) -> bool:
@@ -145,16 +145,16 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     page = _page(handle, partition)
     state = _known_state(page, snapshot, active)
     if state is None:
-        walked = _walked_state(handle, snapshot, partition, active, page)
+        walked = _walk(handle, snapshot, partition, active, page)
         # a writer that came meanwhile may not have counted yet what the walk has found, and may take it back
         state = _known_state(page, snapshot, active)
         if state is None:
-            state = walked
+            state = walked.state
             # what is wrong with a log that readers see up to where the walk ended
             value = stored_value(page)
             kept = kept_after_power_loss(value, snapshot.topic_id, active)
             with closing(ReadableSegment(os.path.dirname(page), state, snapshot.config)) as segment:
-                error = segment.damage(kept)
+                error = segment.damage(kept, is_end_known=walked.is_end_known)
                 # a writer that came meanwhile has appended behind the end of the walk
                 if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
                     _warn_once(segment.file, str(error))
@@ -180,7 +180,14 @@ def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState 
     return None
 
 
-def _walked_state(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str) -> SegmentState:
+class _Walked(NamedTuple):
+    """The state to which a log was walked; `is_end_known` says that it is to be cut there, whatever lies behind."""
+
+    state: SegmentState
+    is_end_known: bool
+
+
+def _walk(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str) -> _Walked:
     name = paths.segment_file(handle.name, partition, active.stem, ".log")
     if not os.path.exists(path := handle.storage.local_path(name)):
         if _is_active(handle, snapshot, partition, active):
@@ -188,12 +195,27 @@ def _walked_state(handle: TopicHandle, snapshot: Snapshot, partition: int, activ
         raise missing_file(name, partition)
     folder, config = os.path.dirname(page), snapshot.config
     begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
-    point = recovery_point(stored_value(page), snapshot.topic_id, active)
+    value = stored_value(page)
+    point, end = recovery_point(value, snapshot.topic_id, active), _end_after_failed_sync(value, snapshot, active)
     if point is not None:
         with closing(ReadableSegment(folder, point, config)) as segment:
             begin = point if segment.has_its_bytes() else begin
     with closing(ReadableSegment(folder, begin, config)) as segment:
-        return segment.look_through(transactions_before(handle, snapshot.partitions[partition]))
+        state = segment.look_through(transactions_before(handle, snapshot.partitions[partition]), end)
+    return _Walked(state, is_end_known=end is not None)
+
+
+def _end_after_failed_sync(value: bytes | None, snapshot: Snapshot, active: Active) -> int | None:
+    """The position at which the log is to be cut, if the page's `value` says that a sync of it failed; else None.
+
+    What lies behind it is not on the device: the kernel may forget these bytes at any time, and their offsets are
+    given again.
+    """
+    record = StateRecord.unpack(value)
+    if record is None or record.status != PageStatus.FAILED:
+        return None
+    state = record.state_of(snapshot.topic_id, active)
+    return None if state is None else state.flushed_position
 
 
 @lru_cache(maxsize=1024)

@@ -337,9 +337,9 @@ class ReadableSegment:
         """The part of the log behind the state's end."""
         return segment_recovery.behind_of(self._files, self._numbers)
 
-    def damage(self, kept: Kept) -> DamagedLogError | None:
+    def damage(self, kept: Kept, *, is_end_known: bool = False) -> DamagedLogError | None:
         """See `segment_recovery.damage`."""
-        return segment_recovery.damage(self._files, self._numbers, self.behind(), kept)
+        return segment_recovery.damage(self._files, self._numbers, self.behind(), kept, is_end_known=is_end_known)
 
     def end_behind(self) -> int:
         """The offset behind the last of the sound batches behind the state's end that can be walked to; 0: none."""
@@ -362,10 +362,10 @@ class ReadableSegment:
             return False
         return not self.size or (last is not None and last.position + last.size == self.size)
 
-    def look_through(self, transactions: OpenTransactions) -> SegmentState:
-        """The state that `LogSegment.recover_tail` would come to; nothing is written or cut."""
+    def look_through(self, transactions: OpenTransactions, end: int | None = None) -> SegmentState:
+        """The state that `LogSegment.recover_tail` would come to, up to the position `end`; nothing is cut."""
         opened = self._open_at_end(transactions)
-        numbers = segment_recovery.look_through(self._files, self._numbers, self._interval, opened)
+        numbers = segment_recovery.look_through(self._files, self._numbers, self._interval, opened, end)
         return SegmentState.of_numbers(self.stem, numbers)
 
     def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:

@@ -343,10 +343,12 @@ def with_new_indexes(
     return made
 
 
-def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions) -> Numbers:
+def look_through(
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int | None = None
+) -> Numbers:
     """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
     numbers = _with_unstable(numbers, transactions)
-    for _, folded, _ in _folds(files, numbers, interval, transactions, files.log.size()):
+    for _, folded, _ in _folds(files, numbers, interval, transactions, files.log.size() if end is None else end):
         numbers = folded.numbers
     return numbers
 
