@@ -288,7 +288,7 @@ def test_a_handler_looks_again_at_what_had_no_turn_and_waits_for_no_sign_meanwhi
     handlers = [threading.Thread(target=handle, daemon=True) for _ in range(8)]
     for handler in handlers:
         handler.start()
-    until(lambda: len(turns) == 9)
+    until(lambda: len(turns) == 9, 60)
     channel.end()
     for handler in handlers:
         handler.join()
