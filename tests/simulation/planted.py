@@ -555,7 +555,7 @@ def _removed_rows_stay() -> Any:
 
 def _changed_rows_are_the_same() -> Any:
     """An incremental checkpoint lacks rows that have changed since, and have the same key."""
-    return mock.patch.object(row_changes, "_same", lambda left, chosen, *_: np.ones(len(chosen), np.bool_))
+    return mock.patch.object(row_changes, "_alike", lambda left, _: np.ones(len(left), np.bool_))
 
 
 # ---
