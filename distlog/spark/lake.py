@@ -24,6 +24,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CommitConflictError, InvalidConfigError, OffsetOutOfRangeError
 from distlog.core.topics.topic import Topic
 from distlog.spark.batch_source import schema_of
@@ -301,6 +302,20 @@ def fill(
         return _Filling(table, topic.refresh(), columns, shaped, keyed, limits).run()
 
 
+def _start(mark: _Mark, number: int, state: PartitionState) -> int:
+    """The offset of the first record that the table does not have; OffsetOutOfRangeError if it is gone."""
+    offset = mark.offsets.get(number, state.log_start_offset)
+    if not state.log_start_offset <= offset <= state.log_end_offset:
+        raise OffsetOutOfRangeError(
+            "the topic does not have the records any more that follow those of the table: make another table",
+            partition=number,
+            offset=offset,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+        )
+    return offset
+
+
 @dataclass(slots=True)
 class _Filling:
     table: LakeTable
@@ -319,7 +334,7 @@ class _Filling:
         while True:
             mark = self._newest()
             available = {
-                number: (self._start(mark, number), state.log_end_offset)
+                number: (_start(mark, number, state), state.log_end_offset)
                 for number, state in enumerate(snapshot.partitions)
             }
             available = {number: (start, end) for number, (start, end) in available.items() if start < end}
@@ -335,19 +350,6 @@ class _Filling:
         starts = {number: start for number, (start, _) in ranges.items()}
         ends = {number: end for number, (_, end) in ranges.items()}
         return read(self.table.spark, self.topic, self.columns, starts, ends, partitions=list(ranges))
-
-    def _start(self, mark: _Mark, number: int) -> int:
-        state = self.topic.live_snapshot.partitions[number]
-        offset = mark.offsets.get(number, state.log_start_offset)
-        if not state.log_start_offset <= offset <= state.log_end_offset:
-            raise OffsetOutOfRangeError(
-                "the topic does not have the records any more that follow those of the table: make another table",
-                partition=number,
-                offset=offset,
-                log_start_offset=state.log_start_offset,
-                log_end_offset=state.log_end_offset,
-            )
-        return offset
 
     def _make(self) -> None:
         """Make the table if there is none, with the topic's id for a time without marks."""

@@ -253,7 +253,7 @@ class RequestChannel:
                 return request
 
     def _look_again(self) -> bool:
-        # without a timeout of `get`: CPython's may wait for ever where another thread takes the item (seen in 3.11)
+        # no `get` with a timeout: one was seen to wait for ever beside other threads that take items (CPython 3.11)
         time.sleep(_PAUSE_S)
         try:
             return self._looks.get_nowait()

@@ -259,7 +259,7 @@ def metadata_of(names: list[str]) -> bytes:
 
 
 class Untimed(queue.SimpleQueue[bool]):
-    """A queue that takes no timeout: CPython's may wait for ever with one, where another thread takes the item."""
+    """A queue that takes no timeout: with one a thread was seen to wait for ever beside others (CPython 3.11)."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> bool:
         assert timeout is None
