@@ -216,7 +216,14 @@ def changes_of(topic: str) -> dict[str, tuple[int, int, dict[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("api", ["DeleteRecords", "DeleteTopics", "CreatePartitions", "IncrementalAlterConfigs"])
+def test_partitions_are_added_beside_one_that_stands_still(served: GatewayServer, tmp_path: Path) -> None:
+    key, version, fields = changes_of("clicks")["CreatePartitions"]
+    with Wire(served) as wire, stopped_holder(tmp_path / "clicks" / "clicks-0"):
+        assert [each.error_code for each in wire.ask(key, version, **fields).results] == [ErrorCode.none]
+        assert producing(wire, DATA, 2).base_offset == 0
+
+
+@pytest.mark.parametrize("api", ["DeleteRecords", "DeleteTopics", "IncrementalAlterConfigs"])
 def test_changes_of_a_topic_that_stands_still_hold_up_no_other_request(
     served: GatewayServer, tmp_path: Path, api: str
 ) -> None:
@@ -225,9 +232,11 @@ def test_changes_of_a_topic_that_stands_still_hold_up_no_other_request(
     with ExitStack() as stack, Wire(served) as other:
         other.socket.settimeout(45)
         with stopped_holder(tmp_path / "clicks" / "clicks-0"):
+            channel = served._channels[key]
             for _ in range(3):
                 stack.enter_context(Wire(served)).send(key, version, **fields)
-            until(lambda: not len(served._channels.get(key, served._channel)))
+            # one client has half of these threads: two requests wait for the lock, and the third for a thread
+            until(lambda: len(channel) == 1 and max(channel._queue._running.values(), default=0) == 2)
             topics = other.ask(METADATA, 4, topics=None, allow_auto_topic_creation=False).topics
             assert "other" in {topic.name for topic in topics}
             assert fetching(other, 0, topic="other").records is not None
