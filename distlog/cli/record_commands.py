@@ -171,11 +171,11 @@ def _check(bounds: reading.Bounds, *, follows: bool, is_old: bool) -> None:
     if sum(each is not None for each in (bounds.offset, bounds.tail, bounds.since)) > 1:
         raise typer.BadParameter("give one of --offset, --tail and --since", param_hint="--offset")
     if bounds.until is not None and follows:
-        raise typer.BadParameter("records that come have no end in time; leave it out", param_hint="--until")
+        raise typer.BadParameter("new records have no end in time; leave it out", param_hint="--until")
     if bounds.offset == distlog.LATEST and not follows:
-        raise typer.BadParameter("latest needs --follow: it is where that begins", param_hint="--offset")
+        raise typer.BadParameter("latest needs --follow, which begins there", param_hint="--offset")
     if is_old and follows:
-        raise typer.BadParameter("nothing comes to an old version: leave out --version", param_hint="--follow")
+        raise typer.BadParameter("an old version gets no records: leave out --version", param_hint="--follow")
 
 
 # ---

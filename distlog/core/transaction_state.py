@@ -175,14 +175,12 @@ def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     """A value; raises CorruptRecordError for one that does not decode, or of a version that is not known."""
     reader = FieldReader(data, "a value", TRANSACTIONS_TOPIC)
     if (version := reader.number(">h")) not in (_VERSION, _FLEXIBLE_VERSION):
-        raise CorruptRecordError(
-            f"a value of {TRANSACTIONS_TOPIC} is of a version that is not known", version=version
-        )
+        raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown version", version=version)
     reader.is_flexible = version == _FLEXIBLE_VERSION
     producer = ProducerId(reader.number(">q"), reader.number(">h"))
     timeout_ms, status = reader.number(">i"), reader.number(">b")
     if status not in {each.value for each in TransactionStatus}:
-        raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has a status that is not known", status=status)
+        raise CorruptRecordError(f"a value of {TRANSACTIONS_TOPIC} has an unknown status", status=status)
     partitions = frozenset(_places(reader))
     return TransactionState(
         transactional_id=transactional_id,

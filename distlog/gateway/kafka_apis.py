@@ -54,14 +54,14 @@ def supports(head: RequestHead, session: ClientSession) -> bool:
     Kafka, also for APIs that need authentication, before the client has authenticated.
     """
     if session.principal is None and head.api_key not in _BEFORE_AUTHENTICATION:
-        raise InvalidRequestError("a request of a client that has not authenticated", api_key=head.api_key)
+        raise InvalidRequestError("the client has not authenticated", api_key=head.api_key)
     api = APIS.get(head.api_key)
     if api is not None and api.oldest <= head.api_version <= api.newest:
         return True
     if head.api_key == cluster.KEY:
         return False
     raise InvalidRequestError(
-        "an API or version that the gateway does not speak", api_key=head.api_key, version=head.api_version
+        "the gateway does not support this API or version", api_key=head.api_key, version=head.api_version
     )
 
 

@@ -382,7 +382,7 @@ class _Filling:
         offsets = {row.partition: row.last + 1 for row in found.collect()}
         if offsets and TOPIC_PROPERTY not in (self.table.properties() or {}):
             raise InvalidConfigError(
-                f"the table has rows, and neither its commits nor its property {TOPIC_PROPERTY} tell of which topic: "
+                f"the table has rows, and neither its commits nor its property {TOPIC_PROPERTY} name a topic: "
                 "choose another table, or set the property to the topic's id",
                 table=self.table.given,
                 topic_id=self.topic.snapshot.topic_id,

@@ -68,7 +68,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         """Write the rows of one task. They become visible with the commit."""
         options = self._options
         if self._topic is None:
-            raise RuntimeError("who commits a micro-batch has not planned it")
+            raise RuntimeError("the process that commits a micro-batch did not plan it")
         return write_rows(options.storage, self._topic, options.compression, iterator, options.timestamp_unit)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's

@@ -119,7 +119,7 @@ def _to_lake(
     limits: Limits,
 ) -> tuple[int, int]:
     if checkpoint is not None:
-        raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: it knows itself how far it is")
+        raise InvalidConfigError("a table of Delta or Iceberg has no checkpoint: its own commits hold the offsets")
     keyed = "compact" in topic.config.cleanup_policy and not changes
     return fill(table, topic, [*COLUMNS, "value"], shaped, keyed=keyed, limits=limits)
 

@@ -357,7 +357,7 @@ def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
     fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
     if (fixed & (base_offsets != batches["base_offset"])).any():
         raise UnsupportedVersionError(
-            "compressed messages of format 0 cannot get other offsets: append the records of this file anew"
+            "the offsets of compressed messages of format 0 cannot change: append the records of this file anew"
         )
     return np.where(last, base_offsets + batches["last_offset_delta"], base_offsets)
 

@@ -163,7 +163,7 @@ def _unpacked(body: Mapping[str, Any], rows: int, schema: pa.Schema) -> tuple[di
     try:
         data = base64.b64decode(body["data"], validate=True)
         if declared_size(data) != size:
-            raise ValueError("its table is not of the size that it tells of")
+            raise ValueError("its table does not have the size that it declares")
         plain = memoryview(pa.Codec("zstd").decompress(data, decompressed_size=size))
     except (binascii.Error, pa.ArrowException, OSError) as error:
         raise ValueError(f"its table cannot be decompressed: {error}") from None
@@ -240,5 +240,5 @@ def declared_size(data: bytes) -> int:
     has_window, width = not flags & 32, (flags >> 5 & 1, 2, 4, 8)[flags >> 6]
     start = 5 + has_window + (0, 1, 2, 4)[flags & 3]
     if data[:4] != _FRAME or not width or len(data) < start + width:
-        raise ValueError("no zstd frame that declares its size")
+        raise ValueError("it is no zstd frame that declares its size")
     return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)

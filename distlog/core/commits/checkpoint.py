@@ -476,7 +476,7 @@ def _unpacked(data: bytes, *, incremental: bool = False) -> tuple[dict[str, Any]
         name: _next_batch(plain, dict(columns[name])) for name in names if name in columns or name not in optional
     }
     if plain.read(1):
-        raise ValueError("it has more batches than it tells of")
+        raise ValueError("it has more batches than it declares")
     return state, batches if incremental else {**batches, "producers": batches.get("producers", _NO_PRODUCERS)}
 
 

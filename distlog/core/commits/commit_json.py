@@ -254,7 +254,7 @@ def read_producers(body: Any) -> ProducerBatches:
         raise ValueError(f"{PRODUCERS} must be an object of columns, among them a list of partitions")
     count = len(body["partition"])
     if not 0 < count <= MOST_PRODUCER_BATCHES:
-        raise ValueError(f"a commit tells of 1 to {MOST_PRODUCER_BATCHES} batches of producers, not of {count}")
+        raise ValueError(f"a commit has 1 to {MOST_PRODUCER_BATCHES} batches of producers, not {count}")
     columns = {}
     for name in ("partition", *BOUNDS):
         if name not in body and name not in _PRODUCER_DEFAULTS:
@@ -313,7 +313,7 @@ def read_items(items: Iterable[Any]) -> list[Action]:
     for item in items:
         actions += read_item(item)
         if PRODUCERS in item and has_producers:
-            raise ValueError("a commit tells of producers once")
+            raise ValueError("a commit has producers once, not several times")
         has_producers = has_producers or PRODUCERS in item
         rows += len(actions[-1].rows) if isinstance(actions[-1], AddTable | RemoveTable) else 0
         has_columns = has_columns or not item.keys().isdisjoint((ADDS, REMOVES))

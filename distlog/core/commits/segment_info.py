@@ -140,7 +140,7 @@ class SegmentInfo:
         if not self.is_bundled and max(self.offset_index_position, self.time_index_position) != OWN_FILE:
             raise ValueError(f"segment {self.stem} has an index in a bundle, but its log is a file of its own")
         if self.is_bundled and stem_read_version(self.stem) is None:
-            raise ValueError(f"segment {self.stem} has a stem of Kafka's, so it is no part of a bundle")
+            raise ValueError(f"segment {self.stem} has a stem of Kafka's form, so it cannot be part of a bundle")
         times = {self.first_timestamp, self.min_timestamp, self.max_timestamp}
         if self.append_time_ms >= 0 and times != {self.append_time_ms}:
             raise ValueError(f"segment {self.stem} was appended at {self.append_time_ms}, but has other timestamps")

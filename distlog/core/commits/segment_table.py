@@ -380,4 +380,4 @@ def check_rows(rows: pa.RecordBatch) -> None:
             raise ValueError(f"segment {rows['stem'][int(rows_of.argmax())]} {complaint}")
     for stem in pc.unique(rows["stem"].filter(booleans(is_bundled))).to_pylist():
         if stem_read_version(stem) is None:
-            raise ValueError(f"segment {stem} has a stem of Kafka's, so it is no part of a bundle")
+            raise ValueError(f"segment {stem} has a stem of Kafka's form, so it cannot be part of a bundle")

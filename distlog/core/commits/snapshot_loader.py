@@ -282,7 +282,7 @@ class SnapshotLoader:
                 _check_belongs(known, self._files.read_existing(known.version, whole=False))
             return self._believed(known, snapshot, asked.time_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
-            _log.warning("what was known of the topic is ignored: %s", error)
+            _log.warning("the cached state of the topic is ignored: %s", error)
             return None
         except BehindFloorError:
             return None

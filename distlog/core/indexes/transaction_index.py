@@ -121,7 +121,7 @@ def _whole_entries(data: bytes, file: str) -> npt.NDArray[np.void]:
     later = entries["version"] >> 8 > VERSION
     if later.any():
         raise UnsupportedVersionError(
-            "an aborted transaction has a version that is not known: upgrade, or recover the segment",
+            "an aborted transaction has an unknown version: upgrade, or recover the segment",
             file=file,
             position=int(later.argmax()) * TRANSACTION_ENTRY.itemsize,
         )

@@ -70,7 +70,7 @@ def check_log(storage: Storage, segment: SegmentInfo, log: Part) -> None:
     if is_short and segment.is_active:
         raise SnapshotTooOldError(
             "the end of an active segment was cut off: refresh the topic, since a recovery cuts what was not on the "
-            "device yet; if that does not help, other hands have cut it: verify",
+            "device yet; if that does not help, it was cut otherwise: verify",
             file=log.name,
             partition=segment.partition,
         )
@@ -92,7 +92,7 @@ def missing_file(name: str, partition: int) -> SnapshotTooOldError:
     """The error for a file that a version names, and that is missing."""
     return SnapshotTooOldError(
         "a file of this version is gone: refresh the topic and read again, since vacuum deletes what newer versions "
-        "do not have; if that does not help, other hands have deleted it: verify, then restore it from a copy",
+        "do not have; if that does not help, it was deleted otherwise: verify, then restore it from a copy",
         file=name,
         partition=partition,
     )

@@ -316,7 +316,7 @@ def fold(
     """
     count = len(batches)
     if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
-        raise ValueError("what is told of the batches must be told of each of them")
+        raise ValueError("each fact of the batches needs a value for each of them")
     after = numbers.copy()
     spare = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8), np.empty(TIME_ENTRY_SIZE * count, np.uint8)
     status, offsets, times = fold_batches(

@@ -144,7 +144,7 @@ def _check_deletes(folder: Storage) -> str:
     _expect([file.name for file in folder.list("d")] == ["d/b"], "what was deleted is listed")
     with suppress(FileNotFoundError):
         folder.read("d/a")
-        raise _WrongError("what was deleted is read")
+        raise _WrongError("a deleted object is still read")
     return ""
 
 

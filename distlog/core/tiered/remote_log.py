@@ -150,7 +150,7 @@ def _check_sizes(topic: RemoteTopic, segment: RemoteSegment, sizes: Sizes) -> No
         size = sizes.get(suffix, 0)
         if size < least or (suffix == LOG and size != least):
             raise CorruptMetadataError(
-                "an object of a remote segment has not the size that its manifest says: restore it from a copy",
+                "an object of a remote segment does not have the size in its manifest: restore it from a copy",
                 file=topic.file(segment.partition, segment.stem, suffix),
                 size=size,
                 expected=least,

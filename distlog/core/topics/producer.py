@@ -462,7 +462,7 @@ class CommittedTransactions:
         self._current.advance(snapshot)
         if result.replayed and result.version is None:
             identity.check(snapshot)
-            raise ProducerFencedError("a transaction of this producer is not known any more: begin a new producer")
+            raise ProducerFencedError("the outcome of this transaction is not kept any more: begin a new producer")
         return result
 
 

@@ -228,7 +228,7 @@ class ProtobufDecoder:
             assert self._registry is not None
             schema = self._registry.schema(schema_id)
             if schema.kind != "PROTOBUF":
-                raise InvalidConfigError(f"it is of {schema.kind}, not of PROTOBUF")
+                raise InvalidConfigError(f"the schema is of type {schema.kind}, not PROTOBUF")
             self._files[schema_id] = compiled(schema)
         return self._files[schema_id]
 

@@ -238,11 +238,11 @@ class _Server:
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__
             raise StorageError(
-                "the registry of schemas cannot be asked: see that it runs", registry=self._url, reason=reason
+                "the schema registry does not answer: check that it runs", registry=self._url, reason=reason
             ) from None
         except (ValueError, RecursionError) as error:
             raise StorageError(
-                "the registry's answer is no schema: see that the address is that of a registry",
+                "the answer is no schema: check that the address is a schema registry's",
                 registry=self._url,
                 wanted=what,
                 reason=str(error)[:200],

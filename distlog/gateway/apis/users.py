@@ -197,7 +197,7 @@ def _change(each: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential,
     try:
         check_name(each.name)
         if is_local:
-            raise InvalidConfigError("this user is in the file of users of the gateway, which comes first")
+            raise InvalidConfigError("the gateway's file of users has this user, and comes first")
         if not MIN_ITERATIONS <= each.iterations <= ITERATIONS:
             raise InvalidConfigError(f"iterations are {MIN_ITERATIONS} to {ITERATIONS}")
         is_whole = len(each.salted_password) == hashlib.new(HASHES[mechanism]).digest_size

@@ -235,7 +235,7 @@ def read_text(data: memoryview, at: int) -> tuple[str | None, int]:
     try:
         at = _read_sized(_text, _INT16, "client_id", is_nullable=True)(values, data, at, Items())
     except (struct.error, UnicodeDecodeError):
-        raise InvalidRequestError("the head of a request is not one", size=len(data)) from None
+        raise InvalidRequestError("a request has a malformed head", size=len(data)) from None
     return values[0], at
 
 

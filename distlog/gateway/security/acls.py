@@ -113,7 +113,7 @@ def check_acl(acl: Acl) -> Acl:
         raise InvalidConfigError("the name of an ACL has 1 to 1024 bytes of UTF-8")
     if name == WILDCARD:
         if acl.pattern_type is PatternType.PREFIXED:
-            raise InvalidConfigError("a prefix * is that of no name: all resources are the literal *")
+            raise InvalidConfigError("a prefix * matches no name: for all resources give the literal *")
     elif acl.resource_type is ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise InvalidConfigError(f"the cluster's name is {CLUSTER_NAME}", name=name)
     elif acl.resource_type is ResourceType.TOPIC and not (

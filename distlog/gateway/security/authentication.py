@@ -75,7 +75,7 @@ def check_plain(login: PlainLogin, users: Users) -> AuthenticatedUser:
     secret, exists = users.secret(login.name, mechanism)
     given = secret_of(mechanism, login.password, secret.salt, secret.iterations)
     if not hmac.compare_digest(given.stored_key, secret.stored_key) or not exists or not login.password:
-        raise AuthenticationFailedError("no such user, or another password")
+        raise AuthenticationFailedError("unknown user, or wrong password")
     return AuthenticatedUser(login.name, secret)
 
 
@@ -146,7 +146,7 @@ class ScramExchange:
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         stored = hashlib.new(algorithm, client_key).digest()
         if not hmac.compare_digest(stored, self._secret.stored_key) or not self._exists:
-            raise AuthenticationFailedError("no such user, or another password")
+            raise AuthenticationFailedError("unknown user, or wrong password")
         verifier = b64encode(hmac.digest(self._secret.server_key, message, algorithm))
         return b"v=" + verifier, AuthenticatedUser(self.name, self._secret)
 
@@ -163,7 +163,7 @@ def _text(token: bytes) -> str:
 def _known_name(name: str, acts_as: str) -> str:
     """The name, if it is valid, and the client does not want to act as another user."""
     if not name or len(name.encode()) > MAX_NAME_BYTES or acts_as not in ("", name):
-        raise AuthenticationFailedError("no such user, or another password")
+        raise AuthenticationFailedError("unknown user, or wrong password")
     return name
 
 

@@ -165,7 +165,7 @@ class TopicIndex:
             index = json.loads(self._root.read(paths.TOPIC_INDEX, 0, _MOST_BYTES))
             fields = index["topics"]
             if index["crc32c"] != crc32c(_encoded(fields)):
-                raise ValueError("it is not what its checksum says")
+                raise ValueError("its checksum is wrong")
             stored = {name: _Known.parse(fields[name]) for name in names if name in fields}
         except FileNotFoundError:
             return

@@ -61,7 +61,7 @@ class JobInput:
             raise InvalidConfigError("--pattern needs --format text", format=kind)
         if kind == "text" and (self.key or self.value or self.timestamp):
             raise InvalidConfigError(
-                "text has no columns: give a --pattern with groups named key, value or timestamp"
+                "text input has no columns: give a --pattern with groups named key, value or timestamp"
             )
         return _READERS[kind](spark, self)
 

@@ -175,7 +175,7 @@ def test_guesses_are_logged_as_a_summary_with_users_and_addresses(
             if labels == {"mechanism": PLAIN, "result": "failed"}
         ]
     lines = [each for each in caplog.messages if "authentication" in each]
-    reason = "no such user, or another password"
+    reason = "unknown user, or wrong password"
     assert lines == [
         f"failed authentications: 1 by alice at 127.0.0.1 (1, last: {reason})",
         f"failed authentications: 31 by alice at 127.0.0.1 (29, last: {reason}), "
