@@ -53,7 +53,7 @@ def test_an_offset_of_a_time_is_that_of_the_version(old: CommandLine) -> None:
     ("options", "words"),
     [
         (["--version", "1", "--timestamp", "now"], "a version or a time, not both"),
-        (["--version", "1", "--follow"], "nothing comes to an old version"),
+        (["--version", "1", "--follow"], "an old version gets no records"),
         (["--version", "x"], "`distlog history` lists them"),
         (["--timestamp", "soon"], "none of milliseconds"),
     ],
