@@ -81,3 +81,14 @@ def test_the_python_that_spark_gets_ends_as_its_program_does_and_passes_signals_
         assert waiting.stdout.readline() == b"begun\n"
         waiting.terminate()
         assert waiting.wait(300) == 128 + signal.SIGTERM
+
+
+def test_what_that_python_runs_is_killed_with_it() -> None:
+    """As Spark, or a story of kills, kills a process that it has started."""
+    pytest.importorskip("pyspark")
+    text = "import os, time; os.setpgid(0, 0); os.fork(); print(os.getpid(), flush=True); time.sleep(600)"
+    with subprocess.Popen([python_of_spark(), "-c", text], stdout=subprocess.PIPE) as stands_for_it:
+        assert stands_for_it.stdout is not None
+        assert [stands_for_it.stdout.readline().strip().isdigit() for _ in range(2)] == [True, True]
+        stands_for_it.kill()
+        assert stands_for_it.stdout.read() == b""  # when none of them lives

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 
 import pytest
-from forked_programs import run as run_program
 from pyspark.sql import DataFrame, SparkSession
-from spark_python import forked_python
 
 import distlog
 from distlog.spark import read
@@ -127,36 +124,3 @@ def test_of_the_format_nothing_large_is_broadcast_and_what_turns_out_to_be_small
         assert len(frame.collect()) == expected, query
         run = plan(frame, capsys).partition("== Initial Plan ==")[0]
         assert ("BroadcastHashJoin" in run) == (broadcast and is_adaptive), query
-
-
-CONNECT = """
-import sys
-from pyspark.sql import SparkSession
-from distlog.spark import read, register_tables
-
-spark = SparkSession.builder.remote("local[1]").getOrCreate()
-spark.conf.set("spark.sql.autoBroadcastJoinThreshold", sys.argv[1])
-for name, url in zip(("large", "small"), sys.argv[2:]):
-    read(spark, url, ["key", "value"], min_partitions=2).createOrReplaceTempView(name)
-for other in ("large", "small"):
-    joined = spark.sql(f"SELECT a.key FROM large a JOIN {other} b ON a.key = b.key")
-    joined.explain()
-    print(joined.count())
-for name in register_tables(spark, sys.argv[2].rpartition("/")[0]):
-    print(name, spark.sql(f"SELECT count(*) FROM {name}").first()[0])
-spark.stop()
-"""
-
-
-def test_sizes_are_known_and_topics_are_views_on_spark_connect_too(
-    topics: tuple[distlog.Topic, distlog.Topic],
-) -> None:
-    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
-    given, environment = (THRESHOLD, *(topic.url for topic in topics)), {**os.environ, **forked_python()}
-    run = run_program(CONNECT, *given, env=environment, imports=["distlog.spark"], timeout=1000)
-    assert run.returncode == 0, run.stderr
-    joins, *views = run.stdout.rsplit("\n", 3)[:-1]
-    assert views == [f"`large` {LARGE}", f"`small` {SMALL}"]
-    large, small = joins.split(f"{LARGE}\n")
-    assert ("SortMergeJoin" in large, "BroadcastHashJoin" in large) == (True, False)
-    assert ("BroadcastHashJoin" in small, small.splitlines()[-1]) == (True, str(SMALL))

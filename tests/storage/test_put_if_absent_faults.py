@@ -19,7 +19,7 @@ from fault_proxy import (
     answer,
     delay,
 )
-from proxied_storage import NAME, OURS, THEIRS
+from proxied_storage import LATE_S, NAME, OURS, THEIRS
 from proxied_storage import direct as direct
 from proxied_storage import impatient as impatient
 from proxied_storage import proxy as proxy
@@ -101,7 +101,7 @@ def test_19_the_other_writer_comes_in_after_our_connection_broke(
 
 
 def test_20_a_delayed_put_lands_after_we_put_again(proxy: FaultProxy, impatient: Storage, direct: Storage) -> None:
-    proxy.inject("PUT", delay(1.5))
+    proxy.inject("PUT", delay(LATE_S))
     assert impatient.put_if_absent(NAME, OURS, timeout_s=30) == OURS
     assert direct.put_if_absent(NAME, THEIRS) == OURS
     until(lambda: len([seen for seen in proxy.requests if seen.fault]) == 1)
@@ -124,7 +124,7 @@ def test_no_answer_until_the_deadline_is_an_unknown_outcome_that_can_be_settled_
 ) -> None:
     proxy.inject("*", fault, times=FOREVER)
     with pytest.raises(CommitStateUnknownError, match="did not say") as raised:
-        storage.put_if_absent(NAME, OURS, timeout_s=0.5)
+        storage.put_if_absent(NAME, OURS, timeout_s=0.1)
     assert NAME in str(raised.value)
     proxy.reset()
     assert storage.put_if_absent(NAME, OURS) == OURS == direct.read(NAME)
@@ -134,14 +134,14 @@ def test_24_stored_but_never_to_be_read_back_is_unknown(proxy: FaultProxy, stora
     proxy.inject("PUT", LOSE_REPLY, times=FOREVER)
     proxy.inject("GET", answer(500, "InternalError"), times=FOREVER)
     with pytest.raises(CommitStateUnknownError):
-        storage.put_if_absent(NAME, OURS, timeout_s=0.5)
+        storage.put_if_absent(NAME, OURS, timeout_s=0.1)
     assert direct.read(NAME) == OURS
 
 
 def test_25_conflicts_until_the_deadline_are_unknown(proxy: FaultProxy, storage: Storage) -> None:
     proxy.inject("PUT", answer(409, "ConditionalRequestConflict"), times=FOREVER)
     with pytest.raises(CommitStateUnknownError):
-        storage.put_if_absent(NAME, OURS, timeout_s=0.5)
+        storage.put_if_absent(NAME, OURS, timeout_s=0.1)
 
 
 def test_26_a_refusal_after_a_lost_reply_is_unknown_when_the_read_back_is_refused_too(

@@ -17,7 +17,7 @@ from fault_proxy import (
     delay,
     truncate_reply,
 )
-from proxied_storage import MIB
+from proxied_storage import LATE_S, MIB
 from proxied_storage import direct as direct
 from proxied_storage import impatient as impatient
 from proxied_storage import proxy as proxy
@@ -85,7 +85,7 @@ def test_57_a_read_whose_reply_comes_too_late_is_tried_again(
     proxy: FaultProxy, impatient: Storage, direct: Storage
 ) -> None:
     direct.put("a", b"0123456789")
-    proxy.inject("GET", delay(1.5))
+    proxy.inject("GET", delay(LATE_S))
     assert impatient.read("a") == b"0123456789"
 
 
@@ -93,7 +93,7 @@ def test_58_a_read_gives_up_at_its_deadline(
     proxy: FaultProxy, storage: Storage, direct: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct.put("a", b"1")
-    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0.1)
     proxy.inject("GET", answer(503, "SlowDown"), times=FOREVER)
     with pytest.raises(StorageError, match="SlowDown"):
         storage.read("a")

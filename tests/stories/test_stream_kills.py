@@ -13,8 +13,16 @@ from pathlib import Path
 import pytest
 from conftest import Address
 from soak import streams, streams_on_s3
+from spark_python import forked_python
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drivers' workers are forked, of which each query starts a dozen; what is killed is what Spark started."""
+    for name, program in forked_python().items():
+        monkeypatch.setenv(name, program)
 
 
 def test_a_copy_by_stream_is_exact_while_its_processes_are_killed(tmp_path: Path) -> None:
@@ -27,6 +35,8 @@ def test_a_copy_by_stream_is_exact_while_its_processes_are_killed(tmp_path: Path
 
 @pytest.mark.s3
 def test_such_a_copy_on_an_object_store_outlives_its_faults_too(tmp_path: Path, s3_url: Address) -> None:
-    counted = streams_on_s3.run(tmp_path, seed=3, kills=1, address=s3_url)
+    counted = streams_on_s3.run(tmp_path, seed=6, kills=1, address=s3_url)
     assert counted["records"]
     assert counted["faults"]
+    assert counted["kills of a source"]
+    assert counted["queries begun anew"]

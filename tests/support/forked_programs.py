@@ -241,6 +241,8 @@ def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]
             for file in (*files[:3], control.fileno(), door.fileno()):
                 os.close(file)
             # whatever started it may have been killed
+            if request.get("ends_with_starter"):
+                threading.Thread(target=_end_with_starter, args=(files[3], program), daemon=True).start()
             with contextlib.suppress(BrokenPipeError):
                 os.write(files[3], b"%16d" % program)
                 os.write(files[3], b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
@@ -253,6 +255,14 @@ def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]
         for file in files:
             os.close(file)
         return request
+
+
+def _end_with_starter(status: int, program: int) -> None:
+    """Kill a program when what stands for it is gone, and what it has forked too if it leads a group."""
+    if not os.read(status, 1):
+        with contextlib.suppress(ProcessLookupError):
+            is_leader = os.getpgid(program) == program
+            (os.killpg if is_leader else os.kill)(program, signal.SIGKILL)
 
 
 def _main() -> dict[str, Any]:

@@ -10,11 +10,14 @@ from fault_proxy import (
     FaultProxy,
 )
 
+from distlog.core.storage import retry
 from distlog.core.storage.storage import Storage
 
 NAME = "_commits/00000000000000000007.json"
 OURS, THEIRS = b'{"id": "ours"}', b'{"id": "theirs"}'
 MIB = 1024 * 1024
+#: How long a reply may take, and after which a server answers that is later; in seconds.
+IMPATIENT_S, LATE_S = 0.4, 0.7
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["new connections", "kept connections"])
@@ -24,7 +27,9 @@ def running_proxy(request: pytest.FixtureRequest, s3_server: Any) -> Iterator[Fa
 
 
 @pytest.fixture
-def proxy(running_proxy: FaultProxy) -> FaultProxy:
+def proxy(running_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> FaultProxy:
+    """A proxy without faults as yet; pauses before a retry are short, since no server is to be spared."""
+    monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.002)
     running_proxy.reset()
     return running_proxy
 
@@ -43,8 +48,8 @@ def storage(proxy: FaultProxy, s3_url: tuple[str, dict[str, Any]]) -> Storage:
 
 @pytest.fixture
 def impatient(proxy: FaultProxy, s3_url: tuple[str, dict[str, Any]]) -> Storage:
-    """The storage through the proxy, with a client that waits a second for a reply."""
-    return through(proxy, s3_url, config_kwargs={"read_timeout": 1})
+    """The storage through the proxy, with a client that waits IMPATIENT_S for a reply."""
+    return through(proxy, s3_url, config_kwargs={"read_timeout": IMPATIENT_S})
 
 
 def through(proxy: FaultProxy, address: tuple[str, dict[str, Any]], **more: Any) -> Storage:

@@ -66,6 +66,7 @@ def _main(python: str, door: str, *given: str) -> None:
         "environment": dict(os.environ),
         "folder": os.getcwd(),
         "imports": [],
+        "ends_with_starter": True,
     }
     with its, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
         way.connect(door)
