@@ -57,8 +57,8 @@ assert distlog.open(url + "-copy", storage_options=secrets).scan().to_table().nu
 def run_with_secrets(begin: str, address: Address, folder: Path, *more: object, end: str = "") -> tuple[str, str]:
     """Run `begin`, uses of secrets, and `end`; returns what `end` printed, and Spark's event log.
 
-    `begin` makes `spark` of `settings`, and `more_views`, a function that gives names of further views of a topic. All
-    of them know `more`, as strings. Fails if a secret is printed, or stands in a file below `folder`.
+    `begin` makes `spark` of `settings`, and `more_views`, a function that gives names of further views of a topic.
+    Both know `more`, as strings. Fails if a secret is printed, or stands in a file below `folder`.
     """
     (folder / "events").mkdir()
     program = f"{_SETTINGS}{begin}{_USES}print('used')\n{end}\nspark.stop()\n"
