@@ -197,7 +197,7 @@ def test_what_a_broker_wrote_is_read_by_its_times(adopted_urls: Callable[[str], 
         every = topic.scan(isolation=isolation).to_table()
         times = every["timestamp"].cast("int64").to_numpy()
         known = times[times >= 0].tolist() or [5]
-        for _ in range(2 * FACTOR):
+        for _ in range(FACTOR):
             low, high = sorted(chance.choices(known, k=2))
             for start, end in ((low, high), (low, high + 1), (low, None), (None, high)):
                 found = topic.scan(start_time=start, end_time=end, isolation=isolation)

@@ -50,8 +50,9 @@ def proxy(running_proxy: FaultProxy, topic: Topic) -> FaultProxy:
 
 
 @pytest.fixture
-def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address) -> Topic:
-    """The same topic, opened through the proxy."""
+def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """The same topic, opened through the proxy; pauses before a retry are short, since no server is to be spared."""
+    monkeypatch.setattr(storage_retry, "FIRST_PAUSE_S", 0.002)
     running_proxy.reset()
     return topic_on(Storage(s3_url.url, {**s3_url.options, "endpoint_url": running_proxy.url}))
 
