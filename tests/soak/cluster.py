@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,6 +61,7 @@ class Cluster:
         environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         environment["SPARK_DAEMON_MEMORY"] = "256m"
+        environment["SPARK_DAEMON_JAVA_OPTS"] = os.environ.get("SPARK_SUBMIT_OPTS", "")
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 [str(command), f"org.apache.spark.deploy.{name}", *arguments],
@@ -110,14 +111,17 @@ class ClusterPipeline(Pipeline):
         *("driver", "Spark executor", "sink", "paused executor", "machine"),
     )
 
-    def __init__(self, folder: Path, seed: int, cluster: Cluster) -> None:
+    def __init__(self, folder: Path, seed: int, cluster: Cluster, conf: Mapping[str, str] | None = None) -> None:
         self._cluster = cluster
         self._events = folder / "events"
         self._events.mkdir()
         paths = {f"spark.executorEnv.{name}": os.environ[name] for name in ("NUMBA_CACHE_DIR",) if name in os.environ}
         paths["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        paths["spark.executor.extraJavaOptions"] = os.environ.get("SPARK_SUBMIT_OPTS", "")
         paths["spark.eventLog.dir"] = self._events.as_uri()
-        super().__init__(folder, str(folder), {}, seed, conf={"spark.master": cluster.url, **CONF, **paths})
+        super().__init__(
+            folder, str(folder), {}, seed, conf={"spark.master": cluster.url, **CONF, **paths, **(conf or {})}
+        )
 
     def second_attempts(self) -> int:
         """The number of attempts that Spark began beside another one of the same task."""

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distlog.spark import session
+from distlog.spark import append, session
 
 CONF = {
     "spark.master": "local[2]",
@@ -36,6 +36,7 @@ class Job:
     folder: str
     options: Mapping[str, str] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
+    is_foreach_batch: bool = False
 
     @property
     def checkpoint(self) -> Path:
@@ -63,8 +64,11 @@ def begin(spark: SparkSession, job: Job) -> StreamingQuery:
         .options(**job.options, startingOffsets="earliest", maxOffsetsPerTrigger="400")
         .load(job.source)
     )
-    copied = records.select("partition", "key", "value", "timestamp").writeStream.format("distlog")
-    return copied.options(**job.options).option("checkpointLocation", str(job.checkpoint)).start(job.target)
+    copied = records.select("partition", "key", "value", "timestamp").writeStream
+    copied = copied.option("checkpointLocation", str(job.checkpoint))
+    if job.is_foreach_batch:
+        return copied.foreachBatch(lambda batch, _: append(batch, job.target) and None).start()
+    return copied.format("distlog").options(**job.options).start(job.target)
 
 
 def copy(spark: SparkSession, job: Job) -> bool:
@@ -84,9 +88,14 @@ def copy(spark: SparkSession, job: Job) -> bool:
     return False
 
 
+def described(path: str) -> Job:
+    """The job that is described in that file."""
+    return Job(**json.loads(Path(path).read_text(encoding="utf-8")))
+
+
 def main(path: str) -> None:
     """Do the job that is described in that file."""
-    job = Job(**json.loads(Path(path).read_text(encoding="utf-8")))
+    job = described(path)
     spark = session("pipeline", **CONF | dict(job.conf))
     while not copy(spark, job):
         pass

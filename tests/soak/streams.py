@@ -55,8 +55,8 @@ OURS = "distlog.core.errors."
 class Pipeline:
     """The two topics, who fills the first one, and the driver."""
 
-    #: What is killed, in turn.
-    victims = VICTIMS
+    #: What is killed, in turn; the module of the driver; what a query may fail of; how the copy is written.
+    victims, driver, expected, is_foreach_batch = VICTIMS, "soak.pipeline", EXPECTED, False
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Pipeline:
         made = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
         self._source, self._target = made(f"{root}/original"), made(f"{root}/copy")
         settings = {f"storage.{name}": str(value) for name, value in self._options.items()}
-        self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings, conf or {})
+        self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings, conf or {}, self.is_foreach_batch)
         self.job.failures.mkdir()
         self._path, self._log = self.job.write(), (folder / "driver.log").open("ab")
         self._checked, self._failures = dict.fromkeys(range(PARTITIONS), 0), set[Path]()
@@ -85,7 +85,7 @@ class Pipeline:
 
     def _begin(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", "soak.pipeline", str(self._path)]
+        command = [sys.executable, "-m", self.driver, str(self._path)]
         return subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
 
     def _fill(self, pause_s: float) -> None:
@@ -221,7 +221,7 @@ class Pipeline:
     def _check_failures(self) -> None:
         for path in sorted(set(self.job.failures.iterdir()) - self._failures):
             text = path.read_text(encoding="utf-8")
-            demand(EXPECTED.search(text) is not None and OURS not in text, f"a query failed: {text}")
+            demand(self.expected.search(text) is not None and OURS not in text, f"a query failed: {text}")
             self._failures.add(path)
             self.tally["queries begun anew"] += 1
 
