@@ -158,7 +158,8 @@ class BusyPipeline(ClusterPipeline):
         self.tally["appends"] += len(acks)
         self.tally["appends that were done before"] += sum(bool(one["replayed"]) for one in acks)
         self._check_keyed(self._appends())
-        changed = distlog.open(str(self._folder / CHANGED))
+        # the process may have been killed between the drop and the new topic
+        changed = distlog.open_or_create(str(self._folder / CHANGED), PARTITIONS, config=CONFIG)
         check_changed(changed.scan(columns=["value"]).to_table()["value"].to_pylist())
         for name in ("original", "copy", ROWS_TOPIC, KEYED, CHANGED):
             self._check_vacuumed(distlog.open(str(self._folder / name)))

@@ -1,0 +1,193 @@
+"""One partition with 90 % of the data, and an append of 200 tasks into 200 partitions: work and memory by Spark.
+
+    python -m benchmarks.spark_skew [--megabytes N] [--tasks N] [--partitions N]
+
+For the first: how even the splits are, the shares of CPU time of the workers, and their resident sets over time (a
+sample each tenth of a second). For the second: objects, bytes of the commit, CPU time of the processes of Spark's
+driver in Python, and their memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import distlog
+from benchmarks.keyed_tables import memory_folder
+from distlog.spark import append, compact, read, session
+
+PARTITIONS, SHARE, PART_RECORDS = 10, 0.9, 200_000
+MEGABYTES, TASKS, MANY_PARTITIONS, TASK_ROWS = 1000, 200, 200, 10_000
+SAMPLE_S = 0.1
+_COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.bytes": 64 << 20}
+
+
+def run(megabytes: int = MEGABYTES, tasks: int = TASKS, partitions: int = MANY_PARTITIONS) -> list[dict[str, Any]]:
+    """One dict per piece of work."""
+    conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[2]"}
+    spark = session("benchmark", **conf)
+    folder = Path(tempfile.mkdtemp(dir=memory_folder(), prefix="distlog-benchmark-"))
+    try:
+        return [*_skewed(spark, folder, megabytes << 20), _many(spark, folder, tasks, partitions)]
+    finally:
+        shutil.rmtree(folder)
+
+
+def _skewed(spark: SparkSession, folder: Path, size: int) -> Iterator[dict[str, Any]]:
+    url = str(folder / "skewed")
+    topic, random, left = distlog.create(url, PARTITIONS, config=_COMPACTED), np.random.default_rng(0), size
+    while left > 0:
+        table = _records(random)
+        topic.append(table)
+        left -= table.nbytes
+    splits = _noop(read(spark, url)).rdd.getNumPartitions()
+    yield {"case": "distlog.spark.read", "splits": splits, **_watched(lambda: _noop(read(spark, url)))}
+    source = spark.read.format("distlog")
+    yield {"case": 'format("distlog")', **_watched(lambda: _noop(source.load(url)))}
+    copies = iter(range(10))
+    for name, keys in (("compact", 128 << 20), ("compact, 16 MiB for keys", 16 << 20)):
+        copy = folder / f"copy{next(copies)}"
+        shutil.copytree(url, copy, copy_function=os.link)
+
+        def clean(copy: Path = copy, keys: int = keys) -> None:
+            report = compact(spark, str(copy), dedupe_buffer_bytes=keys).to_dict()
+            assert report["ok"], report
+
+        yield {"case": name, **_watched(clean)}
+        shutil.rmtree(copy)
+    shutil.rmtree(url)
+
+
+def _records(random: np.random.Generator) -> pa.Table:
+    """Records of 100 to 1000 bytes, of which SHARE are in partition 3; each key comes twice, in the mean."""
+    count = PART_RECORDS
+    partitions = np.where(random.random(count) < SHARE, 3, random.integers(0, PARTITIONS, count)).astype(np.int32)
+    ends = np.append(0, np.cumsum(random.integers(100, 1000, count))).astype(np.int32)
+    values = pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(random.bytes(int(ends[-1])))]
+    )
+    keys = pa.array(random.integers(0, 1_000_000, count)).cast(pa.string()).cast(pa.binary())
+    return pa.table({"partition": partitions, "key": keys, "value": values})
+
+
+def _many(spark: SparkSession, folder: Path, tasks: int, partitions: int) -> dict[str, Any]:
+    url = str(folder / "many")
+    topic = distlog.create(url, partitions)
+    columns = "cast(id as string) AS key", "repeat('v', 100) AS value", f"int(id % {partitions}) AS partition"
+    append(spark.range(0, 2 * partitions, 1, 2).selectExpr(*columns), url)
+    rows = spark.range(0, tasks * TASK_ROWS, 1, tasks).selectExpr(*columns)
+    before = _files(folder / "many")
+    watched = _watched(lambda: append(rows, url), drivers=True)
+    topic.refresh()
+    added = _files(folder / "many") - before
+    data = [path for path in added if "_commits" not in path.parts]
+    begin = time.process_time()
+    opened = distlog.open(url)
+    open_s = time.process_time() - begin
+    assert sum(opened.end_offsets().values()) == tasks * TASK_ROWS + 2 * partitions
+    return {
+        "case": f"append of {tasks} tasks into {partitions} partitions",
+        "objects of data": len(data),
+        "segments": opened.segments().num_rows,
+        "KB of data": sum(path.stat().st_size for path in data) // 1000,
+        "KB of the commit": sum(path.stat().st_size for path in added if "_commits" in path.parts) // 1000,
+        "CPU ms of an open": round(open_s * 1000),
+        **watched,
+    }
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def _noop(frame: DataFrame) -> DataFrame:
+    frame.write.format("noop").mode("append").save()
+    return frame
+
+
+def _watched(action: Callable[[], object], *, drivers: bool = False) -> dict[str, Any]:
+    """Seconds of `action`, and of each process of Python for tasks its CPU time and its memory in MB over time."""
+    samples, is_over = list[dict[int, tuple[float, int]]](), threading.Event()
+
+    def sample() -> None:
+        while not is_over.wait(SAMPLE_S):
+            samples.append({each: _usage(each) for each in _processes(drivers=False)})
+
+    thread = threading.Thread(target=sample)
+    before = {each: _usage(each)[0] for each in _processes(drivers=drivers)}
+    thread.start()
+    begin = time.perf_counter()
+    action()
+    seconds = time.perf_counter() - begin
+    is_over.set()
+    thread.join()
+    after = {each: _usage(each) for each in _processes(drivers=drivers)}
+    spent = {each: round(cpu - before.get(each, 0), 2) for each, (cpu, _) in after.items()}
+    busy = sorted((cpu for cpu in spent.values() if cpu > 0.05), reverse=True)
+    largest = [max((mb for _, mb in each.values()), default=0) for each in samples]
+    quarters = [max(part, default=0) for part in np.array_split(np.array(largest or [0]), 4) if len(part)]
+    told = {
+        "seconds": round(seconds, 2),
+        "CPU s by worker": busy,
+        "MB of the largest, by quarter": [int(q) for q in quarters],
+    }
+    if drivers:
+        mine = [each for each in after if each in _processes(drivers=True) and each not in _processes(drivers=False)]
+        told["CPU s of the driver's Python"] = round(sum(spent[each] for each in mine), 2)
+        told["MB of the driver's largest"] = max((after[each][1] for each in mine), default=0)
+    return told
+
+
+def _processes(*, drivers: bool) -> list[int]:
+    """Spark's processes of Python for tasks below this one; with `drivers` those that plan and commit, too."""
+    parents, lines = dict[int, int](), dict[int, bytes]()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int((path / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            lines[int(path.name)] = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+    return [
+        each
+        for each, line in lines.items()
+        if b"pyspark.daemon" in line
+        and _is_below(each, parents)
+        and (drivers or line.rstrip(b"\0").endswith(b"pyspark.worker"))
+    ]
+
+
+def _is_below(number: int, parents: dict[int, int]) -> bool:
+    while number in parents and number != os.getpid():
+        number = parents[number]
+    return number == os.getpid()
+
+
+def _usage(process: int) -> tuple[float, int]:
+    """CPU seconds so far, and the resident set in MB; zeros for one that has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0, 0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[21]) * 4096 // 10**6
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
+    parser.add_argument("--tasks", type=int, default=TASKS)
+    parser.add_argument("--partitions", type=int, default=MANY_PARTITIONS)
+    chosen = parser.parse_args()
+    for row in run(chosen.megabytes, chosen.tasks, chosen.partitions):
+        print(json.dumps(row))
