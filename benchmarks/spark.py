@@ -36,6 +36,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import distlog
+from benchmarks.spark_processes import cpu_seconds
 from distlog.spark import append, read, session
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.options import settle
@@ -71,19 +72,20 @@ def run(rows: Mapping[int, int] = ROWS, rounds: int = ROUNDS) -> list[dict[str, 
 def _of_size(spark: SparkSession, value_bytes: int, rows: int, rounds: int) -> list[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="distlog-benchmark-"))
     try:
-        seconds = _rounds(rounds, _actions(spark, folder, value_bytes, rows), folder)
+        measured = _rounds(rounds, _actions(spark, folder, value_bytes, rows), folder)
     finally:
         shutil.rmtree(folder)
     return [
         {
             "benchmark": "spark",
-            "case": f"{case}, {value_bytes}-byte values",
+            "case": f"{case}, {value_bytes}-byte values{kind}",
             "distlog": rows / statistics.median(seconds[ours]) / 1e6,
             "peer": rows / statistics.median(seconds[peer]) / 1e6,
             "peer_name": peer_name,
-            "unit": "M rows/s",
+            "unit": unit,
             "ratio": statistics.median(map(truediv, seconds[peer], seconds[ours])),
         }
+        for seconds, kind, unit in zip(measured, ("", ", CPU time"), ("M rows/s", "M rows/CPU s"), strict=True)
         for ours, peer, case, peer_name in CASES
     ]
 
@@ -128,20 +130,24 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
     }
 
 
-def _rounds(rounds: int, actions: Mapping[str, Callable[[], object]], folder: Path) -> dict[str, list[float]]:
-    """The seconds of each, in turn, so that a slow moment of the machine affects all alike; a first round warms up.
+def _rounds(
+    rounds: int, actions: Mapping[str, Callable[[], object]], folder: Path
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """The seconds of each, and of CPU, in turn, so that a slow moment affects all alike; a first round warms up.
 
     The output of an action is removed before the next, and its input is in the page cache.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
+    spent: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(1 + rounds):
         for name, action in actions.items():
             shutil.rmtree(folder / "made", ignore_errors=True)
             _read_through(folder)
-            started = time.perf_counter()
+            started, before = time.perf_counter(), cpu_seconds()
             action()
             seconds[name].append(time.perf_counter() - started)
-    return {name: each[1:] for name, each in seconds.items()}
+            spent[name].append(cpu_seconds() - before)
+    return {name: each[1:] for name, each in seconds.items()}, {name: each[1:] for name, each in spent.items()}
 
 
 def _read_through(folder: Path) -> None:

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 import distlog
 from benchmarks.keyed_tables import memory_folder, tables
+from benchmarks.spark_processes import python_processes
 from distlog.spark import compact, session
 
 RECORDS = 3_000_000
@@ -131,29 +132,10 @@ def _seconds(action: Callable[[], object]) -> float:
 
 def _peak_bytes(action: Callable[[], object]) -> int:
     """The largest resident set of a Python worker below this process while `action` runs (Linux)."""
-    for worker in _workers():
+    for worker in python_processes():
         (worker / "clear_refs").write_text("5")
     action()
-    return max(_high_water_mark(worker) for worker in _workers())
-
-
-def _workers() -> Iterator[Path]:
-    """The processes that Spark forked from its daemon for tasks, and the daemons."""
-    processes = {int(path.name): path for path in Path("/proc").iterdir() if path.name.isdecimal()}
-    parents = {number: int(_read(path / "stat").rpartition(b")")[2].split()[1]) for number, path in processes.items()}
-    for number, path in processes.items():
-        above = number
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        if above == os.getpid() and b"pyspark.daemon" in _read(path / "cmdline"):
-            yield path
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # it ended meanwhile
-        return b"() Z 0"
+    return max(_high_water_mark(worker) for worker in python_processes())
 
 
 def _high_water_mark(path: Path) -> int:

@@ -1,8 +1,9 @@
-"""The CPU time of this process and of all below it, which are Spark's."""
+"""The processes below this one, which are Spark's, and their CPU time."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,3 +27,34 @@ def cpu_seconds() -> float:
         total += ticks.get(found, 0)
         line += children.get(found, ())
     return total / _TICKS
+
+
+def python_processes(of: str = "") -> Iterator[Path]:
+    """The folders in /proc of the daemons of Python that Spark has begun, and of what these forked.
+
+    Those of tasks are `of` pyspark.worker, and those that plan or commit of other modules.
+    """
+    processes = {int(path.name): path for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    parents = {number: int(_read(path / "stat").rpartition(b")")[2].split()[1]) for number, path in processes.items()}
+    for number, path in processes.items():
+        above = number
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        line = _read(path / "cmdline").decode(errors="replace")
+        if above == os.getpid() and "pyspark.daemon" in line and of in line:
+            yield path
+
+
+def usage(process: Path) -> tuple[float, int]:
+    """CPU seconds of a process so far, and its resident set in MB; zeros for one that has ended."""
+    fields = _read(process / "stat").rpartition(b")")[2].split()
+    if len(fields) < 22:
+        return 0.0, 0
+    return (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") // 10**6
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it ended meanwhile
+        return b"() Z 0"

@@ -26,11 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import distlog
 from benchmarks.keyed_tables import memory_folder
+from benchmarks.spark_processes import python_processes, usage
 from distlog.spark import append, compact, read, session
 
 PARTITIONS, SHARE, PART_RECORDS = 10, 0.9, 200_000
 MEGABYTES, TASKS, MANY_PARTITIONS, TASK_ROWS = 1000, 200, 200, 10_000
-SAMPLE_S = 0.1
+SAMPLE_S, WORKER = 0.1, "pyspark.worker"
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.bytes": 64 << 20}
 
 
@@ -89,7 +90,7 @@ def _many(spark: SparkSession, folder: Path, tasks: int, partitions: int) -> dic
     append(spark.range(0, 2 * partitions, 1, 2).selectExpr(*columns), url)
     rows = spark.range(0, tasks * TASK_ROWS, 1, tasks).selectExpr(*columns)
     before = _files(folder / "many")
-    watched = _watched(lambda: append(rows, url), drivers=True)
+    watched = _watched(lambda: append(rows, url))
     topic.refresh()
     added = _files(folder / "many") - before
     data = [path for path in added if "_commits" not in path.parts]
@@ -117,70 +118,32 @@ def _noop(frame: DataFrame) -> DataFrame:
     return frame
 
 
-def _watched(action: Callable[[], object], *, drivers: bool = False) -> dict[str, Any]:
-    """Seconds of `action`, and of each process of Python for tasks its CPU time and its memory in MB over time."""
-    samples, is_over = list[dict[int, tuple[float, int]]](), threading.Event()
+def _watched(action: Callable[[], object]) -> dict[str, Any]:
+    """Seconds of `action`; the CPU time of Spark's processes of Python; the memory of those for tasks over time."""
+    samples, is_over = list[int](), threading.Event()
 
     def sample() -> None:
         while not is_over.wait(SAMPLE_S):
-            samples.append({each: _usage(each) for each in _processes(drivers=False)})
+            samples.append(max((usage(each)[1] for each in python_processes(WORKER)), default=0))
 
-    thread = threading.Thread(target=sample)
-    before = {each: _usage(each)[0] for each in _processes(drivers=drivers)}
+    thread, before = threading.Thread(target=sample), {each: usage(each)[0] for each in python_processes()}
     thread.start()
     begin = time.perf_counter()
     action()
     seconds = time.perf_counter() - begin
     is_over.set()
     thread.join()
-    after = {each: _usage(each) for each in _processes(drivers=drivers)}
-    spent = {each: round(cpu - before.get(each, 0), 2) for each, (cpu, _) in after.items()}
-    busy = sorted((cpu for cpu in spent.values() if cpu > 0.05), reverse=True)
-    largest = [max((mb for _, mb in each.values()), default=0) for each in samples]
-    quarters = [max(part, default=0) for part in np.array_split(np.array(largest or [0]), 4) if len(part)]
-    told = {
+    workers, every = list(python_processes(WORKER)), list(python_processes())
+    spent = {each: round(usage(each)[0] - before.get(each, 0), 2) for each in every}
+    planners = [each for each in every if each not in workers]
+    quarters = [int(max(part)) for part in np.array_split(np.array(samples or [0]), 4) if len(part)]
+    return {
         "seconds": round(seconds, 2),
-        "CPU s by worker": busy,
-        "MB of the largest, by quarter": [int(q) for q in quarters],
+        "CPU s by worker": sorted((spent[each] for each in workers if spent[each] > 0.05), reverse=True),
+        "MB of the largest worker, by quarter": quarters,
+        "CPU s of planners": round(sum(spent[each] for each in planners), 2),
+        "MB of the largest planner": max((usage(each)[1] for each in planners), default=0),
     }
-    if drivers:
-        mine = [each for each in after if each in _processes(drivers=True) and each not in _processes(drivers=False)]
-        told["CPU s of the driver's Python"] = round(sum(spent[each] for each in mine), 2)
-        told["MB of the driver's largest"] = max((after[each][1] for each in mine), default=0)
-    return told
-
-
-def _processes(*, drivers: bool) -> list[int]:
-    """Spark's processes of Python for tasks below this one; with `drivers` those that plan and commit, too."""
-    parents, lines = dict[int, int](), dict[int, bytes]()
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(path.name)] = int((path / "stat").read_bytes().rpartition(b")")[2].split()[1])
-            lines[int(path.name)] = (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-    return [
-        each
-        for each, line in lines.items()
-        if b"pyspark.daemon" in line
-        and _is_below(each, parents)
-        and (drivers or line.rstrip(b"\0").endswith(b"pyspark.worker"))
-    ]
-
-
-def _is_below(number: int, parents: dict[int, int]) -> bool:
-    while number in parents and number != os.getpid():
-        number = parents[number]
-    return number == os.getpid()
-
-
-def _usage(process: int) -> tuple[float, int]:
-    """CPU seconds so far, and the resident set in MB; zeros for one that has ended."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return 0.0, 0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[21]) * 4096 // 10**6
 
 
 if __name__ == "__main__":

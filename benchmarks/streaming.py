@@ -90,19 +90,20 @@ def _throughput(copies: Sequence[Copy]) -> list[dict[str, Any]]:
 
 
 class _Run(NamedTuple):
-    """The seconds of a query's micro-batches, and of all else: its processes begin, and end."""
+    """The seconds of a query's micro-batches, and of all else: its processes begin, and end; its CPU seconds."""
 
     batches: float
     rest: float
+    cpu: float
 
     @classmethod
     def of(cls, copy: Copy, limit: Mapping[str, str]) -> _Run:
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), cpu_seconds()
         query = copy.start(available_now=True, **limit)
         query.awaitTermination()
-        seconds = time.perf_counter() - started
+        seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
         batches = sum(batch["durationMs"]["triggerExecution"] for batch in query.recentProgress) / 1000
-        return cls(batches, seconds - batches)
+        return cls(batches, seconds - batches, cpu)
 
 
 def _throughput_rows(ours: Sequence[_Run], theirs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
@@ -112,6 +113,8 @@ def _throughput_rows(ours: Sequence[_Run], theirs: Sequence[_Run]) -> Iterator[d
     yield _row(f"pass-through, {BATCHES} micro-batches", *speeds, "M rows/s", ratio)
     rests = [statistics.median(run.rest for run in runs) for runs in (ours, theirs)]
     yield _row("pass-through, begin and end of the query", *rests, "s", rests[1] / rests[0])
+    spent = [statistics.median(run.cpu for run in runs) for runs in (ours, theirs)]
+    yield _row("pass-through, CPU time of all processes, begin and end included", *spent, "s", spent[1] / spent[0])
 
 
 def _latency(copies: Sequence[Copy]) -> list[dict[str, Any]]:
