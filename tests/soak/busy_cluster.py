@@ -27,6 +27,8 @@ from soak.tally import Tally, demand
 from soak.workers import guarded
 
 PARTITIONS = 2
+#: How long vacuum may take until only live files are there.
+VACUUM_S = 60.0
 #: A task passes on some rows before it is slow; a busy machine takes long to begin an executor.
 CONF = {"spark.sql.execution.arrow.maxRecordsPerBatch": "40", "spark.dynamicAllocation.executorIdleTimeout": "45s"}
 CONFIG = {"internal.segment.bytes": 60_000, "file.delete.delay.ms": 60_000}
@@ -177,12 +179,11 @@ class BusyPipeline(ClusterPipeline):
         """Merge, wait until what no version needs may go, and look which files are left."""
         topic.alter_config({"file.delete.delay.ms": 1000})
         topic.compact()
-        end, left = time.monotonic() + 60, ["something"]
-        while left:
+        end = time.monotonic() + VACUUM_S
+        self.tally["files for vacuum"] += len(_left(topic))
+        while left := _left(topic):
+            demand(time.monotonic() < end, f"vacuum leaves {left[:5]}, {len(left)} files in all")
             topic.vacuum()
-            live = {str(stem) for stem in topic.segments()["stem"].to_pylist()}
-            left = [path for path in data_files(Path(topic.url)) if not any(stem in path for stem in live)]
-            demand(not left or time.monotonic() < end, f"vacuum leaves {left[:5]} and {len(left)} files in all")
             time.sleep(0.3)
         self.tally["topics vacuumed"] += 1
 
@@ -193,10 +194,11 @@ class BusyPipeline(ClusterPipeline):
         super().close()
 
 
-def data_files(folder: Path) -> list[str]:
-    """The files in a topic's folder besides its commits and locks."""
-    files = (path for path in folder.rglob("[!.]*") if path.is_file())
-    return [str(path) for path in files if "_commits" not in path.parts]
+def _left(topic: distlog.Topic) -> list[str]:
+    """The files in the topic's folder that are of no live segment, besides commits and locks."""
+    live = {str(stem) for stem in topic.segments()["stem"].to_pylist()}
+    files = (path for path in Path(topic.url).rglob("[!.]*") if path.is_file() and "_commits" not in path.parts)
+    return [str(path) for path in files if not any(stem in path.name for stem in live)]
 
 
 def run(folder: Path, seed: int, kills: int) -> Tally:
