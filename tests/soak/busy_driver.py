@@ -88,13 +88,21 @@ class Work:
         rows = self._rows(number * ROWS, slow_s, slow_attempts=100 if is_cancelled else 1)
         group, context = f"append {number} {self._tries}", self._spark.sparkContext
         context.setJobGroup(group, group, True)
-        end = threading.Timer(self._chance.uniform(0.3, 2.0), context.cancelJobGroup, [group])
+        is_over = threading.Event()
+
+        def cancel() -> None:
+            # again, since a machine may be so busy that the job has not begun
+            while not is_over.wait(self._chance.uniform(0.3, 2.0)):
+                context.cancelJobGroup(group)
+
         # the batch is cancelled once in the life of a driver, and then tried again
         if is_cancelled and number not in self._cancelled:
             self._cancelled.add(number)
-            end.start()
-        result = append(rows, str(self._root / ROWS_TOPIC), app_id="rows", batch_id=number)
-        end.cancel()
+            threading.Thread(target=cancel, daemon=True).start()
+        try:
+            result = append(rows, str(self._root / ROWS_TOPIC), app_id="rows", batch_id=number)
+        finally:
+            is_over.set()
         offsets = {str(partition): list(span) for partition, span in result.offsets.items()}
         tell(self._acks, {"batch": number, "offsets": offsets, "replayed": result.replayed})
 
