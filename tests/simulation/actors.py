@@ -332,15 +332,25 @@ def holds_snapshots(stage: Stage, process: Process, memory: Memory) -> None:
 
 def travels(stage: Stage, process: Process, memory: Memory) -> None:
     """Load the oldest version that is kept, again and again."""
+    _load_again_and_again(stage, process, lambda floor, _: floor)
+
+
+def opens(stage: Stage, process: Process, memory: Memory) -> None:
+    """Load any of the versions that are kept, again and again."""
+    _load_again_and_again(stage, process, lambda floor, head: process.random.randrange(floor, head + 1))
+
+
+def _load_again_and_again(stage: Stage, process: Process, version_of: Callable[[int, int], int]) -> None:
     topic = stage.open()
     while stage.goes_on():
         try:
-            floor = stage.refreshed(topic).snapshot.log_floor
+            head = stage.refreshed(topic).snapshot
+            version = version_of(head.log_floor, head.version)
             try:
-                stage.oracle.check_version(topic, floor)
+                stage.oracle.check_version(topic, version)
             except (CorruptionError, OffsetOutOfRangeError) as error:
-                if stage.refreshed(topic).snapshot.log_floor == floor:
-                    stage.oracle.says(f"version {floor}, the log floor, is not loaded: {error}")
+                if stage.refreshed(topic).snapshot.log_floor <= version:
+                    stage.oracle.says(f"version {version}, at or above the log floor, is not loaded: {error}")
         except PASSING:
             topic = stage.open()
         stage.rest(process.random)

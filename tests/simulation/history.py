@@ -83,6 +83,8 @@ class Plan(Drawn):
     commits_s: float = 0.0
     #: Whether checkpoints are incremental, and written in the background, as those of large topics.
     incremental: bool = False
+    #: So many incremental ones have the same base, before a full one is written.
+    on_one_base: int = MAX_LONG
     #: When a bit of a full checkpoint flips, in s since the actors began; 0 for never.
     damage_s: float = 0.0
 
@@ -101,6 +103,8 @@ class Plan(Drawn):
             yield "deletes soon"
         if self.incremental:
             yield "incremental"
+        if self.on_one_base < MAX_LONG:
+            yield "many bases"
         if self.damage_s:
             yield "damage"
         if "batch.ids.bytes" in self.config:
@@ -160,6 +164,11 @@ def plan(seed: int) -> Plan:
         config |= {"commit.retention.ms": int(commits_s * 1000)}
         cast += [("vacuumer", actors.maintains(["vacuum", "vacuum", "pin"]))]
         cast += [("traveller", actors.travels)] * (seed % 19 == 11)
+    bases = Random(f"bases/{seed}")
+    has_bases = seed % 28 in (2, 9)
+    if has_bases:
+        cast += [("appender", actors.appends), ("maintainer", actors.maintains(["compact", "compact", "vacuum"]))]
+        cast += [("opener", actors.opens)] * bases.randrange(1, 3)
     cast += _of_kafka(Random(f"kafka/{seed}"))
     crowd = Random(f"crowd/{seed}")
     is_crowd = crowd.random() < 0.1
@@ -192,9 +201,13 @@ def plan(seed: int) -> Plan:
         protocol=random.choice(("s3", "s3", "gs", "abfs")),
         part_bytes=random.choice((256, 8 << 20)),
         incremental=seed % 7 == 2,
+        on_one_base=bases.choice((1, 1, 2, 3)) if has_bases else MAX_LONG,
     )
     if drawn.incremental and crowd.random() < 0.5:
         drawn = replace(drawn, damage_s=crowd.uniform(0, drawn.length_s))
+    if has_bases:
+        # so that there are many
+        drawn = replace(drawn, pause_s=min(drawn.pause_s, 1.0))
     if is_crowd:
         # they hardly rest, so they wait for each other
         drawn = replace(drawn, pause_s=4.0 if commits_s else 0.3, length_s=30.0)
@@ -241,7 +254,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
-        checkpoints = frequent_checkpoints(large=drawn.incremental)
+        checkpoints = frequent_checkpoints(large=drawn.incremental, on_one_base=drawn.on_one_base)
         with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once():
             world.process("creator").start(lambda: actors.create(stage, drawn.config))
             world.run()
@@ -305,19 +318,19 @@ def _audit_topic(stage: Stage) -> None:
 
 
 @contextmanager
-def frequent_checkpoints(*, large: bool = False) -> Iterator[None]:
-    """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short.
+def frequent_checkpoints(*, large: bool = False, on_one_base: int = MAX_LONG) -> Iterator[None]:
+    """Have a checkpoint after every seventh or third commit, and little kept and asked for, since histories are short.
 
     If they are `large`, they are incremental, and written in the background. There is hardly more in a full one than
-    in an incremental one, so many of these are based on one as long as each is smaller.
+    in an incremental one, so as many of these as `on_one_base` says are based on one as long as each is smaller.
     """
     defaults = CommitLog.__init__.__kwdefaults__
     before = defaults["checkpoint_commits"], group_log.KEPT
-    defaults["checkpoint_commits"], group_log.KEPT = 7, 6
+    defaults["checkpoint_commits"], group_log.KEPT = 7 if on_one_base == MAX_LONG else 3, 6
     try:
         rows = 1 if large else checkpoint.LARGE_ROWS
         written = checkpoint.write_incremental
-        incremental = partial(_write_incremental, written) if large else written
+        incremental = partial(_write_incremental, written, on_one_base) if large else written
         with (
             mock.patch.multiple(log_floor, KEPT_EVERY=14 if large else 7, LEAST_STEP=2, NAMES_AT_ONCE=3),
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
@@ -329,7 +342,11 @@ def frequent_checkpoints(*, large: bool = False) -> Iterator[None]:
         defaults["checkpoint_commits"], group_log.KEPT = before
 
 
-def _write_incremental(write: Callable[..., str | None], storage: Any, snapshot: Any, base: str, _: int) -> Any:
+def _write_incremental(
+    write: Callable[..., str | None], most: int, storage: Any, snapshot: Any, base: str, commits: int
+) -> str | None:
+    if snapshot.version - (checkpoint.version_of(base) or 0) > most * commits:
+        return None
     # as if it were the first one of its base
     return write(storage, snapshot, base, 1 << 40)
 

@@ -182,9 +182,8 @@ class Oracle:
     _files: dict[tuple[int, str], File] = field(default_factory=dict)
     _times: dict[int, int] = field(default_factory=dict)
     _commits: dict[str, bytes] = field(default_factory=dict)
-    #: The state up to the last look at it, and the commits since.
-    _state: Snapshot | None = None
-    _unfolded: dict[str, bytes] = field(default_factory=dict)
+    #: The state at each version, as far as it was asked for.
+    _states: list[Snapshot] = field(default_factory=list)
     #: The newest version, and what commits say of each.
     head: int = -1
     bounds: dict[int, Bounds] = field(default_factory=dict)
@@ -246,6 +245,7 @@ class Oracle:
         ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
         if ends != bounds.ends:
             self.says(f"the logs of version {snapshot.version} end at {ends}, not at {dict(bounds.ends)}")
+        self._is_as_told(snapshot)
 
     def saw(self, topic_id: str, partition: int, offset: int, value: bytes) -> None:
         """A reader got a record: nobody gets another one at its offset."""
@@ -302,7 +302,7 @@ class Oracle:
             if self._commits[name] != data:
                 self.says(f"the commit of version {version} was overwritten")
             return
-        self._commits[name] = self._unfolded[name] = data
+        self._commits[name] = data
         commit = Commit.decode(data, name)
         for text in self.old.put(version, commit, now_s):
             self.says(text)
@@ -355,8 +355,6 @@ class Oracle:
     def audit(self, topic: distlog.Topic) -> None:
         """Compare the topic's records with what was acknowledged, and its state with what the commits say."""
         self.observes(topic, self.head)
-        if topic.snapshot != self._told():
-            self.says(f"version {topic.version} is not loaded as its commits say")
         topic_id = topic.snapshot.topic_id
         table = topic.scan(columns=["partition", "offset", "key", "value"]).to_table()
         places: dict[bytes, list[tuple[int, int]]] = {}
@@ -424,21 +422,17 @@ class Oracle:
 
     def check_checkpoints(self) -> None:
         """Every checkpoint that is there has the state of its version, if nobody has damaged what it needs."""
-        head: Snapshot | None = None
-        commits = iter(sorted(self._commits.items()))
         for name in sorted(self._checkpoints, key=lambda name: checkpoint.version_of(name) or 0):
             version, base = checkpoint.version_of(name) or 0, checkpoint.base_of(name)
             if self.damaged in (name, base):
                 continue
-            while head is None or head.version < version:
-                head = fold(head, [Commit.decode(*reversed(next(commits)))])
             files = [self.store.objects.get(self._prefix + each) for each in (base or name, name)[: 2 if base else 1]]
             try:
                 state = checkpoint.decode(files[0].data, name, *(each.data for each in files[1:]))
             except CorruptMetadataError as error:
                 self.says(f"nobody can read {name}: {error}")
             else:
-                if state != head:
+                if state != self._told_at(version):
                     self.says(f"{name} has another state than the commits up to its version")
 
     def check_oldest(self, topic: distlog.Topic) -> None:
@@ -447,19 +441,19 @@ class Oracle:
 
     def check_version(self, topic: distlog.Topic, version: int) -> None:
         """A version that is kept is loaded as its commits say; raises as `CommitLog.load`."""
-        if topic.log.load(version, include_dropped=True) != self._told_at(version):
-            self.says(f"version {version} is not loaded as its commits say")
+        self._is_as_told(topic.log.load(version, include_dropped=True))
 
-    def _told(self) -> Snapshot:
-        """The newest state, folded from the commits as they were put."""
-        self._state = fold(self._state, [Commit.decode(data, name) for name, data in sorted(self._unfolded.items())])
-        self._unfolded.clear()
-        return self._state
+    def _is_as_told(self, snapshot: Snapshot) -> None:
+        if snapshot != self._told_at(snapshot.version):
+            self.says(f"version {snapshot.version} is not loaded as its commits say")
 
     def _told_at(self, version: int) -> Snapshot:
-        """The state at a version."""
-        last = paths.commit_file(version)
-        return fold(None, [Commit.decode(data, name) for name, data in sorted(self._commits.items()) if name <= last])
+        """The state at a version, folded from the commits as they were put."""
+        states = self._states
+        while len(states) <= version:
+            name = paths.commit_file(len(states))
+            states.append(fold(states[-1] if states else None, [Commit.decode(self._commits[name], name)]))
+        return states[version]
 
     def _audit(
         self,

@@ -10,15 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from distlog.core import times
 from distlog.core.commits import (
     checkpoint,
     commit_log,
     commit_race,
     prepared_commit,
-    row_changes,
     snapshot_loader,
 )
 from distlog.core.commits.actions import SetLogStartOffset, SetTransaction
@@ -37,6 +34,7 @@ from distlog.core.storage import object_store, retry
 from distlog.core.topics import append_commit, committed_batches, producer, topic
 from distlog.gateway import gathered_appends, leadership
 from distlog.gateway.transactions import transaction_coordinator
+from simulation import planted_state
 from simulation.world import current
 
 Plant = Callable[[], Any]
@@ -540,25 +538,6 @@ def _dead_appends_stay() -> Any:
 
 
 # ---
-# Of incremental checkpoints.
-
-
-def _removed_rows_stay() -> Any:
-    """An incremental checkpoint does not say which rows are gone."""
-    real = row_changes.RowChanges.between
-
-    def between(base: Any, rows: Any, keys: Any) -> Any:
-        return dataclasses.replace(real(base, rows, keys), gone=np.empty(0, np.int64))
-
-    return mock.patch.object(row_changes.RowChanges, "between", between)
-
-
-def _changed_rows_are_the_same() -> Any:
-    """An incremental checkpoint lacks rows that have changed since, and have the same key."""
-    return mock.patch.object(row_changes, "_alike", lambda left, _: np.ones(len(left), np.bool_))
-
-
-# ---
 # Of the log floor's checkpoint, and of the bound of batch ids.
 
 
@@ -703,8 +682,12 @@ BUGS: Mapping[str, Bug] = {
     "pins hold no commits": bug(_pins_are_ignored, "vacuumer"),
     "commits go by the process's clock": bug(_commits_of(lambda _: times.now_ms()), "vacuumer"),
     "commits stay half as long": bug(_commits_of(lambda now_ms: now_ms, 0.5), "vacuumer"),
-    "removed rows stay": bug(_removed_rows_stay, "incremental", "compact"),
-    "changed rows are the same": bug(_changed_rows_are_the_same, "incremental"),
+    "removed rows stay": bug(planted_state.removed_rows_stay, "incremental", "compact"),
+    "changed rows are the same": bug(planted_state.changed_rows_are_the_same, "incremental"),
+    "another base is taken": bug(planted_state.on_another_base, "many bases"),
+    "a base is stale": bug(planted_state.on_a_stale_base, "many bases"),
+    "bases are deleted": bug(planted_state.bases_are_deleted, "many bases"),
+    "damage is not noticed": bug(planted_state.damage_is_not_noticed, "damage"),
     "the floor has another checkpoint": bug(_the_floor_has_another_checkpoint, "traveller"),
     "batch ids have no bound": bug(_batch_ids_have_no_bound, "few batch ids", "appender"),
     "the next commit is taken for one's own": bug(_the_next_commit_is_taken_for_ones_own, "crowd"),

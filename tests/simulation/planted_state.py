@@ -1,0 +1,77 @@
+"""Known bugs of what the library keeps beside its commits: checkpoints, groups, and the index of topics."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from distlog.core.commits import checkpoint, row_changes
+from distlog.core.maintenance import log_floor
+from simulation.world import current
+
+# ---
+# Of checkpoints.
+
+
+def removed_rows_stay() -> Any:
+    """An incremental checkpoint does not say which rows are gone."""
+    real = row_changes.RowChanges.between
+
+    def between(base: Any, rows: Any, keys: Any) -> Any:
+        return dataclasses.replace(real(base, rows, keys), gone=np.empty(0, np.int64))
+
+    return mock.patch.object(row_changes.RowChanges, "between", between)
+
+
+def changed_rows_are_the_same() -> Any:
+    """An incremental checkpoint lacks rows that have changed since, and have the same key."""
+    return mock.patch.object(row_changes, "_alike", lambda left, _: np.ones(len(left), np.bool_))
+
+
+def on_another_base() -> Any:
+    """A reader puts incremental checkpoints on the full one that it read first, not on those that they name."""
+    real, first = checkpoint.read, dict[Any, str]()
+
+    def read(storage: Any, name: str) -> Any:
+        fiber, base = current(), checkpoint.base_of(name)
+        if fiber is None or base is None:
+            return real(storage, name)
+        base = first.setdefault(fiber.process, base)
+        data, changes = (checkpoint._read_file(storage, each) for each in (base, name))
+        return checkpoint.decode(data, name, changes)
+
+    return mock.patch.object(checkpoint, "read", read)
+
+
+def on_a_stale_base() -> Any:
+    """A process writes incremental checkpoints of what changed since the first full one that it wrote on."""
+    real, read = checkpoint.write_incremental, checkpoint._read_file
+    first, writing = dict[Any, bytes](), set[Any]()
+
+    def write(*arguments: Any) -> Any:
+        writing.add(current())
+        try:
+            return real(*arguments)
+        finally:
+            writing.discard(current())
+
+    def read_file(storage: Any, name: str) -> bytes:
+        fiber, data = current(), read(storage, name)
+        return first.setdefault(fiber.process, data) if fiber is not None and fiber in writing else data
+
+    return mock.patch.multiple(checkpoint, write_incremental=write, _read_file=read_file)
+
+
+def bases_are_deleted() -> Any:
+    """Vacuum deletes full checkpoints that incremental ones need."""
+    return mock.patch.object(log_floor, "with_bases", set)
+
+
+def damage_is_not_noticed() -> Any:
+    """A reader does not look at the checksum of a checkpoint."""
+    return mock.patch.object(
+        checkpoint, "_read_file", lambda storage, name: storage.read(name, 0, checkpoint.MAX_BYTES)
+    )
