@@ -371,3 +371,26 @@ def test_who_dies_while_it_gives_a_segment_up_leaves_that_to_the_next(
         other[0].roll()
         assert other.anomalies() == ()
         step += 1
+
+
+@pytest.mark.parametrize("is_preallocated", [False, True])
+@pytest.mark.parametrize("step", [2, 3], ids=["before it said so", "after it said so"])
+def test_what_the_kernel_forgot_after_a_failed_sync_is_cut_though_its_process_died(
+    step: int, is_preallocated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has not given the segment up: the next one does that, and refuses no append."""
+    folder = new_topic(tmp_path / "events", preallocate=is_preallocated, internal_segment_bytes=1 << 12)
+    calls = FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    (log,) = process.folder(0).glob("*.log")
+    end = sum(map(len, encoded(b"a")[:1]))
+    append(other[0], b"b")
+    calls.fail("fsync", code=errno.EIO)
+    with Killer(monkeypatch).killing(step), pytest.raises(Killed):
+        process[0].flush()
+    process.close()
+    log.write_bytes(log.read_bytes()[:end].ljust(log.stat().st_size if is_preallocated else end, b"\0"))
+    assert append(Process(folder)[0], b"c") == (1, 2)
+    assert Process(folder).seen()[0] == [b"a", b"c"]

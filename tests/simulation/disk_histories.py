@@ -13,6 +13,7 @@ from unittest import mock
 import distlog
 from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
 from distlog.core.log import flush
+from distlog.core.log.partition_lock import PageStatus, PartitionLock
 from simulation import actors
 from simulation.actors import PASSING, Actor, Memory, Stage
 from simulation.history import Drawn, frequent_checkpoints
@@ -55,6 +56,9 @@ class DiskOracle(Oracle):
     solid: dict[tuple[int, int], bytes] = field(default_factory=dict)
     #: What readers saw, with the count of losses before.
     seen: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
+    #: How often a page told everyone that a sync had failed; and what readers saw within one time between that.
+    told: int = 0
+    seen_since: dict[tuple[tuple[int, int], int, int], bytes] = field(default_factory=dict)
     #: The losses of power up to the last audit.
     audited: int = 0
 
@@ -105,6 +109,21 @@ class DiskOracle(Oracle):
         if before != value and losses == self.losses:
             self.says(f"offset {offset} of partition {partition} had {before[:8]!r} before, and has {value[:8]!r}")
         self.seen[partition, offset] = value, self.losses
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """It changes when something may be lost, and when a page tells that: then readers see no more of it."""
+        return self.losses, self.told
+
+    def saw_since(self, epoch: tuple[int, int], rows: Mapping[tuple[int, int], bytes]) -> None:
+        """A reader that began in this epoch, and ended in it, got these: offsets have one value in it."""
+        if epoch != self.epoch:
+            return
+        for (partition, offset), value in rows.items():
+            before = self.seen_since.setdefault((epoch, partition, offset), value)
+            if before != value:
+                told = f"had {before[:8]!r} after a failed sync was told, and has {value[:8]!r}"
+                self.says(f"offset {offset} of partition {partition} {told}")
 
     # --- what is there
 
@@ -308,7 +327,10 @@ def reads(stage: Stage, process: Process, memory: Memory) -> None:
         topic = stage.open()
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             for _ in range(5):
-                for (partition, offset), value in _rows(topic.refresh())[0].items():
+                epoch = _oracle(stage).epoch
+                rows, _ = _rows(topic.refresh())
+                _oracle(stage).saw_since(epoch, rows)
+                for (partition, offset), value in rows.items():
                     stage.oracle.saw(topic.snapshot.topic_id, partition, offset, value)
                 stage.rest(process.random)
         stage.rest(process.random)
@@ -340,6 +362,19 @@ def _lenient(oracle: DiskOracle) -> Iterator[None]:
     except CorruptionError:
         if not oracle.disk.refusals:
             raise
+
+
+@contextmanager
+def _heard_by(oracle: DiskOracle) -> Iterator[None]:
+    """The oracle hears when a page tells that a sync has failed."""
+    real = PartitionLock.publish
+
+    def publish(self: Any, status: PageStatus, state: Any) -> None:
+        real(self, status, state)
+        oracle.told += status is PageStatus.FAILED
+
+    with mock.patch.object(PartitionLock, "publish", publish):
+        yield
 
 
 # ---
@@ -437,6 +472,7 @@ class DiskHistory:
             oracle.flush_messages = int(str(drawn.config["flush.messages"]))
             oracle.is_compacted = "cleanup.policy" in drawn.config
             oracle.has_retention = "retention" in drawn.jobs
+            patches.enter_context(_heard_by(oracle))
             self.stage = DiskStage(oracle, oracle.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions)
             world.process("creator").start(lambda: actors.create(self.stage, drawn.config))
             world.run()

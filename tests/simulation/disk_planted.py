@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from distlog.core.errors import StorageError
-from distlog.core.log import active_partition, partition_log, segment_recovery
+from distlog.core.log import active_partition, live_snapshot, partition_log, segment_recovery
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush import PartitionFlush
 from distlog.core.log.log_segment import LogSegment
@@ -128,6 +128,11 @@ def _rolls_let_go_of_the_lock() -> Any:
     return mock.patch.object(partition_log, "roll", roll)
 
 
+def _readers_see_what_failed() -> Any:
+    """Readers walk a log whose sync failed to its end, not to what is on the device."""
+    return mock.patch.object(live_snapshot, "_end_after_failed_sync", return_value=None)
+
+
 #: Each bug, by what is wrong with it.
 BUGS: Mapping[str, Bug] = {
     "a folder is not synced after a link": bug(_without(LocalFiles, "sync")),
@@ -145,5 +150,6 @@ BUGS: Mapping[str, Bug] = {
     "indexes are trimmed too far": bug(_indexes_are_trimmed_too_far),
     "a seal is not synced": bug(_without(LogSegment, "_sync")),
     "new segments have no durable names": bug(_without(SegmentFiles, "sync_names")),
+    "readers see what failed": bug(_readers_see_what_failed, "reader", "failing"),
     "a recovery point is not synced": bug(_without(SegmentFiles, "sync_indexes")),
 }

@@ -28,6 +28,7 @@ from distlog.core.log.partition_lock import (
     mark_doubted,
     recovery_point,
     stored_mark,
+    was_not_synced,
 )
 from distlog.core.log.producers import transactions_before
 from distlog.core.log.segment_files import FileCalls
@@ -112,7 +113,14 @@ class SegmentOpener:
         else:
             segment = self.opened(state)
         with closed_on_error(segment):
-            self._repair(segment, status, is_known=is_known)
+            try:
+                self._repair(segment, status, is_known=is_known)
+            except DamagedLogError:
+                if not was_not_synced(self._folder, segment.stem):
+                    raise
+                # the kernel has forgotten what that sync was to save
+                segment.close()
+                return None
             # the process that began to seal it may have died when a sync had failed
             if status == PageStatus.CHANGING:
                 is_whole = self.write_again(segment, FlushOutcome.BEGUN)

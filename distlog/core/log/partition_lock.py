@@ -207,6 +207,19 @@ def mark_doubted(folder: str, stem: str) -> bool:
     return True
 
 
+def was_not_synced(folder: str, stem: str) -> bool:
+    """True if the last sync of the segment failed, or its process died before it told the outcome."""
+    lock = FileLock(os.path.join(folder, paths.FLUSH_FILE))
+    try:
+        with lock.held(0) as page:
+            return marked(page.read(), stem) in (FlushOutcome.BEGUN, FlushOutcome.FAILED)
+    except StorageError:
+        # another one is under way, or it is given up now
+        return stored_mark(folder, stem) == FlushOutcome.FAILED
+    finally:
+        lock.close()
+
+
 class PartitionLock:
     """The lock of the partition in `folder`, of the topic with this id; its page can be read without the lock.
 
