@@ -276,7 +276,7 @@ def follows(stage: Stage, process: Process, memory: Memory) -> None:
                     _take(stage, rows, topic_id)
                     if process.random.random() < 0.2:
                         # as if it took long to process them
-                        stage.oracle.world.pause(process.random.uniform(0, 20))
+                        stage.oracle.world.pause(process.random.uniform(0, min(20.0, 100 * stage.pause_s)))
                     positions = follower.position
                     follower.commit()
                     for partition, offset in positions.items():

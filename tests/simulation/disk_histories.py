@@ -56,9 +56,8 @@ class DiskOracle(Oracle):
     solid: dict[tuple[int, int], bytes] = field(default_factory=dict)
     #: What readers saw, with the count of losses before.
     seen: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
-    #: How often a page told everyone that a sync had failed; and what readers saw within one time between that.
-    told: int = 0
-    seen_since: dict[tuple[tuple[int, int], int, int], bytes] = field(default_factory=dict)
+    #: What lies behind the ends that pages told when a sync had failed, with the count of power losses then.
+    cut: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
     #: The losses of power up to the last audit.
     audited: int = 0
 
@@ -110,20 +109,22 @@ class DiskOracle(Oracle):
             self.says(f"offset {offset} of partition {partition} had {before[:8]!r} before, and has {value[:8]!r}")
         self.seen[partition, offset] = value, self.losses
 
-    @property
-    def epoch(self) -> tuple[int, int]:
-        """It changes when something may be lost, and when a page tells that: then readers see no more of it."""
-        return self.losses, self.told
+    def hears_of_cut(self, partition: int, end: int) -> None:
+        """A page says that a sync failed, and where the log ends therefore: readers see no more of the rest."""
+        for (number, offset), record in self.records.items():
+            if number == partition and offset >= end:
+                self.cut[number, offset] = record.values[0], self.disk.power_losses
 
-    def saw_since(self, epoch: tuple[int, int], rows: Mapping[tuple[int, int], bytes]) -> None:
-        """A reader that began in this epoch, and ended in it, got these: offsets have one value in it."""
-        if epoch != self.epoch:
-            return
-        for (partition, offset), value in rows.items():
-            before = self.seen_since.setdefault((epoch, partition, offset), value)
-            if before != value:
-                told = f"had {before[:8]!r} after a failed sync was told, and has {value[:8]!r}"
-                self.says(f"offset {offset} of partition {partition} {told}")
+    def known_cut(self) -> Mapping[tuple[int, int], bytes]:
+        """What no reader sees that begins now; after a power loss the page is gone, and the device may have it."""
+        now = self.disk.power_losses
+        return {place: value for place, (value, losses) in self.cut.items() if losses == now}
+
+    def saw_cut(self, cut: Mapping[tuple[int, int], bytes], rows: Mapping[tuple[int, int], bytes]) -> None:
+        """A reader for whom this was cut when it began got these rows."""
+        for place, value in cut.items():
+            if rows.get(place) == value:
+                self.says(f"{value[:8]!r} at {place} was not synced, and is read after that was told")
 
     # --- what is there
 
@@ -327,9 +328,9 @@ def reads(stage: Stage, process: Process, memory: Memory) -> None:
         topic = stage.open()
         with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
             for _ in range(5):
-                epoch = _oracle(stage).epoch
+                cut = _oracle(stage).known_cut()
                 rows, _ = _rows(topic.refresh())
-                _oracle(stage).saw_since(epoch, rows)
+                _oracle(stage).saw_cut(cut, rows)
                 for (partition, offset), value in rows.items():
                     stage.oracle.saw(topic.snapshot.topic_id, partition, offset, value)
                 stage.rest(process.random)
@@ -371,7 +372,8 @@ def _heard_by(oracle: DiskOracle) -> Iterator[None]:
 
     def publish(self: Any, status: PageStatus, state: Any) -> None:
         real(self, status, state)
-        oracle.told += status is PageStatus.FAILED
+        if status is PageStatus.FAILED:
+            oracle.hears_of_cut(int(self.folder.rpartition("-")[2]), state.flushed_offset)
 
     with mock.patch.object(PartitionLock, "publish", publish):
         yield

@@ -208,6 +208,8 @@ def plan(seed: int) -> Plan:
     if has_bases:
         # so that there are many
         drawn = replace(drawn, pause_s=min(drawn.pause_s, 1.0))
+    if seed % 23 == 8:
+        drawn = _with_a_large_group(drawn, Random(f"group/{seed}"))
     if is_crowd:
         # they hardly rest, so they wait for each other
         drawn = replace(drawn, pause_s=4.0 if commits_s else 0.3, length_s=30.0)
@@ -216,6 +218,17 @@ def plan(seed: int) -> Plan:
     # longer than commits are kept, with processes that stand still for longer
     faults = replace(drawn.faults, still=old.choice((0.003, 0.02)), still_s=old.choice((2.0, 6.0)) * commits_s)
     return replace(drawn, faults=faults, length_s=6 * commits_s, pause_s=min(drawn.pause_s, 5.0), commits_s=commits_s)
+
+
+def _with_a_large_group(drawn: Plan, random: Random) -> Plan:
+    """A history of a group in which a member that was late has its change wait, and that hardly rests."""
+    members = random.randrange(9, 13)
+    cast = [*[("plain", actors.appends_plainly)] * 3, *[("member", actors.follows)] * members]
+    config = {name: value for name, value in drawn.config.items() if name != "cleanup.policy"}
+    # few that stand still are enough for others to take their partitions
+    faults = replace(drawn.faults, death=min(drawn.faults.death, 0.0005), still=0.0005, still_s=60.0, silence=0.0)
+    often = {"pause_s": 0.02, "length_s": 30.0, "commits_s": 0.0}
+    return replace(drawn, cast=cast, config=config, faults=faults, partitions=members + random.randrange(3), **often)
 
 
 def _of_kafka(random: Random) -> list[tuple[str, Actor]]:
@@ -336,6 +349,7 @@ def frequent_checkpoints(*, large: bool = False, on_one_base: int = MAX_LONG) ->
             mock.patch.multiple(checkpoint, LARGE_ROWS=rows, write_incremental=incremental),
             # the first race that is lost leads into the line
             mock.patch.object(commit_race, "MANY", 1),
+            mock.patch.object(group_log, "_CROWD", 2),
         ):
             yield
     finally:

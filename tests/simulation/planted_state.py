@@ -9,6 +9,8 @@ from unittest import mock
 import numpy as np
 
 from distlog.core.commits import checkpoint, row_changes
+from distlog.core.groups import group_log
+from distlog.core.groups.group_log import WaitingChange
 from distlog.core.maintenance import log_floor
 from simulation.world import current
 
@@ -75,3 +77,33 @@ def damage_is_not_noticed() -> Any:
     return mock.patch.object(
         checkpoint, "_read_file", lambda storage, name: storage.read(name, 0, checkpoint.MAX_BYTES)
     )
+
+
+# ---
+# Of changes of a group that wait to be taken along.
+
+
+def waiting_changes_count_as_made() -> Any:
+    """A member whose change waits takes any later version for the one that has it."""
+    return mock.patch.object(WaitingChange, "is_made", return_value=True)
+
+
+def beats_tell_of_changes() -> Any:
+    """A member whose change waits goes by its beat alone, which another change may have moved on."""
+    real = WaitingChange.is_made
+
+    def is_made(self: WaitingChange, state: Any) -> bool:
+        return real(dataclasses.replace(self, positions={}), state)
+
+    return mock.patch.object(WaitingChange, "is_made", is_made)
+
+
+def changes_are_made_again() -> Any:
+    """Whoever puts the next version takes along what waits, at whatever beat its member is."""
+    real = group_log._with_changes
+
+    def with_changes(state: Any, changes: Any) -> Any:
+        beats = {member.id: member.beat for member in state.members}
+        return real(state, [dataclasses.replace(each, beat=beats.get(each.member, each.beat)) for each in changes])
+
+    return mock.patch.object(group_log, "_with_changes", with_changes)
