@@ -31,6 +31,7 @@ from simulation.world import BEGIN_MS, Process
 
 if TYPE_CHECKING:
     from simulation.kafka_directories import Broker
+    from simulation.roots import Root
 
 #: What an actor may meet without a broken promise.
 PASSING = (StorageError, CommitStateUnknownError, CommitConflictError, TopicNotFoundError)
@@ -55,6 +56,8 @@ class Stage:
     registers: Mapping[str, Register] = field(default_factory=registers)
     #: What is adopted, and exported to.
     kafka: Broker | None = None
+    #: The other topics of the root, if there are any.
+    root: Root | None = None
     #: Of the group of followers, by topic id and partition: up to where its members got records, and committed
     #: positions.
     handed_out: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -265,8 +268,8 @@ def _nothing(stage: Stage, process: Process, producer: distlog.Producer, id_: st
         stage.oracle.says(f"a producer with the id {id_} committed nothing, after a newer one had begun")
 
 
-def follows(stage: Stage, process: Process, memory: Memory) -> None:
-    """Follow the topic as a member of a group, and commit now and then."""
+def follows(stage: Stage, process: Process, memory: Memory, slow_s: float = 20.0, tries: int = 1) -> None:
+    """Follow the topic as a member of a group, and commit now and then; records take up to `slow_s`."""
     topic = stage.open()
     while stage.goes_on():
         try:
@@ -276,9 +279,10 @@ def follows(stage: Stage, process: Process, memory: Memory) -> None:
                     _take(stage, rows, topic_id)
                     if process.random.random() < 0.2:
                         # as if it took long to process them
-                        stage.oracle.world.pause(process.random.uniform(0, min(20.0, 100 * stage.pause_s)))
+                        stage.oracle.world.pause(process.random.uniform(0, slow_s))
                     positions = follower.position
-                    follower.commit()
+                    _commit(follower, tries)
+                    stage.oracle.check_committed(topic_id, "readers", positions)
                     for partition, offset in positions.items():
                         place = topic_id, partition
                         stage.committed[place] = max(stage.committed.get(place, 0), offset)
@@ -289,6 +293,21 @@ def follows(stage: Stage, process: Process, memory: Memory) -> None:
                 stage.oracle.says(f"a follower is outside of a log of which nothing was deleted: {error}")
             topic = stage.open()
         stage.rest(process.random)
+
+
+def follows_often(stage: Stage, process: Process, memory: Memory) -> None:
+    """The same with records that take no time, and commits that are tried again."""
+    follows(stage, process, memory, 1.0, 3)
+
+
+def _commit(follower: distlog.Follower, tries: int) -> None:
+    for left in reversed(range(tries)):
+        try:
+            follower.commit()
+            return
+        except (StorageError, CommitStateUnknownError):
+            if not left:
+                raise
 
 
 def _take(stage: Stage, rows: pa.RecordBatch, topic_id: str) -> None:

@@ -18,12 +18,13 @@ from distlog.core.config import MAX_LONG
 from distlog.core.groups import group_log
 from distlog.core.maintenance import log_floor
 from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
-from simulation import actors, gateways, kafka_directories
+from simulation import actors, gateways, kafka_directories, roots
 from simulation.actors import Actor, Memory, Stage
 from simulation.kafka_directories import Beside, Broker
 from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
 from simulation.oracle import Oracle
 from simulation.pure import computed_once
+from simulation.roots import Root, indexed_soon
 from simulation.world import Process, World
 
 if TYPE_CHECKING:
@@ -208,6 +209,8 @@ def plan(seed: int) -> Plan:
     if has_bases:
         # so that there are many
         drawn = replace(drawn, pause_s=min(drawn.pause_s, 1.0))
+    if seed % 23 == 19:
+        drawn = replace(drawn, cast=[*drawn.cast, ("founder", roots.founds), *[("lister", roots.lists)] * 2])
     if seed % 23 == 8:
         drawn = _with_a_large_group(drawn, Random(f"group/{seed}"))
     if is_crowd:
@@ -223,7 +226,7 @@ def plan(seed: int) -> Plan:
 def _with_a_large_group(drawn: Plan, random: Random) -> Plan:
     """A history of a group in which a member that was late has its change wait, and that hardly rests."""
     members = random.randrange(9, 13)
-    cast = [*[("plain", actors.appends_plainly)] * 3, *[("member", actors.follows)] * members]
+    cast = [*[("plain", actors.appends_plainly)] * 3, *[("member", actors.follows_often)] * members]
     config = {name: value for name, value in drawn.config.items() if name != "cleanup.policy"}
     # few that stand still are enough for others to take their partitions
     faults = replace(drawn.faults, death=min(drawn.faults.death, 0.0005), still=0.0005, still_s=60.0, silence=0.0)
@@ -267,8 +270,10 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
+        if "lister" in drawn.words:
+            stage.root = Root(world, store, drawn.url.rpartition("/")[0])
         checkpoints = frequent_checkpoints(large=drawn.incremental, on_one_base=drawn.on_one_base)
-        with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once():
+        with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once(), indexed_soon():
             world.process("creator").start(lambda: actors.create(stage, drawn.config))
             world.run()
             stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults

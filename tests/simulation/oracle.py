@@ -30,6 +30,7 @@ from distlog.core.commits.actions import (
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot, fold
 from distlog.core.errors import CorruptMetadataError
+from distlog.core.groups.group_log import GroupState
 from distlog.core.segments.segment_parts import part_of
 from simulation.object_store import ObjectStore
 from simulation.world import BEGIN_MS, Process, World
@@ -252,6 +253,16 @@ class Oracle:
         before = self._seen.setdefault((topic_id, partition, offset), value)
         if before != value:
             self.says(f"offset {offset} of partition {partition} had {before!r} before, and has {value!r}")
+
+    def check_committed(self, topic_id: str, group: str, positions: Mapping[int, int]) -> None:
+        """A member was told that its positions are committed: the group's newest version has them, or later ones."""
+        folder = f"{self._prefix}{paths.group_folder(topic_id, group)}/"
+        versions = [key for key in self.store.objects if key.startswith(folder) and key.endswith(".json")]
+        if not versions:
+            return
+        state = GroupState.decode(self.store.objects[max(versions)].data, max(versions))
+        if any(state.positions.get(number, -1) < offset for number, offset in positions.items()):
+            self.says(f"the group {group} is told to be at {positions}, and is at {dict(state.positions)}")
 
     # --- what happens to the store
 

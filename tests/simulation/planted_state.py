@@ -12,6 +12,8 @@ from distlog.core.commits import checkpoint, row_changes
 from distlog.core.groups import group_log
 from distlog.core.groups.group_log import WaitingChange
 from distlog.core.maintenance import log_floor
+from distlog.gateway.topics import topic_index
+from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.world import current
 
 # ---
@@ -107,3 +109,30 @@ def changes_are_made_again() -> Any:
         return real(state, [dataclasses.replace(each, beat=beats.get(each.member, each.beat)) for each in changes])
 
     return mock.patch.object(group_log, "_with_changes", with_changes)
+
+
+# ---
+# Of the index of a root's topics.
+
+
+def the_index_is_not_checked() -> Any:
+    """A gateway does not look at the checksum of the index of topics."""
+    return mock.patch.object(topic_index, "crc32c", return_value=0)
+
+
+def the_index_has_no_age() -> Any:
+    """A gateway takes what the index says for what it has looked at now."""
+    real = TopicIndex._read
+
+    def read(self: TopicIndex, names: Any) -> None:
+        before = dict(self._looked_ms)
+        real(self, names)
+        taken = [name for name, looked_ms in self._looked_ms.items() if before.get(name) != looked_ms]
+        self._looked_ms |= dict.fromkeys(taken, self._clock())
+
+    return mock.patch.object(TopicIndex, "_read", read)
+
+
+def the_next_version_tells_for_ever() -> Any:
+    """A gateway goes by the version after the one that it knows, however long ago that was the newest one."""
+    return mock.patch.object(topic_index._Known, "is_told_at", return_value=True)

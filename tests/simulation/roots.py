@@ -1,0 +1,141 @@
+"""The other topics of a root, which are made, changed and dropped, and gateways' lists of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+from unittest import mock
+
+import distlog
+from distlog import SnapshotTooOldError, TopicExistsError
+from distlog.core import paths
+from distlog.core.commits.actions import Create, Drop, SetPartitions, each
+from distlog.core.commits.commit_json import Commit
+from distlog.core.storage.storage import Storage
+from distlog.gateway.topics import topic_index
+from distlog.gateway.topics.topic_index import TopicIndex
+from simulation.actors import PASSING, Memory, Stage
+from simulation.object_store import ObjectStore
+from simulation.world import Process, World
+
+#: The store tells its time in whole seconds.
+_TELLING_S = 2.0
+
+
+class Told(NamedTuple):
+    """What the newest commit of a topic says from a time on: no partitions are those of a dropped topic."""
+
+    since_s: float
+    topic_id: str
+    partitions: int
+
+
+@dataclass
+class Root:
+    """The topics of a root, as their commits tell of them when they are put; `names` are those that there may be."""
+
+    world: World
+    store: ObjectStore
+    url: str
+    names: Sequence[str] = ("side-0", "side-1", "side-2", "side-3")
+    _told: dict[str, list[Told]] = field(default_factory=dict)
+    _versions: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._prefix = self.url.partition("://")[2] + "/"
+        self.store.watchers.append(self._changes)
+
+    def _changes(self, kind: str, key: str, data: bytes | None) -> None:
+        name, _, file = key.removeprefix(self._prefix).partition(f"/{paths.COMMITS_DIR}/")
+        version = paths.parse_commit_file(file) if name in self.names else None
+        # a put that comes late may be of a version that was deleted
+        if kind != "put" or data is None or version is None or version != self._versions.get(name, -1) + 1:
+            return
+        self._versions[name] = version
+        told = self._told.setdefault(name, [])
+        topic_id, partitions = told[-1][1:] if told else ("", 0)
+        commit = Commit.decode(data, file)
+        for action in each(commit.actions):
+            match action:
+                case Create():
+                    topic_id, partitions = commit.topic_id, 0
+                case SetPartitions(count):
+                    partitions = count
+                case Drop():
+                    partitions = 0
+        told.append(Told(self.world.now, topic_id, partitions))
+
+    def was(self, name: str, since_s: float) -> Iterator[tuple[str, int]]:
+        """The id and the partitions of a topic, each that it had at some time since then; no partitions: no topic."""
+        told = self._told.get(name, [])
+        for at, one in enumerate(told):
+            if at + 1 == len(told) or told[at + 1].since_s >= since_s:
+                yield (one.topic_id, one.partitions) if one.partitions else ("", 0)
+        if not told or told[0].since_s >= since_s:
+            yield "", 0
+
+    def damage(self, random: Random) -> None:
+        """Flip a bit of the index of topics."""
+        stored = self.store.objects.get(self._prefix + paths.TOPIC_INDEX)
+        if stored is not None:
+            data = bytearray(stored.data)
+            data[random.randrange(len(data))] ^= 1 << random.randrange(4)
+            stored.data = bytes(data)
+            self.world.note("a bit of the index of topics flips")
+
+
+def founds(stage: Stage, process: Process, memory: Memory) -> None:
+    """Create, change and drop topics, and vacuum them."""
+    random, root = process.random, stage.root
+    assert root is not None
+    while stage.goes_on():
+        url = f"{root.url}/{random.choice(root.names)}"
+        try:
+            if random.random() < 0.5:
+                with suppress(TopicExistsError):
+                    distlog.create(url, partitions=random.randrange(1, 4), config=stage.config)
+            else:
+                topic = distlog.open(url)
+                match random.choice(("drop", "grow", "vacuum", "vacuum")):
+                    case "drop":
+                        topic.drop()
+                    case "grow":
+                        topic.create_partitions(topic.partitions + 1)
+                    case "vacuum":
+                        topic.vacuum()
+        except (*PASSING, SnapshotTooOldError, distlog.InvalidPartitionsError):
+            pass
+        stage.rest(random)
+
+
+def lists(stage: Stage, process: Process, memory: Memory) -> None:
+    """List the topics of the root as a gateway does, and damage its index now and then."""
+    random, root = process.random, stage.root
+    assert root is not None
+    index, world = TopicIndex(Storage(root.url, {})), stage.oracle.world
+    while stage.goes_on():
+        max_age_s, asked_s = random.choice((0.0, 5.0, 60.0)), world.now
+        found = index.facts(root.names, int(max_age_s * 1000))
+        for name in root.names:
+            one = found.get(name)
+            if isinstance(one, Exception):
+                continue
+            seen = ("", 0) if one is None else (one.topic_id, one.partitions)
+            if seen not in root.was(name, asked_s - max_age_s - _TELLING_S):
+                stage.oracle.says(f"a list has {name} as {seen}, as it was not within {max_age_s:.0f} s")
+        if random.random() < 0.2:
+            root.damage(random)
+        if random.random() < 0.1:
+            # as a gateway that begins
+            index = TopicIndex(Storage(root.url, {}))
+        stage.rest(random)
+
+
+@contextmanager
+def indexed_soon() -> Iterator[None]:
+    """Have few looks be worth the index."""
+    with mock.patch.object(topic_index, "MANY_LOOKS", 2):
+        yield
