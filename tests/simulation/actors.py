@@ -268,8 +268,13 @@ def _nothing(stage: Stage, process: Process, producer: distlog.Producer, id_: st
         stage.oracle.says(f"a producer with the id {id_} committed nothing, after a newer one had begun")
 
 
-def follows(stage: Stage, process: Process, memory: Memory, slow_s: float = 20.0, tries: int = 1) -> None:
-    """Follow the topic as a member of a group, and commit now and then; records take up to `slow_s`."""
+def follows(
+    stage: Stage, process: Process, memory: Memory, *, slow_s: float = 20.0, goes_on: bool = False
+) -> None:
+    """Follow the topic as a member of a group, and commit now and then.
+
+    Some records take up to `slow_s`. A member that `goes_on` after a failed commit commits more the next time.
+    """
     topic = stage.open()
     while stage.goes_on():
         try:
@@ -281,7 +286,12 @@ def follows(stage: Stage, process: Process, memory: Memory, slow_s: float = 20.0
                         # as if it took long to process them
                         stage.oracle.world.pause(process.random.uniform(0, slow_s))
                     positions = follower.position
-                    _commit(follower, tries)
+                    try:
+                        follower.commit()
+                    except (StorageError, CommitStateUnknownError):
+                        if goes_on:
+                            continue
+                        raise
                     stage.oracle.check_committed(topic_id, "readers", positions)
                     for partition, offset in positions.items():
                         place = topic_id, partition
@@ -296,18 +306,8 @@ def follows(stage: Stage, process: Process, memory: Memory, slow_s: float = 20.0
 
 
 def follows_often(stage: Stage, process: Process, memory: Memory) -> None:
-    """The same with records that take no time, and commits that are tried again."""
-    follows(stage, process, memory, 1.0, 3)
-
-
-def _commit(follower: distlog.Follower, tries: int) -> None:
-    for left in reversed(range(tries)):
-        try:
-            follower.commit()
-            return
-        except (StorageError, CommitStateUnknownError):
-            if not left:
-                raise
+    """The same with records that take less time, and commits that may fail."""
+    follows(stage, process, memory, slow_s=1.0, goes_on=True)
 
 
 def _take(stage: Stage, rows: pa.RecordBatch, topic_id: str) -> None:

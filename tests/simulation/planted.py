@@ -690,7 +690,6 @@ BUGS: Mapping[str, Bug] = {
     "damage is not noticed": bug(planted_state.damage_is_not_noticed, "damage"),
     "waiting changes count as made": bug(planted_state.waiting_changes_count_as_made, "several members"),
     "beats tell of changes": bug(planted_state.beats_tell_of_changes, "several members"),
-    "changes are made again": bug(planted_state.changes_are_made_again, "several members"),
     "the index of topics is not checked": bug(planted_state.the_index_is_not_checked, "lister"),
     "the index of topics has no age": bug(planted_state.the_index_has_no_age, "lister"),
     "the next version tells for ever": bug(planted_state.the_next_version_tells_for_ever, "lister"),

@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 
 from distlog.core.commits import checkpoint, row_changes
-from distlog.core.groups import group_log
 from distlog.core.groups.group_log import WaitingChange
 from distlog.core.maintenance import log_floor
 from distlog.gateway.topics import topic_index
@@ -98,17 +97,6 @@ def beats_tell_of_changes() -> Any:
         return real(dataclasses.replace(self, positions={}), state)
 
     return mock.patch.object(WaitingChange, "is_made", is_made)
-
-
-def changes_are_made_again() -> Any:
-    """Whoever puts the next version takes along what waits, at whatever beat its member is."""
-    real = group_log._with_changes
-
-    def with_changes(state: Any, changes: Any) -> Any:
-        beats = {member.id: member.beat for member in state.members}
-        return real(state, [dataclasses.replace(each, beat=beats.get(each.member, each.beat)) for each in changes])
-
-    return mock.patch.object(group_log, "_with_changes", with_changes)
 
 
 # ---

@@ -21,6 +21,9 @@ from simulation.actors import PASSING, Memory, Stage
 from simulation.object_store import ObjectStore
 from simulation.world import Process, World
 
+#: How long commits are kept.
+_KEPT_S = 60
+_CONFIG = {"commit.retention.ms": _KEPT_S * 1000, "file.delete.delay.ms": 20_000}
 #: The store tells its time in whole seconds.
 _TELLING_S = 2.0
 
@@ -96,10 +99,10 @@ def founds(stage: Stage, process: Process, memory: Memory) -> None:
         try:
             if random.random() < 0.5:
                 with suppress(TopicExistsError):
-                    distlog.create(url, partitions=random.randrange(1, 4), config=stage.config)
+                    distlog.create(url, partitions=random.randrange(1, 4), config=_CONFIG)
             else:
                 topic = distlog.open(url)
-                match random.choice(("drop", "grow", "vacuum", "vacuum")):
+                match random.choice(("drop", "grow", "grow", "vacuum", "vacuum", "vacuum")):
                     case "drop":
                         topic.drop()
                     case "grow":
@@ -131,6 +134,9 @@ def lists(stage: Stage, process: Process, memory: Memory) -> None:
         if random.random() < 0.1:
             # as a gateway that begins
             index = TopicIndex(Storage(root.url, {}))
+        elif random.random() < 0.1:
+            # as one that nobody asks, for longer than commits are kept
+            world.pause(random.uniform(0, 5 * _KEPT_S))
         stage.rest(random)
 
 
