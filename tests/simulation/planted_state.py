@@ -10,7 +10,8 @@ import numpy as np
 
 from distlog.core.commits import checkpoint, row_changes
 from distlog.core.groups.group_log import WaitingChange
-from distlog.core.maintenance import log_floor
+from distlog.core.maintenance import log_floor, merge_job
+from distlog.core.maintenance.batch_join import BatchJoin
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.world import current
@@ -124,3 +125,39 @@ def the_index_has_no_age() -> Any:
 def the_next_version_tells_for_ever() -> Any:
     """A gateway goes by the version after the one that it knows, however long ago that was the newest one."""
     return mock.patch.object(topic_index._Known, "is_told_at", return_value=True)
+
+
+# ---
+# Of the offsets that a merge writes.
+
+
+def merges_store_offsets_of_the_log() -> Any:
+    """A merge says that its batches have the offsets of the log, and not those behind their segment's first one."""
+    real = merge_job._Writing._described
+
+    def described(self: Any, start: int, end: int) -> Any:
+        facts = real(self, start, end)
+        return {**facts, "stored_base_offset": facts["base_offset"]}
+
+    return mock.patch.object(merge_job._Writing, "_described", described)
+
+
+def merged_groups_are_swapped() -> Any:
+    """A merge of several groups says of each that its part of the bundle is where another one's is."""
+    real = merge_job._Writing._stored
+
+    def stored(self: Any, *arguments: Any) -> Any:
+        return {name: places[::-1].copy() for name, places in real(self, *arguments).items()}
+
+    return mock.patch.object(merge_job._Writing, "_stored", stored)
+
+
+def joined_batches_have_no_holes() -> Any:
+    """A merge joins batches as if there were no offsets between them."""
+    real = BatchJoin._joins
+
+    def joins(self: Any, batches: Any, base_offsets: Any) -> Any:
+        counts = batches["last_offset_delta"].astype(np.int64) + 1
+        return real(self, batches, np.cumsum(counts) - counts)
+
+    return mock.patch.object(BatchJoin, "_joins", joins)
