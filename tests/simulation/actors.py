@@ -268,9 +268,7 @@ def _nothing(stage: Stage, process: Process, producer: distlog.Producer, id_: st
         stage.oracle.says(f"a producer with the id {id_} committed nothing, after a newer one had begun")
 
 
-def follows(
-    stage: Stage, process: Process, memory: Memory, *, slow_s: float = 20.0, goes_on: bool = False
-) -> None:
+def follows(stage: Stage, process: Process, memory: Memory, *, slow_s: float = 20.0, goes_on: bool = False) -> None:
     """Follow the topic as a member of a group, and commit now and then.
 
     Some records take up to `slow_s`. A member that `goes_on` after a failed commit commits more the next time.

@@ -240,7 +240,9 @@ def _with_a_large_group(drawn: Plan, random: Random) -> Plan:
 
 def _mild(faults: Faults) -> Faults:
     """So that most processes live, and go on."""
-    return replace(faults, death=min(faults.death, 0.0005), still=min(faults.still, 0.0005), still_s=60.0, silence=0.0)
+    return replace(
+        faults, death=min(faults.death, 0.0005), still=min(faults.still, 0.0005), still_s=60.0, silence=0.0
+    )
 
 
 def _of_kafka(random: Random) -> list[tuple[str, Actor]]:
@@ -346,9 +348,9 @@ def _audit_topic(stage: Stage) -> None:
 
 @contextmanager
 def frequent_checkpoints(*, large: bool = False, on_one_base: int = MAX_LONG) -> Iterator[None]:
-    """Have a checkpoint after every seventh or third commit, and little kept and asked for, since histories are short.
+    """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short.
 
-    If they are `large`, they are incremental, and written in the background. There is hardly more in a full one than
+    Where bases have an end, it is after every third one. If they are `large`, they are incremental, and written in the background. There is hardly more in a full one than
     in an incremental one, so as many of these as `on_one_base` says are based on one as long as each is smaller.
     """
     defaults = CommitLog.__init__.__kwdefaults__

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from distlog.core import times
 from distlog.core.commits import (
     checkpoint,
