@@ -351,8 +351,8 @@ def frequent_checkpoints(*, large: bool = False, on_one_base: int = MAX_LONG) ->
     """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short.
 
     Where bases have an end, it is after every third one. If they are `large`, they are incremental, and written in
-    the background. There is hardly more in a full one than in an incremental one, so as many of these as `on_one_base`
-    says are based on one as long as each is smaller.
+    the background. There is hardly more in a full one than in an incremental one, so as many of these as
+    `on_one_base` says are based on one as long as each is smaller.
     """
     defaults = CommitLog.__init__.__kwdefaults__
     before = defaults["checkpoint_commits"], group_log.KEPT
