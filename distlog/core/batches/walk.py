@@ -46,7 +46,7 @@ class BatchWalk:
     Damage behind the sound batches is raised, or stops the walk, or a function is told of it: then the walk goes on
     behind it, if it is known where the next batch begins. A batch that the end cuts short is damage too, but it is
     not raised: as in Kafka's `FileLogInputStream`, a writer may be at it. `position` is where the walk has come
-    to; `damage` says why it stopped.
+    to; `damage` says why it stopped. Before `hint` no more is read than up to there, but to the end of a batch.
     """
 
     read: Callable[[int, int], memoryview]
@@ -58,18 +58,20 @@ class BatchWalk:
     origin: int = 0
     checked: bool = False
     headers: Callable[[memoryview, int], Headers] | None = None
+    hint: int = 0
     damage: CorruptRecordError | None = field(default=None, init=False)
     _is_over: bool = field(default=False, init=False)
 
     def __iter__(self) -> Iterator[Batches]:
-        size = self.step
+        size, hint = self.step, self.hint
         while self.position < self.end and not self._is_over:
-            step_bytes = min(size, self.end - self.position)
+            step_bytes = min(size, (hint if self.position < hint else self.end) - self.position)
             data = self.read(self.position, self.position + step_bytes)
             rows, damage = (self.headers or self._headers)(data, self.position)
             whole_bytes = 0
             if len(rows):
-                whole_bytes, size = int(rows["position"][-1] + rows["size"][-1]), self.step
+                whole_bytes = int(rows["position"][-1] + rows["size"][-1])
+                size, hint = self.step, self.hint
                 batches = Batches(self.position, data[:whole_bytes], rows)
                 self.position = batches.end
                 yield batches
@@ -81,7 +83,7 @@ class BatchWalk:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._meet(self._error("the file ends within a batch"), data)
-                size = max(first_size, step_bytes + 1)
+                size, hint = max(first_size, step_bytes + 1), 0
             if damage is not None and not self._is_over:
                 self._meet(damage, data[whole_bytes:])
 

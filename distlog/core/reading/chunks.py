@@ -24,6 +24,7 @@ from distlog.core.batches.record_batch import (
     wrong_crc,
 )
 from distlog.core.batches.record_decoder import BatchSelection, decode_parts
+from distlog.core.batches.walk import Batches
 from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.kernels.batch_scan import RUN, first_misplaced
@@ -395,13 +396,9 @@ def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
     return chunk
 
 
-def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
-    """The chunk of the whole batches that `data` begins with; None if there is not even one."""
-    batches = headers_of(piece, data)
-    if len(batches) == 0:
-        return None
-    end = int(batches["position"][-1] + batches["size"][-1])
-    chunk = Chunk([piece._replace(end=end)], data[:end], batches, np.zeros(len(batches), np.int64))
+def chunk_of_batches(piece: Piece, batches: Batches) -> Chunk:
+    """The chunk of the batches of one piece; CorruptRecordError if they are not what was written."""
+    chunk = Chunk([piece], batches.data, batches.rows, np.zeros(len(batches.rows), np.int64))
     chunk.check_offsets()
     chunk.check_identity()
     _give_append_times(chunk)

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from crc32c import crc32c
 
-from distlog.core.batches.record_batch import LOG_OVERHEAD
-from distlog.core.batches.walk import size_of_first
+from distlog.core.batches.walk import BatchWalk, Headers
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import (
     CorruptIndexError,
@@ -39,7 +38,7 @@ from distlog.core.indexes.transaction_index import (
     TransactionIndex,
     decode_transactions,
 )
-from distlog.core.reading.chunks import Chunk, LogFile, Piece, chunk_of_batches, chunk_of_files, cut_short
+from distlog.core.reading.chunks import Chunk, LogFile, Piece, chunk_of_batches, chunk_of_files, cut_short, headers_of
 from distlog.core.reading.open_files import OpenFiles, OpenLogs
 from distlog.core.reading.slices import SegmentSlice, bounds_by
 from distlog.core.segments.segment_parts import (
@@ -341,53 +340,44 @@ class SegmentReader:
     def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
         """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""
         segment, log = part.segment, self.part(part.segment)
-        by_index, size = position > 0, 0
-        following = -1 if by_index else segment.stored_base_offset
-        if by_index and self.storage.is_local:
+        following = -1 if position > 0 else segment.stored_base_offset
+        if position > 0 and self.storage.is_local:
             # files are replaced, and to check again costs little when the file is opened anyway
             self._identified.forget(segment)
         with self._explained([segment]):
             file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
+        read = partial(self._read_identified, file, segment)
+
+        def headers(data: memoryview, at: int) -> Headers:
+            return headers_of(Piece(part, log, at, 0, len(data)), data), None
+
+        walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, hint=hint)
+        batches = iter(walk)
         try:
-            while position < part.end_position and following < part.end_offset - segment.shift:
-                stop = hint if position < hint else segment.log_bytes
-                end = position + size if size else min(position + step, stop)
-                with self._explained([segment]):
-                    data = self._read_identified(file, segment, position, end)
-                piece = Piece(part, log, position, 0, len(data), following)
-                chunk = chunk_of_batches(piece, data)
-                if chunk is None:
-                    size = self._size_of_batch(piece, data)
-                    continue
-                if by_index:
+            while walk.position < part.end_position and following < part.end_offset - segment.shift:
+                found = next(batches, None)
+                if found is None:
+                    raise cut_short(Piece(part, log, walk.position, 0, 0), 0)
+                chunk = chunk_of_batches(Piece(part, log, found.position, 0, len(found.data), following), found)
+                if following < 0:
+                    # an index led here
                     _check_start(chunk)
                 if owned := _owned(chunk):
                     yield owned
-                if position == 0:
+                if found.position == 0:
                     self._identified.add(segment)
                 following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
-                position, size, by_index = position + len(chunk.data), 0, False
         finally:
             file.close()
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
         """Bytes of a log. If they are not its first bytes, the first ones are read and checked too, once."""
-        if position == 0 or self._identified.knows(segment):
-            return file.read(position, end)
-        head, data = file.read_with_head(HEAD_BYTES, position, end)
-        self._identified.check_head(segment, self.part(segment), head)
-        return data
-
-    def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
-        """The size of the batch that begins with `data`."""
-        room, header = piece.log.size - piece.position, data
-        if len(data) < LOG_OVERHEAD <= room:
-            with self._explained([piece.slice.segment]):
-                header = self.storage.read_joined([piece.log.range(piece.position, piece.position + LOG_OVERHEAD)])
-        size = size_of_first(header)
-        if len(header) < LOG_OVERHEAD or not len(data) < size <= room:
-            raise cut_short(piece, piece.start)
-        return size
+        with self._explained([segment]):
+            if position == 0 or self._identified.knows(segment):
+                return file.read(position, end)
+            head, data = file.read_with_head(HEAD_BYTES, position, end)
+            self._identified.check_head(segment, self.part(segment), head)
+            return data
 
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
         """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""
