@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from distlog.console import output
+from distlog.console.output import json_text
+from distlog.console.record_lines import json_texts
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import InvalidRecordError
@@ -380,7 +381,7 @@ def _objects_in_bulk(block: bytes, fields: Fields) -> pa.Table | None:
 def _text(value: Any) -> bytes | None:
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
-    return output.json_text(value).encode()
+    return json_text(value).encode()
 
 
 # ---
@@ -505,7 +506,7 @@ def _columns(table: pa.Table, fields: Fields) -> tuple[pa.Table, dict[int, str]]
     columns = {name: table[field] for name, field in fields.named.items() if name != "timestamp"}
     if fields.value is None:
         arrays = [column.combine_chunks() for column in table.columns]
-        columns["value"] = output.json_texts(pa.RecordBatch.from_arrays(arrays, table.schema.names))
+        columns["value"] = json_texts(pa.RecordBatch.from_arrays(arrays, table.schema.names))
     if fields.timestamp is None:
         return pa.table(columns), {}
     times, bad_times = _times(table[fields.timestamp], fields.timestamp_unit)

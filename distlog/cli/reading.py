@@ -13,7 +13,7 @@ import pyarrow as pa
 import typer
 
 from distlog.cli.options import usage
-from distlog.console.output import Conversions, csv_rows, print_batch, print_bytes
+from distlog.console.record_lines import Conversions, csv_rows, print_batch, print_bytes
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.errors import InvalidConfigError
 from distlog.core.following.followed_log import Start, ends_of

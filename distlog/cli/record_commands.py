@@ -19,8 +19,8 @@ from distlog.console.output import DONE, FAILED, Summary, print_report
 from distlog.core.config import MAX_INT
 from distlog.core.display import Progress, counted
 from distlog.core.dump.dump import dump as dump_files
-from distlog.core.dump.lines import DumpOptions, DumpOutput
 from distlog.core.dump.log_dump import DumpedFile
+from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import DistlogError, InvalidRecordError
 from distlog.core.topics.append_commit import expiry_text
 from distlog.core.topics.appendable import early_text

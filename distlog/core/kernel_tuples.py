@@ -121,12 +121,14 @@ class Texts(NamedTuple):
 class Layout(NamedTuple):
     """The values of a line, in their order.
 
-    Value i is of `kinds[i]`, comes after `labels[i]`, and has its first text at `first[i]` of `words`: of a choice
-    its texts; of an optional number the text for an absent one, and the texts before and after a number.
+    Value i is of `kinds[i]`, comes after `labels[i]`, is in row `rows[i]` of the values, and has its first text at
+    `first[i]` of `words`: of a choice its texts; of others that may be absent the text for an absent one, and the
+    texts before and after it; of JSON also those around base64.
     """
 
     labels: Texts
     kinds: np.ndarray
+    rows: np.ndarray
     first: np.ndarray
     words: Texts
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from distlog.core.config import MAX_LONG
 from distlog.core.dump.dump import dump
-from distlog.core.dump.lines import DumpOptions, DumpOutput
 from distlog.core.dump.log_dump import DumpedFile
+from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import RetentionWarning, TimestampWarning
 from distlog.core.kernels.record_scan import to_microseconds
 from distlog.core.topics.appender import SMALL_PARTITIONS

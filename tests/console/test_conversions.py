@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.console.output import Conversions, csv_rows
+from distlog.console.record_lines import Conversions, csv_rows
 from distlog.core.batches.record_batch import HEADERS_TYPE
 
 BYTES = st.none() | st.binary(max_size=8)
@@ -72,11 +72,16 @@ def test_a_format_that_is_none_is_told_so(text: str, why: str) -> None:
         Conversions.parse(text)
 
 
+def test_csv_has_bytes_that_are_no_text_as_they_are() -> None:
+    columns = batch((b'"\xff', None)).select(["key", "value", "offset"])
+    assert bytes(csv_rows(columns, titles=False)) == b'"""\xff",,7\n'
+
+
 @given(st.lists(st.tuples(st.none() | st.text(max_size=5), st.text(max_size=5)), min_size=1, max_size=5))
 def test_csv_is_read_back_by_others(records: list[tuple[str | None, str]]) -> None:
     rows = batch(*((None if key is None else key.encode(), value.encode()) for key, value in records))
-    text = csv_rows(rows, titles=True).decode()
+    text = bytes(csv_rows(rows, titles=True)).decode()
     found = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     assert [(row["key"], row["value"]) for row in found] == [(key or "", value) for key, value in records]
     assert (found[0]["offset"], found[0]["timestamp"], found[0]["headers"]) == ("7", "1970-01-01T00:00:01.500Z", "")
-    assert not csv_rows(rows, titles=False).startswith(b'"partition"')
+    assert not bytes(csv_rows(rows, titles=False)).startswith(b'"partition"')

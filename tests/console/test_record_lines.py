@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.console import output
+from distlog.console import output, record_lines
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA
 
 BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace"))
@@ -51,8 +51,8 @@ def check(batch: pa.RecordBatch) -> None:
     rows = output.rows_of(batch)
     names = batch.schema.names
     tabbed = "".join("\t".join(output.text(row[name]) for name in names) + "\n" for row in rows)
-    assert bytes(output.tabbed(batch)).decode() == tabbed
-    assert bytes(output.json_objects(batch)).decode() == "".join(output.json_text(row) + "\n" for row in rows)
+    assert bytes(record_lines.tabbed(batch)).decode() == tabbed
+    assert bytes(record_lines.json_objects(batch)).decode() == "".join(output.json_text(row) + "\n" for row in rows)
 
 
 @given(ROWS)
@@ -67,7 +67,7 @@ def test_every_kind_of_text_is_escaped_alike() -> None:
     check(batch_of(rows).slice(2, 3))
     for row in rows:
         check(batch_of([row]))
-    lines = bytes(output.json_objects(batch_of(rows))).decode().splitlines()
+    lines = bytes(record_lines.json_objects(batch_of(rows))).decode().splitlines()
     assert len(lines) == len(TEXTS)
     assert [json.loads(line)["value"] for line in lines] == TEXTS
 
@@ -75,4 +75,4 @@ def test_every_kind_of_text_is_escaped_alike() -> None:
 @pytest.mark.parametrize("names", [["value"], ["offset"], ["headers", "timestamp"]])
 def test_some_columns_are_some_fields(names: list[str]) -> None:
     check(batch_of([EMPTY]).select(names))
-    assert bytes(output.tabbed(batch_of([]))) == b""
+    assert bytes(record_lines.tabbed(batch_of([]))) == b""

@@ -14,8 +14,8 @@ from dumps import dumped
 from distlog.core.batches.walk import Batches
 from distlog.core.dump import log_dump
 from distlog.core.dump.dump import dump
-from distlog.core.dump.lines import DumpOptions, DumpOutput
 from distlog.core.dump.log_dump import DumpedFile, LogWindows, ShownBatches
+from distlog.core.dump.output import DumpOptions, DumpOutput
 
 PARTITIONS = golden.partitions()
 #: Compressed, with transactions, with gaps, and of formats 0 and 1.

@@ -23,7 +23,7 @@ CORE_LAYERS = (
     "segments",
     "values",
     "reading",
-    "dump",
+    "lines dump",
     "topic_handle groups",
     "log",
     "consumer_offsets transaction_state",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distlog.core.dump.dump import dump
-from distlog.core.dump.lines import DumpOptions, DumpOutput
 from distlog.core.dump.log_dump import DumpedFile
+from distlog.core.dump.output import DumpOptions, DumpOutput
 
 
 class Dumped(NamedTuple):

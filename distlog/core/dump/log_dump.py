@@ -29,19 +29,7 @@ from distlog.core.batches.record_batch import (
 from distlog.core.batches.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
 from distlog.core.batches.walk import Batches, BatchWalk, Headers
 from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
-from distlog.core.dump.lines import (
-    DumpOptions,
-    DumpOutput,
-    Line,
-    LineField,
-    choice,
-    constant,
-    flag,
-    number,
-    optional,
-    texts,
-    time,
-)
+from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernel_tuples import RecordContent
 from distlog.core.kernels.batch_scan import (
@@ -55,7 +43,8 @@ from distlog.core.kernels.batch_scan import (
     read_frames,
 )
 from distlog.core.kernels.crc import find_valid, find_valid_messages
-from distlog.core.kernels.text import ABSENT, CHOICE, JSON_GROWTH, OPTIONAL, SLACK, UTF8_GROWTH, write_records
+from distlog.core.kernels.text import ABSENT, CHOICE, GROWTH, JSON, OPTIONAL, SLACK, UTF8, write_records
+from distlog.core.lines import Line, LineField, Longs, choice, constant, flag, number, optional, texts, time
 from distlog.core.reading.chunks import LogFile
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import begun, cores, in_order
@@ -64,8 +53,6 @@ from distlog.core.storage.storage import Storage
 # ---
 # The records of batches as a scan found them, for printing: positions, and nothing copied.
 
-
-Longs = npt.NDArray[np.int64]
 
 #: Where the checksum of a message of formats 0 and 1 is.
 _LEGACY_CRC_AT = 12
@@ -369,10 +356,14 @@ class LogStyle:
             (MARKER if self.metadata else _NOTHING).layout(as_json=self.as_json),
             self._markers(batches, records),
             RecordContent(records.data, records.fields.key, records.fields.value, records.fields.headed),
-            np.zeros(int(self.content), np.uint8),
+            np.full(int(self.content), self._kind, np.uint8),
             texts(_TEXTS[self.as_json, self.metadata]),
         )
         return memoryview(out.data)[:size]
+
+    @property
+    def _kind(self) -> int:
+        return JSON if self.as_json else UTF8
 
     def _markers(self, batches: npt.NDArray[Any], records: DumpedRecords) -> Longs:
         is_control = np.repeat((batches["attributes"] & CONTROL != 0) & (batches["magic"] >= 2), records.counts)
@@ -382,7 +373,7 @@ class LogStyle:
 
     def _room(self, batches: int, batch: Line, record: Line, records: DumpedRecords) -> int:
         """As many bytes as the lines may take; a byte of a header's length gives the texts around its key."""
-        growth = JSON_GROWTH + 2 if self.as_json else UTF8_GROWTH + 1
+        growth = GROWTH[self._kind] + 2
         around = sum(len(text) for style in _TEXTS.values() for text in style)
         longest = record.longest + MARKER.longest + around
         return batches * batch.longest + records.size * longest + growth * records.room + SLACK

@@ -120,8 +120,8 @@ def put_byte(out: np.ndarray, at: int, data: np.ndarray, position: int, state: i
 
 #: The most bytes that `put_number` writes.
 LONGEST_NUMBER = 20
-#: The most bytes that `put_utf8` and `put_json_text` write for each byte that they read.
-UTF8_GROWTH, JSON_GROWTH = 3, 6
+#: The most bytes that `put_utf8`, `put_json_text`, `put_shown` and `put_quoted` write for each byte that they read.
+UTF8_GROWTH, JSON_GROWTH, SHOWN_GROWTH, QUOTED_GROWTH = 3, 6, 4, 2
 #: How many bytes are overwritten behind the text.
 SLACK = 8
 
@@ -139,11 +139,20 @@ def _escaped(byte: int) -> bytes:
     """A character of ASCII as it stands in a JSON string."""
     if byte in (_QUOTE, _BACKSLASH):
         return bytes((_BACKSLASH, byte))
-    return b"\\u%04x" % byte if byte < 32 else bytes((byte,))
+    return _NAMED.get(byte, b"\\u%04x" % byte) if byte < 32 else bytes((byte,))
 
 
+def _shown(byte: int) -> bytes:
+    """A byte as it stands in a line of text if it is a control character or no UTF-8."""
+    return _NAMED[byte] if byte in b"\t\n\r" else b"\\x%02x" % byte
+
+
+_NAMED = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 _ESCAPED = np.frombuffer(b"".join(_escaped(byte).ljust(8, b"\0") for byte in range(128)), np.uint8)
 _ESCAPED_SIZES = np.array([len(_escaped(byte)) for byte in range(128)], np.uint8)
+_SHOWN = np.frombuffer(b"".join(_shown(byte).ljust(8, b"\0") for byte in range(256)), np.uint8)
+_SHOWN_SIZES = np.array([len(_shown(byte)) for byte in range(256)], np.uint8)
+_DELETE = 127
 
 
 @inlined
@@ -186,6 +195,46 @@ def put_number(out: np.ndarray, at: int, value: int) -> int:
     return at
 
 
+_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+#: The first and the last year that have four digits, in ms since 1970: the begin of the one and the end of the other.
+_FIRST_YEAR, _LAST_YEAR = -30_610_224_000_000, 253_402_300_800_000
+_NO_TIME = np.frombuffer(b"none\0\0\0\0", np.uint8)
+_TIME = np.frombuffer(b"0000-00-00T00:00:00.000Z", np.uint8)
+
+
+@inlined
+def put_time(out: np.ndarray, at: int, time_ms: int) -> int:
+    """Write ms since 1970 as ISO 8601 in UTC, as `times.iso` has it; returns the position after it.
+
+    The calendar is Howard Hinnant's `civil_from_days`, in which a year begins in March.
+    """
+    if time_ms == -1:
+        return put_text(out, at, _NO_TIME, 0, 4)
+    if not _FIRST_YEAR <= time_ms < _LAST_YEAR:
+        return put_number(out, at, time_ms)
+    days = time_ms // _DAY + 719_468
+    era = days // 146_097
+    day = days - era * 146_097
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    month += 3 if month < 10 else -9
+    year += 400 * era + (month <= 2)
+    rest = time_ms % _DAY
+    copy_bytes(out, at, _TIME, 0, 24)
+    copy_bytes(out, at, _PAIRS, 2 * (year // 100), 2)
+    copy_bytes(out, at + 2, _PAIRS, 2 * (year % 100), 2)
+    copy_bytes(out, at + 5, _PAIRS, 2 * month, 2)
+    copy_bytes(out, at + 8, _PAIRS, 2 * (day + 1), 2)
+    copy_bytes(out, at + 11, _PAIRS, 2 * (rest // _HOUR), 2)
+    copy_bytes(out, at + 14, _PAIRS, 2 * (rest % _HOUR // _MINUTE), 2)
+    copy_bytes(out, at + 17, _PAIRS, 2 * (rest % _MINUTE // 1000), 2)
+    put_at(out, at + 20, _ZERO + rest % 1000 // 100)
+    copy_bytes(out, at + 21, _PAIRS, 2 * (rest % 100), 2)
+    return at + 24
+
+
 @inlined
 def put_utf8(out: np.ndarray, at: int, data: np.ndarray, position: int, size: int) -> int:
     """Write bytes as UTF-8, with U+FFFD in place of invalid bytes; returns the position after them."""
@@ -212,9 +261,9 @@ def _below(word: int, bound: int) -> int:
 
 
 @inlined
-def _plain_bytes(word: int) -> int:
-    """Count the bytes, of eight, that a JSON string holds as they are, up to the first escaped or not ASCII."""
-    escaped = _below(word, 32) | _below(word ^ _QUOTE * _ONES, 1) | _below(word ^ _BACKSLASH * _ONES, 1)
+def _plain_bytes(word: int, one: int, other: int) -> int:
+    """Count the bytes, of eight, up to the first that is not ASCII, a control, or `one` or the `other` character."""
+    escaped = _below(word, 32) | _below(word ^ one * _ONES, 1) | _below(word ^ other * _ONES, 1)
     return int(low_zeros(escaped | word & _HIGH_BITS) >> 3)
 
 
@@ -233,7 +282,7 @@ def put_json_text(
     while position < end and (valid or not strict):
         if position + 8 <= data.size:
             copy_bytes(out, at, data, position, 8)
-            count = min(_plain_bytes(word_at(data, position)), end - position)
+            count = min(_plain_bytes(word_at(data, position), _QUOTE, _BACKSLASH), end - position)
             position += count
             at += count
             if count == 8 or position == end:
@@ -274,15 +323,92 @@ def put_base64(out: np.ndarray, at: int, data: np.ndarray, position: int, size: 
     return at
 
 
+@inlined
+def _size_of_character(data: np.ndarray, position: int, end: int) -> int:
+    """The size of the character at `position`; 0 if there is none in UTF-8."""
+    state = BETWEEN
+    while position < end:
+        entry = item_at(_TRANSITIONS, state << 8 | item_at(data, position))
+        state = entry & 15
+        if state == BETWEEN:
+            return int(entry >> 6 if entry >> 4 & 3 == 0 else 0)
+        if entry >> 4 & 3:
+            return 0
+        position += 1
+    return 0
+
+
+@inlined
+def put_shown(out: np.ndarray, at: int, data: np.ndarray, position: int, size: int) -> int:
+    """Write bytes as one line for people, as `display.text` has them; returns the position after them."""
+    end = position + size
+    while position < end:
+        if position + 8 <= data.size:
+            copy_bytes(out, at, data, position, 8)
+            count = min(_plain_bytes(word_at(data, position), _DELETE, _DELETE), end - position)
+            position += count
+            at += count
+            if count == 8 or position == end:
+                continue
+        count = _size_of_character(data, position, end)
+        last = item_at(data, position + max(count, 1) - 1)
+        # 2 bytes: the controls from U+0080 to U+009F begin with C2
+        is_control = count == 1 and (last < 32 or last == _DELETE)
+        is_control |= count == 2 and item_at(data, position) == 0xC2 and last < 0xA0
+        if count == 0 or is_control:
+            copy_bytes(out, at, _SHOWN, 8 * last, 8)
+            at += item_at(_SHOWN_SIZES, last)
+        else:
+            copy_bytes(out, at, data, position, count)
+            at += count
+        position += max(count, 1)
+    return at
+
+
+@inlined
+def put_quoted(out: np.ndarray, at: int, data: np.ndarray, position: int, size: int) -> int:
+    """Write bytes with each quote twice, as CSV has them (RFC 4180); returns the position after them."""
+    end = position + size
+    while position < end:
+        if position + 32 <= end:
+            quotes = 0
+            for word in range(0, 32, 8):
+                quotes |= _below(word_at(data, position + word) ^ _QUOTE * _ONES, 1)
+            if quotes == 0:
+                copy_bytes(out, at, data, position, 32)
+                at += 32
+                position += 32
+                continue
+        if position + 8 <= data.size:
+            copy_bytes(out, at, data, position, 8)
+            quotes = _below(word_at(data, position) ^ _QUOTE * _ONES, 1)
+            count = min(int(low_zeros(quotes) >> 3), end - position)
+            position += count
+            at += count
+            if count == 8 or position == end:
+                continue
+        byte = item_at(data, position)
+        put_at(out, at, byte)
+        at += 1
+        if byte == _QUOTE:
+            put_at(out, at, byte)
+            at += 1
+        position += 1
+    return at
+
+
 # ---
-# Writes lines of named values for `distlog dump`: numbers, words, and the keys and payloads of records.
+# Writes lines of named values: numbers, words, and bytes in several forms.
 
 
-#: The value of an absent optional number.
+#: The value of an absent number, and the position of absent bytes.
 ABSENT = -(2**63)
-#: Kinds of values. A choice has its number among the texts as its value.
-NUMBER, OPTIONAL, CHOICE = range(3)
-#: Texts around the content of a record, by their number.
+#: Kinds of values. A choice has its number among the texts as its value; bytes have their position and their size.
+#: Bytes are UTF-8 as Java has it, a JSON string or base64, for people, for CSV, or as they are.
+NUMBER, OPTIONAL, CHOICE, TIME, UTF8, JSON, SHOWN, QUOTED, RAW = range(9)
+#: The most bytes that are written for a byte, by kind.
+GROWTH = (0, 0, 0, 0, UTF8_GROWTH, JSON_GROWTH, SHOWN_GROWTH, QUOTED_GROWTH, 1)
+#: Texts of a record of a dump, by their number.
 HEADERS, HEADERS_END, KEY, PAYLOAD, BASE64, BASE64_END, END = range(7)
 
 _COMMA = 44
@@ -295,47 +421,84 @@ def _put_text(out: np.ndarray, at: int, texts: Texts, index: int) -> int:
 
 
 @inlined
+def _put_bytes(
+    out: np.ndarray, at: int, kind: int, data: np.ndarray, position: int, size: int, words: Texts, base64: int
+) -> int:
+    """Write bytes in the form of `kind`; those that are no text for JSON between the words `base64` and its next."""
+    if kind == UTF8:
+        return put_utf8(out, at, data, position, size)
+    if kind == SHOWN:
+        return put_shown(out, at, data, position, size)
+    if kind == QUOTED:
+        return put_quoted(out, at, data, position, size)
+    if kind == RAW:
+        copy_bytes(out, at, data, position, size)
+        return at + size
+    end, valid = put_json_text(out, at, data, position, size, True)
+    if valid:
+        return end
+    at = _put_text(out, at, words, base64)
+    at = put_base64(out, at, data, position, size)
+    return _put_text(out, at, words, base64 + 1)
+
+
+@inlined
+def _put_value(out: np.ndarray, at: int, kind: int, value: int, words: Texts, first: int) -> int:
+    if kind == NUMBER:
+        return put_number(out, at, value)
+    if kind == CHOICE:
+        return _put_text(out, at, words, first + value)
+    if value == ABSENT:
+        return _put_text(out, at, words, first)
+    at = _put_text(out, at, words, first + 1)
+    at = put_time(out, at, value) if kind == TIME else put_number(out, at, value)
+    return _put_text(out, at, words, first + 2)
+
+
+@inlined
 def _put_row(out: np.ndarray, at: int, layout: Layout, values: np.ndarray, row: int) -> int:
+    """Write values none of which are bytes."""
     for column in range(layout.kinds.size):
         at = _put_text(out, at, layout.labels, column)
-        value = values[column, row]
-        kind = item_at(layout.kinds, column)
-        first = item_at(layout.first, column)
-        if kind == NUMBER:
-            at = put_number(out, at, value)
-        elif kind == CHOICE:
-            at = _put_text(out, at, layout.words, first + value)
-        elif value == ABSENT:
-            at = _put_text(out, at, layout.words, first)
-        else:
-            at = _put_text(out, at, layout.words, first + 1)
-            at = put_number(out, at, value)
-            at = _put_text(out, at, layout.words, first + 2)
+        kind, first = item_at(layout.kinds, column), item_at(layout.first, column)
+        at = _put_value(out, at, kind, values[column, row], layout.words, first)
     return at
 
 
 @fill_kernel
-def write_rows(out: np.ndarray, layout: Layout, values: np.ndarray) -> int:
-    """Write a line for each column of `values`, which has a row for each value of `layout`; returns its bytes."""
+def write_rows(
+    out: np.ndarray, ends: np.ndarray, layout: Layout, values: np.ndarray, data: np.ndarray, more: np.ndarray
+) -> int:
+    """Write a line for each column of `values`, which has the rows of `layout`; returns its bytes.
+
+    Bytes are at their positions in `data`, or, where ~position is not below 0, there in `more`. The end of each line
+    is written to `ends`, which may be empty.
+    """
     at = 0
     for row in range(values.shape[1]):
-        at = _put_row(out, at, layout, values, row)
+        for column in range(layout.kinds.size):
+            at = _put_text(out, at, layout.labels, column)
+            place, first = item_at(layout.rows, column), item_at(layout.first, column)
+            value, kind = values[place, row], item_at(layout.kinds, column)
+            if kind < UTF8 or value == ABSENT:
+                at = _put_value(out, at, kind, value, layout.words, first)
+                continue
+            at = _put_text(out, at, layout.words, first + 1)
+            source = data if value >= 0 else more
+            position, size = max(value, ~value), values[place + 1, row]
+            at = _put_bytes(out, at, kind, source, position, size, layout.words, first + 3)
+            at = _put_text(out, at, layout.words, first + 2)
+        if ends.size:
+            put_at(ends, row, at)
     return at
 
 
 @inlined
-def _put_bytes(out: np.ndarray, at: int, content: RecordContent, part: Slices, row: int, texts: Texts) -> int:
-    """Write a key or payload as text; in JSON one that is no text as base64."""
-    position = item_at(part.positions, row)
+def _put_content(
+    out: np.ndarray, at: int, kind: int, content: RecordContent, part: Slices, row: int, texts: Texts
+) -> int:
     size = item_at(part.offsets, row + 1) - item_at(part.offsets, row)
-    if item_at(texts.ends, BASE64) == item_at(texts.ends, BASE64 + 1):
-        return put_utf8(out, at, content.data, position, size)
-    end, valid = put_json_text(out, at, content.data, position, size, True)
-    if valid:
-        return end
-    at = _put_text(out, at, texts, BASE64)
-    at = put_base64(out, at, content.data, position, size)
-    return _put_text(out, at, texts, BASE64_END)
+    return _put_bytes(out, at, kind, content.data, item_at(part.positions, row), size, texts, BASE64)
 
 
 @inlined
@@ -375,7 +538,7 @@ def write_records(
 
     `batches`, `records` and `markers` are values as `write_rows` takes them. A record whose `markers` are not absent
     is a control record. The header keys are written if `headed` has room, and the keys and payloads of data if
-    `shown` is not empty.
+    `shown` has their kind.
     """
     at = 0
     row = 0
@@ -396,10 +559,10 @@ def write_records(
             elif shown.size:
                 if item_at(content.key.valid, row):
                     at = _put_text(out, at, texts, KEY)
-                    at = _put_bytes(out, at, content, content.key, row, texts)
+                    at = _put_content(out, at, item_at(shown, 0), content, content.key, row, texts)
                 if item_at(content.value.valid, row):
                     at = _put_text(out, at, texts, PAYLOAD)
-                    at = _put_bytes(out, at, content, content.value, row, texts)
+                    at = _put_content(out, at, item_at(shown, 0), content, content.value, row, texts)
             at = _put_text(out, at, texts, END)
             row += 1
     return at

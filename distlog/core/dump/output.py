@@ -1,0 +1,107 @@
+"""The options of a dump, and the streams that its lines go to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy.typing as npt
+
+from distlog.core.config import MAX_INT
+from distlog.core.errors import DistlogError
+from distlog.core.lines import Line
+
+# ---
+# The options of a dump, named as in Kafka's `DumpLogSegments`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOptions:
+    """`print_data_log` shows the records with keys and payloads, `deep_iteration` alone without them.
+
+    Without `skip_record_metadata` a record has its offset, time, sizes, sequence and header keys. Of a log only the
+    first `max_bytes` are looked at. With `verify_index_only` the entries of an index are checked and not shown; with
+    `index_sanity_check` only a broker's checks at its start are made.
+    """
+
+    print_data_log: bool = False
+    deep_iteration: bool = False
+    skip_record_metadata: bool = False
+    verify_index_only: bool = False
+    index_sanity_check: bool = False
+    max_bytes: int = MAX_INT
+
+    @property
+    def is_deep(self) -> bool:
+        """True if records are shown."""
+        return self.print_data_log or self.deep_iteration
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the end of a log may be left out."""
+        return self.max_bytes < MAX_INT
+
+
+# ---
+# The streams of a dump: lines of values go to one, problems to another; with JSON all to the first.
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+#: The most lines that are made at once.
+_LINES = 1 << 16
+
+
+@dataclass(slots=True)
+class DumpOutput:
+    """The streams of a dump; `failures` counts the files and batches that could not be read."""
+
+    out: BinaryIO
+    err: BinaryIO
+    as_json: bool = False
+    failures: int = field(default=0, init=False)
+
+    def write(self, data: memoryview) -> None:
+        """Write lines that are made already."""
+        _write_all(self.out, data)
+
+    def say(self, text: str, kind: str, **facts: Any) -> None:
+        """Write one line: `text`, or an object of type `kind` with `facts`."""
+        self._say(self.out, text, kind, facts)
+
+    def lines(self, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write lines with the values of `columns`."""
+        self._lines(self.out, line, columns)
+
+    def problems(self, title: str, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write lines of problems; in text `title` stands above them, if there are any."""
+        if len(next(iter(columns.values()))):
+            if title and not self.as_json:
+                _write_all(self.err, memoryview(f"{title}\n".encode()))
+            self._lines(self.out if self.as_json else self.err, line, columns)
+
+    def note(self, text: str, kind: str, **facts: Any) -> None:
+        """Write one line about a problem."""
+        self._say(self.out if self.as_json else self.err, text, kind, facts)
+
+    def fail(self, error: DistlogError) -> None:
+        """Write the error of a file or batch that could not be read."""
+        self.failures += 1
+        self.note(" ".join(str(error).split()), "error", message=error.message, **error.details)
+
+    def _say(self, stream: BinaryIO, text: str, kind: str, facts: Mapping[str, Any]) -> None:
+        line = _ENCODER.encode({"type": kind, **facts}) if self.as_json else text
+        _write_all(stream, memoryview(f"{line}\n".encode("utf-8", "backslashreplace")))
+
+    def _lines(self, stream: BinaryIO, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        count = len(next(iter(columns.values())))
+        for start in range(0, count, _LINES):
+            part = {name: values[start : start + _LINES] for name, values in columns.items()}
+            _write_all(stream, line.write(min(_LINES, count - start), part, as_json=self.as_json))
+
+
+def _write_all(stream: BinaryIO, data: memoryview) -> None:
+    # a stream without a buffer, as with PYTHONUNBUFFERED, may take less than it is given
+    while data.nbytes:
+        data = data[stream.write(data) :]
