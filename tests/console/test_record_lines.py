@@ -14,7 +14,8 @@ from distlog.core.batches.record_batch import COLUMNS, SCHEMA
 
 BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace"))
 HEADERS = st.lists(st.fixed_dictionaries({"key": st.text('abé\n"', max_size=3), "value": BYTES}), max_size=2)
-TIMES = st.sampled_from([-1, 0, 1, 999, 1_700_000_000_123, 253_402_300_799_999]) | st.integers(-1, 2**60)
+NAMED_TIMES = [-1, 0, 1, 999, 951_782_400_000, 1_700_000_000_123, 253_402_300_799_999, 253_402_300_800_000]
+TIMES = st.sampled_from(NAMED_TIMES) | st.integers(-1, 2**60) | st.integers(0, 253_402_300_799_999)
 ROWS = st.lists(
     st.fixed_dictionaries(
         {

@@ -10,7 +10,7 @@ from docs_pages import table
 
 from distlog.cli.app import command
 from distlog.cli.input import Format
-from distlog.console import output
+from distlog.console import record_lines
 
 TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"distlog ((?:append|read) /.*)$", TEXT, re.MULTILINE)
@@ -26,4 +26,4 @@ def test_the_commands_take_what_the_page_gives_them() -> None:
 def test_the_formats_are_those_of_the_commands() -> None:
     assert [row[0].strip("`") for row in table(TEXT, "## append")] == [each.value for each in Format]
     rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))
-    assert set(re.findall(r"`%(.)`", rows)) == {*output._SHOWN, "t", "%"}
+    assert set(re.findall(r"`%(.)`", rows)) == {*record_lines._SHOWN, "t", "%"}

@@ -72,7 +72,11 @@ def _cell(name: str, value: object) -> str:
 
 
 def json_line() -> Column:
-    """A record as the command line prints it: bytes as text if they are UTF-8, else {"base64": "..."}."""
+    """A record as the command line prints it: bytes as text if they are UTF-8, else {"base64": "..."}.
+
+    It is an expression of Spark, not the kernel of `lines`, since Spark's plan writes it where the records are: no
+    worker of Python is started, and no record crosses to one.
+    """
     header = F.transform(
         "headers",
         lambda each: _object({"key": _json_text(each["key"]), "value": _json_bytes(each["value"])}),
