@@ -91,7 +91,7 @@ class _Lines:
     def __init__(self, count: int) -> None:
         self._count = count
         self._fields, self._values = list[LineField](), dict[str, Values]()
-        self._bytes = dict[str, npt.NDArray[np.uint8]]()
+        self._bytes = list[tuple[str, Places, npt.NDArray[np.uint8]]]()
 
     def add(self, label: str, column: pa.Array | None = None, style: _Style = _PLAIN) -> None:
         """Add a text and a column of values behind it, or a text alone."""
@@ -115,11 +115,12 @@ class _Lines:
         column = column.cast(pa.large_binary())
         _, offsets, data = column.buffers()
         ends = np.frombuffer(offsets or bytes(8), np.int64)[column.offset :][: self._count + 1]
-        self._bytes[str(len(self._fields))] = byte_array(data or b"")[ends[0] : ends[-1]]
-        places = ends[:-1] - ends[0]
+        positions = ends[:-1] - ends[0]
         if column.null_count:
-            places = np.where(flags_of(column.is_null()), ABSENT, places)
-        self._add(label, kind, words, Places(places, np.diff(ends)))
+            positions = np.where(flags_of(column.is_null()), ABSENT, positions)
+        places = Places(positions, np.diff(ends))
+        self._bytes.append((str(len(self._fields)), places, byte_array(data or b"")[ends[0] : ends[-1]]))
+        self._add(label, kind, words, places)
 
     def _add(self, label: str, kind: int, words: Sequence[str], values: Values) -> None:
         name = str(len(self._fields))
@@ -130,14 +131,14 @@ class _Lines:
         """The lines, back to back; `ends` gets the end of each."""
         values, size = dict(self._values), 0
         # the largest column is not copied
-        first, *others = sorted(self._bytes.items(), key=lambda item: -item[1].size) or [("", NOTHING)]
-        for name, data in others:
-            positions, sizes = self._values[name]
+        parts = sorted(self._bytes, key=lambda part: -part[2].size)
+        for name, (positions, sizes), data in parts[1:]:
             values[name] = Places(np.where(positions == ABSENT, ABSENT, ~(positions + size)), sizes)
             size += data.size
-        more = byte_array(np.concatenate([NOTHING, *(data for _, data in others)]))
+        first, *others = [data for _, _, data in parts] or [NOTHING]
+        more = byte_array(np.concatenate([NOTHING, *others]))
         line = Line("", tuple(self._fields))
-        return line.write(self._count, values, (byte_array(first[1]), more), ends, as_json=False)
+        return line.write(self._count, values, (byte_array(first), more), ends, as_json=False)
 
     def texts(self, firsts: Longs | None = None) -> pa.Array:
         """The lines, each as bytes; or those from each of `firsts` to the next one together."""
