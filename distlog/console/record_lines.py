@@ -90,13 +90,13 @@ class _Lines:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._fields, self._values = list[LineField](), dict[str, Values]()
+        self._line_fields, self._values = list[LineField](), dict[str, Values]()
         self._bytes = list[tuple[str, Places, npt.NDArray[np.uint8]]]()
 
     def add(self, label: str, column: pa.Array | None = None, style: _Style = _PLAIN) -> None:
         """Add a text and a column of values behind it, or a text alone."""
         if column is None:
-            self._fields.append(constant(label))
+            self._line_fields.append(constant(label))
         elif pa.types.is_list(column.type):
             texts = _listed(column, _TEXT if style is _CSV else style)
             self._add_bytes(label, texts, style.lists, (style.null, *style.around_lists))
@@ -119,12 +119,12 @@ class _Lines:
         if column.null_count:
             positions = np.where(flags_of(column.is_null()), ABSENT, positions)
         places = Places(positions, np.diff(ends))
-        self._bytes.append((str(len(self._fields)), places, byte_array(data or b"")[ends[0] : ends[-1]]))
+        self._bytes.append((str(len(self._line_fields)), places, byte_array(data or b"")[ends[0] : ends[-1]]))
         self._add(label, kind, words, places)
 
     def _add(self, label: str, kind: int, words: Sequence[str], values: Values) -> None:
-        name = str(len(self._fields))
-        self._fields.append(LineField(name, kind, (label, ""), (tuple(words), ())))
+        name = str(len(self._line_fields))
+        self._line_fields.append(LineField(name, kind, (label, ""), (tuple(words), ())))
         self._values[name] = values
 
     def written(self, ends: Longs = NO_ENDS) -> memoryview:
@@ -137,7 +137,7 @@ class _Lines:
             size += data.size
         first, *others = [data for _, _, data in parts] or [NOTHING]
         more = byte_array(np.concatenate([NOTHING, *others]))
-        line = Line("", tuple(self._fields))
+        line = Line("", tuple(self._line_fields))
         return line.write(self._count, values, (byte_array(first), more), ends, as_json=False)
 
     def texts(self, firsts: Longs | None = None) -> pa.Array:
