@@ -251,7 +251,16 @@ def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
     """What a commit may do, and sometimes may not."""
     stem, ends = STEMS[version], [state.log_end_offset for state in head.partitions]
     live = [segment for state in head.partitions for segment in state.segments]
-    match random.randrange(8):
+    match random.randrange(9):
+        case 5:
+            # as retention does, or not quite
+            gone = [(one.partition, one.stem) for one in live if one.base_offset < 20]
+            raised = [
+                SetLogStartOffset(number, min(20, ends[number]) + random.choice([0, 0, 5, 100]))
+                for number in random.sample(range(COUNT), 3)
+            ]
+            removed = [removal(*gone)] if gone else []
+            return [*raised, *removed] if random.random() < 0.2 else [*removed, *raised]
         case 0:
             # in the place of adjacent segments of some partitions, or not quite
             chosen = [
@@ -332,6 +341,18 @@ def test_what_no_commit_may_do_is_refused_in_columns_too() -> None:
     assert twins.commit(GcFloor(3))
     assert not twins.commit(table(part(3, 20, STEMS[2])))
     assert twins.commit(removal((2, STEMS[5]), (2, STEMS[6])), table(part(2, 0, STEMS[9], 20)))
+
+
+def test_a_log_start_in_columns_is_raised_and_never_lowered() -> None:
+    twins = Twins()
+    assert twins.commit(table(*(part(n, stem=STEMS[5]) for n in range(COUNT))))
+    raised = [SetLogStartOffset(0, 4), SetLogStartOffset(1, 6), SetLogStartOffset(1, 5)]
+    assert twins.commit(table(part(2, 10, STEMS[6])), *raised)
+    assert twins.commit(table(part(2, 20, STEMS[7])), SetLogStartOffset(0, 3))
+    assert twins.columns.table.log_start_offsets.tolist() == [4, 6, 0, 0, 0]
+    assert not twins.commit(table(part(2, 30, STEMS[8])), SetLogStartOffset(0, 11))
+    assert not twins.commit(table(part(2, 30, STEMS[8])), SetLogStartOffset(COUNT, 1))
+    assert twins.commit(table(part(2, 30, STEMS[8])), SetLogStartOffset(2, 40))
 
 
 def test_a_state_does_not_change_when_later_ones_are_made_of_it() -> None:

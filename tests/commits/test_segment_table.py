@@ -7,8 +7,10 @@ folder, so testUpdateDir and nonActiveLogSegmentsFrom have nothing to hold.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -227,3 +229,32 @@ def test_a_plain_segment_behind_an_open_transaction_leaves_it_open() -> None:
         for rows in ([], [plain], [opened], [opened, plain], [opened, plain, ended])
     ]
     assert first == [NO_OFFSET, NO_OFFSET, 4, 4, NO_OFFSET]
+
+
+def resident() -> int:
+    """How many bytes this process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@given(COUNTS, TAILS, st.data())
+def test_a_part_of_a_part_has_its_own_segments(counts: list[int], tail: int, data: st.DataObject) -> None:
+    segments = run_of(counts)
+    table = with_tail(segments, tail)
+    for _ in range(3):
+        start = data.draw(st.integers(0, len(segments)))
+        end = data.draw(st.integers(start, len(segments)))
+        table, segments = table.part(start, end), segments[start:end]
+        assert list(table) == table[:] == segments
+        assert table.columns().num_rows == len(table)
+        assert table.base_offsets.tolist() == [one.base_offset for one in segments]
+        assert table.array("compacted").tolist() == [one.compacted for one in segments]
+        assert table.live([one.stem for one in run_of(counts)]) == set()
+        assert table.live({one.stem for one in segments}) == {one.stem for one in segments}
+        assert pickle.loads(pickle.dumps(table)) == table == SegmentTable.of(segments)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
+def test_a_part_takes_little_memory() -> None:
+    table, before = SegmentTable.of(run_of([1] * 30_000)), resident()
+    parts = [table.part(number, number + 1) for number in range(len(table))]
+    assert resident() - before < 1_000 * len(parts)

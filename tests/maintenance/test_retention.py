@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from histories import History, segment
 from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
 
+from distlog.core import paths
+from distlog.core.commits.actions import AddTable, RemoveTable, SetLogStartOffset
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import to_columns
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
 from distlog.core.maintenance.retention import LOG_END, delete_records, plan_retention, retention
 from distlog.core.topic_handle import TopicHandle
@@ -182,6 +190,65 @@ def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep
         assert left(topic, 25) == [base for base, _ in rest]
     finally:
         topic.drop()
+
+
+@examples(40)
+@given(st.integers(0, 2**32))
+def test_all_partitions_are_planned_at_once_as_one_by_one(seed: int) -> None:
+    """A table of ages and sizes for partitions, some of which have a state of their own."""
+    random, history, count = Random(seed), History(), 6
+    keep_ms, keep = random.choice([-1, 0, 500, 1000]), random.choice([-1, 0, 1500, 3000])
+    policy = random.choice(["delete", "delete", "compact"])
+    history.create(count, **{"retention.ms": str(keep_ms), "retention.bytes": str(keep), "cleanup.policy": policy})
+    for _ in range(random.randrange(6)):
+        ends = [state.log_end_offset for state in history.snapshot().partitions]
+        chosen = sorted(random.sample(range(count), random.randrange(1, count + 1)))
+        times = [random.choice([-1, 3000, 4000, 5000]) for _ in chosen]
+        added = [
+            segment(number, ends[number], random.randrange(1, 9), max_timestamp=time, first_timestamp=time)
+            for number, time in zip(chosen, times, strict=True)
+        ]
+        history.commit(AddTable(to_columns(added)))
+        history.commit(SetLogStartOffset(chosen[0], random.randrange(added[0].next_offset)))
+    snapshot = history.snapshot()
+    expected = {}
+    for number, state in enumerate(snapshot.partitions):
+        gone = list[SegmentInfo]()
+        for one in state.segments:
+            rest = sum(each.log_bytes for each in state.segments) - sum(each.log_bytes for each in gone)
+            time = one.max_timestamp if 0 <= one.max_timestamp <= 4600 else one.created_ms
+            by_size = policy == "delete" and 0 <= keep <= rest - one.log_bytes
+            by_time = policy == "delete" and 0 <= keep_ms < 4600 - time
+            if not (one.next_offset <= state.log_start_offset or by_size or by_time):
+                break
+            gone.append(one)
+        if gone:
+            expected[number] = gone
+    plans = plan_retention(snapshot, 4600)
+    assert {plan.partition: [*plan.segments] for plan in plans} == expected
+    assert [plan.partition for plan in plans] == sorted(expected)
+    for plan in plans:
+        state = snapshot.partitions[plan.partition]
+        start = state.log_end_offset if len(plan.segments) == len(state.segments) else plan.segments[-1].next_offset
+        assert plan.log_start_offset == max(start, state.log_start_offset)
+        assert plan.below_log_start + plan.above_size + plan.too_old == len(plan.segments)
+
+
+def test_what_goes_from_many_partitions_is_a_table_that_readers_take_in_columns(memory_url: Any) -> None:
+    topic = topics.create(f"{memory_url.url}/log", partitions=300)
+    rows = {"partition": [*range(300)] * 2, "value": ["v"] * 600, "timestamp": [0] * 600}
+    for _ in range(2):
+        with pytest.warns(RetentionWarning):
+            topic.append(pa.table(rows))
+    before = topics.open(topic.url)
+    assert len(topic.retention().partitions) == 300
+    removed, *starts = Commit.decode(topic.storage.read(paths.commit_file(topic.version)), "").actions
+    assert isinstance(removed, RemoveTable)
+    assert (len(removed.rows), len(starts)) == (600, 300)
+    assert set(map(type, starts)) == {SetLogStartOffset}
+    after = before.refresh().snapshot
+    assert (after.table.own, after.table.log_start_offsets.tolist()) == ({}, [4] * 300)
+    assert after.table.segment_count == 0
 
 
 def test_the_report_says_which_setting_and_which_time(tmp_path: Path) -> None:

@@ -403,12 +403,12 @@ def _partition_table(segments: pa.RecordBatch, producers: pa.RecordBatch, state:
     facts: _Partitions = state.partitions
     tables = producer_table.of_columns(producers, facts.log_end_offsets, state.passed_ms)
     active = {segment.partition: segment for segment in state.active}
-    first_rows = np.cumsum(facts.segments) - facts.segments
+    table, ends = SegmentTable(segments), np.cumsum(facts.segments)
     own = {
         number: PartitionState(
             log_start_offset=int(facts.log_start_offsets[number]),
             log_end_offset=int(facts.log_end_offsets[number]),
-            segments=SegmentTable(segments.slice(int(first_rows[number]), int(facts.segments[number]))),
+            segments=table.part(int(ends[number] - facts.segments[number]), int(ends[number])),
             first_dirty_offset=int(facts.first_dirty_offsets[number]),
             active=active.get(number),
             producers=tables.get(number, NO_PRODUCERS),

@@ -172,25 +172,26 @@ class PartitionTable(Sequence[PartitionState]):
             if self._looked_up > _LOOKUPS:
                 self._settle()
             parts = [part for layer in self._layers if len(part := layer.of(number))]
-            state = self._made[number] = self._state(number, join(parts) if parts else None)
+            segments = SegmentTable(join(parts)) if parts else NO_SEGMENTS
+            state = self._made[number] = self._state(number, segments)
         return state
 
     def __iter__(self) -> Iterator[PartitionState]:
         self._settle()
         owners = self._layers[0].owners if self._layers else np.empty(0, np.int64)
         bounds = np.searchsorted(owners, np.arange(len(self) + 1)).tolist()
-        rows = self._layers[0].rows if self._layers else None
+        rows = SegmentTable(self._layers[0].rows) if self._layers else NO_SEGMENTS
         for number in range(len(self)):
             state = self._own.get(number) or self._made.get(number)
             if state is None:
                 first, end = bounds[number], bounds[number + 1]
-                part = rows.slice(first, end - first) if rows is not None and end > first else None
+                part = rows.part(first, end) if end > first else NO_SEGMENTS
                 state = self._made[number] = self._state(number, part)
             yield state
 
-    def _state(self, number: int, rows: pa.RecordBatch | None) -> PartitionState:
+    def _state(self, number: int, segments: SegmentTable) -> PartitionState:
         start, end, dirty = (int(column[number]) for column in (self._starts, self._ends, self._dirty))
-        return PartitionState(start, end, NO_SEGMENTS if rows is None else SegmentTable(rows), dirty)
+        return PartitionState(start, end, segments, dirty)
 
     def _settle(self) -> None:
         """Make the layers one; the contents stay."""
@@ -295,6 +296,14 @@ class PartitionTable(Sequence[PartitionState]):
             return self
         made = self._made if self._made.keys().isdisjoint(states) else {}
         return PartitionTable(self._starts, self._ends, self._dirty, self._layers, {**self._own, **states}, made)
+
+    def with_starts(self, starts: Mapping[int, int]) -> PartitionTable:
+        """This table with these log starts, where they are higher, of partitions without their own state."""
+        if not starts:
+            return self
+        numbers, raised = np.array([*starts]), self._starts.copy()
+        raised[numbers] = np.maximum(raised[numbers], [*starts.values()])
+        return PartitionTable(raised, self._ends, self._dirty, self._layers, self._own)
 
     def extended(self, count: int) -> PartitionTable:
         """This table with `count` partitions."""

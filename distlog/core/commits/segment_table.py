@@ -64,8 +64,9 @@ def check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> No
 
 
 # ---
-# A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` is a slice
-# of a checkpoint's columns. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
+# A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` are rows
+# of a checkpoint's columns, cut when they are asked for: an Arrow slice takes 5 kB, and there may be ten thousand
+# partitions. Segments that were added later are a short `tail` of SegmentInfo, which is merged into
 # the columns when it grows. A SegmentInfo of a column row is made on access.
 
 
@@ -94,11 +95,13 @@ REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
 class SegmentTable(Sequence[SegmentInfo]):
     """A partition's segments as a sequence, with the columns that searches and sums need as arrays."""
 
-    __slots__ = ("_arrays", "_columns", "_picked", "_tail")
+    __slots__ = ("_arrays", "_count", "_first", "_picked", "_rows", "_tail")
 
-    def __init__(self, columns: pa.RecordBatch, tail: tuple[SegmentInfo, ...] = ()) -> None:
-        self._columns = columns
-        self._tail = tail
+    def __init__(
+        self, rows: pa.RecordBatch, tail: tuple[SegmentInfo, ...] = (), span: tuple[int, int] | None = None
+    ) -> None:
+        self._rows, self._tail = rows, tail
+        self._first, self._count = span or (0, len(rows))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._picked: dict[int, SegmentInfo] = {}
 
@@ -109,9 +112,12 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def columns(self) -> pa.RecordBatch:
         """All segments as one batch of SCHEMA."""
-        if not self._tail:
-            return self._columns
-        return join([self._columns, to_columns(self._tail)])
+        columns = self._columns
+        return join([columns, to_columns(self._tail)]) if self._tail else columns
+
+    @property
+    def _columns(self) -> pa.RecordBatch:
+        return self._rows if self._count == len(self._rows) else self._rows.slice(self._first, self._count)
 
     @property
     def base_offsets(self) -> Longs:
@@ -146,9 +152,13 @@ class SegmentTable(Sequence[SegmentInfo]):
     def array(self, name: str) -> npt.NDArray[Any]:
         """The column `name` of SCHEMA, of numbers or of flags; unlike `columns`, it costs little for a long tail."""
         if name not in self._arrays:
-            column = self._columns[name]
-            first = flags_of(column) if column.type == pa.bool_() else numbers_of(column)
-            array = np.concatenate([first, np.array([getattr(one, name) for one in self._tail], first.dtype)])
+            column = self._rows[name]
+            if column.type == pa.bool_():
+                array = flags_of(column.slice(self._first, self._count))
+            else:
+                array = numbers_of(column)[self._first : self._first + self._count]
+            if self._tail:
+                array = np.concatenate([array, np.array([getattr(one, name) for one in self._tail], array.dtype)])
             array.flags.writeable = False
             self._arrays[name] = array
         return self._arrays[name]
@@ -159,10 +169,14 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def part(self, start: int, end: int) -> SegmentTable:
         """The segments from number `start` (in) to `end` (out) as a table; both lie in this one. None is made."""
-        split = len(self._columns)
+        split = self._count
         first = min(start, split)
         tail = self._tail[max(0, start - split) : max(0, end - split)]
-        return SegmentTable(self._columns.slice(first, min(end, split) - first), tail)
+        return self._with(tail, first, min(end, split) - first)
+
+    def _with(self, tail: tuple[SegmentInfo, ...], first: int = 0, count: int | None = None) -> SegmentTable:
+        """The `count` rows of this table's columns from number `first` on, or all of these, and `tail`."""
+        return SegmentTable(self._rows, tail, (self._first + first, self._count - first if count is None else count))
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table with `segments` behind it; raises ValueError when one of them is in it already."""
@@ -171,17 +185,17 @@ class SegmentTable(Sequence[SegmentInfo]):
         stems = {segment.stem for segment in segments}
         if len(stems) < len(segments) or self.live(stems):
             raise ValueError("a segment is added twice")
-        grown = SegmentTable(self._columns, (*self._tail, *segments))
+        grown = self._with((*self._tail, *segments))
         return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
 
     def with_active(self, segment: SegmentInfo) -> SegmentTable:
         """This table with the partition's active segment behind it, for readers."""
-        return SegmentTable(self._columns, (*self._tail, segment))
+        return self._with((*self._tail, segment))
 
     def without_active(self) -> SegmentTable:
         """This table without the active segment that `with_active` put behind it, if there is one."""
         is_there = bool(self._tail) and self._tail[-1].is_active
-        return SegmentTable(self._columns, self._tail[:-1]) if is_there else self
+        return self._with(self._tail[:-1]) if is_there else self
 
     def replaced(
         self, stems: Collection[str], segments: Sequence[SegmentInfo], front: tuple[int, int] | None = None
@@ -192,8 +206,9 @@ class SegmentTable(Sequence[SegmentInfo]):
         not here, or a new segment does not fit in a hole.
         """
         count = len(stems)
-        if not segments and set(self._columns["stem"].slice(0, count).to_pylist()) == set(stems):
-            return SegmentTable(self._columns.slice(count), self._tail)
+        oldest = self._rows["stem"].slice(self._first, min(count, self._count))
+        if not segments and set(oldest.to_pylist()) == set(stems):
+            return self._with(self._tail, count)
         columns = self.columns()
         gone = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
         if np.count_nonzero(gone) != count:
@@ -213,13 +228,13 @@ class SegmentTable(Sequence[SegmentInfo]):
         """The stems, of `stems`, that name a segment of this table."""
         # no Python function is called for each segment of the tail: each append asks this of each partition
         live_stems = set(stems).intersection(map(_STEM, self._tail))
-        if len(self._columns):
-            column = self._columns["stem"]
+        if self._count:
+            column = self._rows["stem"].slice(self._first, self._count)
             live_stems.update(column.filter(pc.is_in(column, value_set=texts([*stems]))).to_pylist())
         return live_stems
 
     def __len__(self) -> int:
-        return len(self._columns) + len(self._tail)
+        return self._count + len(self._tail)
 
     @overload
     def __getitem__(self, index: int) -> SegmentInfo: ...
@@ -243,14 +258,15 @@ class SegmentTable(Sequence[SegmentInfo]):
     def _pick(self, numbers: range) -> list[SegmentInfo]:
         if not numbers:
             return []
-        low, high, split = min(numbers), max(numbers) + 1, len(self._columns)
-        rows = to_segments(self._columns.slice(low, min(high, split) - low)) if low < split else []
+        low, high, split = min(numbers), max(numbers) + 1, self._count
+        rows = to_segments(self._rows.slice(self._first + low, min(high, split) - low)) if low < split else []
         rows += self._tail[max(0, low - split) : max(0, high - split)]
         return [rows[number - low] for number in numbers]
 
     def __iter__(self) -> Iterator[SegmentInfo]:
-        for start in range(0, len(self._columns), _ROWS_AT_ONCE):
-            yield from to_segments(self._columns.slice(start, _ROWS_AT_ONCE))
+        for start in range(0, self._count, _ROWS_AT_ONCE):
+            count = min(_ROWS_AT_ONCE, self._count - start)
+            yield from to_segments(self._rows.slice(self._first + start, count))
         yield from self._tail
 
     def __eq__(self, other: object) -> bool:

@@ -305,8 +305,8 @@ _NEXT_STATES = {
 }
 
 
-#: The actions on one partition, besides tables.
-_ON_PARTITIONS = Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal | ProducerBatches
+#: The actions on one partition, besides tables and new log starts.
+_ON_PARTITIONS = Add | Remove | Restore | Cleaned | Active | Seal | ProducerBatches
 
 
 def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
@@ -347,20 +347,50 @@ class _Draft:
     def apply(self, commit: Commit) -> None:
         head = self._follow(commit)
         tables = [action for action in commit.actions if isinstance(action, AddTable | RemoveTable)]
-        # the order of actions on one partition counts, so tables are taken whole only if there are no others
-        in_columns = tables and not any(isinstance(action, _ON_PARTITIONS) for action in commit.actions)
-        for action in actions.each(commit.actions) if tables and not in_columns else commit.actions:
+        starts = self._starts_in_columns(commit.actions) if tables else None
+        for action in actions.each(commit.actions) if tables and starts is None else commit.actions:
             if head.dropped and not isinstance(action, GcFloor | LogFloor):
                 raise ValueError("the topic was dropped")
-            head = self._act(head, commit, action)
-        if in_columns:
+            if starts is None or not isinstance(action, SetLogStartOffset):
+                head = self._act(head, commit, action)
+        if starts is not None:
             self._take_tables(tables, head.gc_floor)
+            self._raise_starts(starts)
         head = self._with_former_retention(head)
         actions.check_added(commit.actions)
         for draft in self._touched.values():
             draft.settle(head.gc_floor)
         self._touched = {}
         self._head = head
+
+    def _starts_in_columns(self, actions: Sequence[Action]) -> list[SetLogStartOffset] | None:
+        """The new log starts of a commit with tables; None if all of it must be done action by action.
+
+        The order of actions on one partition counts. So tables are taken whole only if nothing but new log starts,
+        within the log, follows.
+        """
+        if any(isinstance(action, _ON_PARTITIONS) for action in actions):
+            return None
+        starts = [action for action in actions if isinstance(action, SetLogStartOffset)]
+        if not starts:
+            return []
+        first = actions.index(starts[0])
+        if any(isinstance(action, AddTable | RemoveTable | SetPartitions | Create) for action in actions[first:]):
+            return None
+        numbers, offsets = np.array([(each.partition, each.offset) for each in starts]).T
+        ends = self._partitions.log_end_offsets
+        if numbers.max() >= len(ends) or not self._changed.keys().isdisjoint(numbers.tolist()):
+            return None
+        return starts if (offsets <= ends[numbers]).all() else None
+
+    def _raise_starts(self, starts: Sequence[SetLogStartOffset]) -> None:
+        own, plain = self._partitions.own, dict[int, int]()
+        for action in starts:
+            if action.partition in own:
+                self._act_on_partition(action)
+            else:
+                plain[action.partition] = max(action.offset, plain.get(action.partition, 0))
+        self._partitions = self._partitions.with_starts(plain)
 
     def finish(self) -> Snapshot:
         if self._head is None:

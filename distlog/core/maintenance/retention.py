@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
@@ -19,6 +19,9 @@ from distlog.core.log.producers import KeptProducers
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 # ---
 # Retention: removes whole segments from the old end of a partition. It changes metadata only.
@@ -42,7 +45,7 @@ class PartitionRetention:
     """
 
     partition: int
-    segments: tuple[SegmentInfo, ...]
+    segments: SegmentTable
     below_log_start: int
     above_size: int
     too_old: int
@@ -52,12 +55,12 @@ class PartitionRetention:
     @property
     def log_bytes(self) -> int:
         """Bytes of the log files to delete."""
-        return sum(segment.log_bytes for segment in self.segments)
+        return int(self.segments.log_bytes.sum())
 
     @property
     def records(self) -> int:
         """The number of records to delete."""
-        return sum(segment.record_count for segment in self.segments)
+        return int(self.segments.record_counts.sum())
 
 
 def plan_retention(snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False) -> list[PartitionRetention]:
@@ -65,62 +68,95 @@ def plan_retention(snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False)
 
     `snapshot` has the tails of the active segments; they stay with `keep_tails`, but count all the same.
     """
-    plans = (
-        _plan_partition(number, state, snapshot.config, now_ms, keep_tails)
-        for number, state in enumerate(snapshot.partitions)
-    )
-    return [plan for plan in plans if plan.segments]
+    table = snapshot.table
+    plain, own = SegmentTable(table.plain_segments()), table.own
+    columns = _Columns.of(plain, own)
+    if not len(columns.firsts):
+        return []
+    starts, log_ends = table.log_start_offsets, table.log_end_offsets
+    below, size, age = _ends(columns, starts, snapshot.config, now_ms)
+    plans = []
+    for group in np.flatnonzero(age > columns.firsts).tolist():
+        first, number = int(columns.firsts[group]), int(columns.partitions[group])
+        segments = own[number].segments if number in own else plain.part(first, int(columns.ends[group]))
+        most = len(segments) - int(keep_tails and number in own and segments[-1].is_active)
+        ends = [min(int(each[group]) - first, most) for each in (below, size, age)]
+        if ends[-1]:
+            plans.append(_plan(number, segments, *ends, int(starts[number]), int(log_ends[number]), now_ms))
+    return sorted(plans, key=lambda plan: plan.partition) if own else plans
 
 
-def _plan_partition(
-    number: int, state: PartitionState, config: TopicConfig, now_ms: int, keep_tails: bool
+def _plan(
+    number: int, segments: SegmentTable, below: int, size: int, age: int, log_start: int, log_end: int, now_ms: int
 ) -> PartitionRetention:
-    table = state.segments
-    kept = int(keep_tails and len(table) > 0 and table[-1].is_active)
-    below = _run(table.next_offsets <= state.log_start_offset)
-    size = age = below
-    if "delete" in config.cleanup_policy:
-        size = below + _above_size(table.log_bytes[below:], config.retention_bytes)
-        age = size + _too_old(state, size, config.retention_ms, now_ms)
-    below, size, age = (min(count, len(table) - kept) for count in (below, size, age))
-    start = state.log_end_offset if age == len(table) else int(table.base_offsets[age])
+    """The plan of a partition, where the rules stop at these of its segments."""
+    gone = segments.part(0, age)
+    times = _times(gone.max_timestamps, gone.array("created_ms"), now_ms)
     return PartitionRetention(
         partition=number,
-        segments=tuple(table[:age]),
+        segments=gone,
         below_log_start=below,
         above_size=size - below,
         too_old=age - size,
-        log_start_offset=max(start, state.log_start_offset),
-        newest_ms=max(_times(state, now_ms)[size:age].tolist(), default=NO_TIMESTAMP),
+        log_start_offset=max(log_start, log_end if age == len(segments) else int(segments.base_offsets[age])),
+        newest_ms=int(times[size:].max(initial=NO_TIMESTAMP)),
     )
 
 
-def _run(holds: npt.NDArray[np.bool_]) -> int:
-    """The number of true values before the first false one."""
-    return int(len(holds) if holds.all() else holds.argmin())
+_FACTS = "next_offset", "log_bytes", "max_timestamp", "created_ms"
 
 
-def _above_size(log_bytes: npt.NDArray[np.int64], retention_bytes: int) -> int:
-    """The number of segments that can be removed before the partition falls below `retention.bytes`."""
-    if retention_bytes < 0:
-        return 0
-    return _run(np.cumsum(log_bytes) <= log_bytes.sum() - retention_bytes)
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What the rules look at of all segments, those of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
+
+    facts: Mapping[str, Longs]
+    partitions: Longs
+    firsts: Longs
+    ends: Longs
+
+    @classmethod
+    def of(cls, plain: SegmentTable, own: Mapping[int, PartitionState]) -> _Columns:
+        tables = [plain, *(state.segments for state in own.values())]
+        facts = {name: np.concatenate([table.array(name) for table in tables]) for name in _FACTS}
+        owners = np.repeat([*own], [len(table) for table in tables[1:]]).astype(np.int64)
+        owners = np.concatenate([plain.array("partition"), owners])
+        firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+        return cls(facts, owners[firsts], firsts, np.append(firsts, len(owners))[1:])
+
+    def run_ends(self, holds: Flags, begins: Longs) -> Longs:
+        """The ends of the runs of rows that hold, each from `begins[i]` in partition i."""
+        rows = np.arange(len(holds))
+        stops = np.where(holds | (rows < self.of_each(begins)), len(holds), rows)
+        return np.minimum(np.minimum.reduceat(stops, self.firsts), self.ends)
+
+    def of_each(self, values: Longs) -> Longs:
+        """A value for each row, from one for each partition."""
+        return np.repeat(values, self.ends - self.firsts)
 
 
-def _too_old(state: PartitionState, first: int, retention_ms: int, now_ms: int) -> int:
-    if retention_ms < 0:
-        return 0
-    return _run(_times(state, now_ms)[first:] < now_ms - retention_ms)
+def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) -> tuple[Longs, Longs, Longs]:
+    """The rows at which each rule stops in each partition: the log start's, the size's and the time's."""
+    is_below = columns.facts["next_offset"] <= columns.of_each(starts[columns.partitions])
+    below = columns.run_ends(is_below, columns.firsts)
+    size = age = below
+    if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
+        # those that can be removed before the partition falls below `retention.bytes`
+        sums = np.append(0, np.cumsum(columns.facts["log_bytes"]))
+        most = sums[columns.ends] - config.retention_bytes
+        size = age = columns.run_ends(sums[1:] <= columns.of_each(most), below)
+    if "delete" in config.cleanup_policy and config.retention_ms >= 0:
+        times = _times(columns.facts["max_timestamp"], columns.facts["created_ms"], now_ms)
+        age = columns.run_ends(times < now_ms - config.retention_ms, size)
+    return below, size, age
 
 
-def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
+def _times(newest: Longs, written: Longs, now_ms: int) -> Longs:
     """The time from which each segment's age is counted: its largest timestamp.
 
     If its records have no timestamp, or one in the future, it is the time at which the segment was written, which is
     never after the time of its commit. A timestamp in the future would keep every segment behind it for ever.
     """
-    newest = state.segments.max_timestamps
-    written = state.segments.array("created_ms")
     return np.where((newest >= 0) & (newest <= now_ms), newest, written)
 
 
@@ -158,7 +194,7 @@ class _Deletion:
         """Plan the deletion from `current`."""
         self.snapshot = current
         self.partitions = plan_retention(with_tails(self._handle, current), self._now_ms, keep_tails=True)
-        return [action for one in self.partitions for action in _actions(one)] or None if self.is_ready else None
+        return [*_actions(self.partitions)] or None if self.is_ready else None
 
     @property
     def is_ready(self) -> bool:
@@ -178,6 +214,8 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
     """Seal the active segments that are to go, in one commit; does nothing if there are none."""
 
     def expired(current: Snapshot) -> list[int]:
+        if not current.active_partitions:
+            return []
         plans = plan_retention(with_tails(handle, current), now_ms)
         return [plan.partition for plan in plans if plan.segments[-1].is_active]
 
@@ -191,10 +229,13 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
     return sealed_commit(handle, snapshot, "seal", plan, expired)[1]
 
 
-def _actions(plan: PartitionRetention) -> Iterator[Action]:
-    for segment in plan.segments:
-        yield Remove(plan.partition, segment.stem)
-    yield SetLogStartOffset(plan.partition, plan.log_start_offset)
+def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
+    """What removes all segments, and then raises the starts: long runs of a kind become tables in the commit."""
+    for plan in plans:
+        for stem in plan.segments.columns()["stem"].to_pylist():
+            yield Remove(plan.partition, stem)
+    for plan in plans:
+        yield SetLogStartOffset(plan.partition, plan.log_start_offset)
 
 
 # ---
