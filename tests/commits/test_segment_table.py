@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from histories import segment
 from hypothesis import given
@@ -258,3 +259,22 @@ def test_a_part_takes_little_memory() -> None:
     table, before = SegmentTable.of(run_of([1] * 30_000)), resident()
     parts = [table.part(number, number + 1) for number in range(len(table))]
     assert resident() - before < 1_000 * len(parts)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=6), TAILS, st.booleans())
+def test_joined_tables_have_the_segments_of_all(spans: list[tuple[int, int]], tail: int, apart: bool) -> None:
+    segments = run_of([1] * 12)
+    tables = [with_tail(segments, tail if apart else 0).part(start, start + count) for start, count in spans]
+    whole = SegmentTable.of(segments)
+    tables = tables if apart else [whole.part(start, start + count) for start, count in spans]
+    expected = [one for start, count in spans for one in segments[start : start + count]]
+    assert list(SegmentTable.joined(tables)) == expected
+
+
+def test_neighbours_are_joined_without_a_copy() -> None:
+    table = SegmentTable.of(run_of([1] * 5_000))
+    parts = [table.part(number, number + 5) for number in range(100, 4_900, 5)]
+    before = pa.total_allocated_bytes()
+    joined = SegmentTable.joined(parts)
+    assert joined == table.part(100, 4_900)
+    assert pa.total_allocated_bytes() - before < 10_000

@@ -90,16 +90,24 @@ class _Layer:
         return found, self.owners[found] * len(stems) + numbers_of(codes)[found]
 
 
-def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
-    owners, bases = numbers_of(rows["partition"]), numbers_of(rows["base_offset"])
+def _in_order(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of all batches, by partition and base offset."""
+    owners, bases = (
+        np.concatenate([numbers_of(rows[name]) for rows in batches]) for name in ("partition", "base_offset")
+    )
     later = (owners[1:] > owners[:-1]) | ((owners[1:] == owners[:-1]) & (bases[1:] >= bases[:-1]))
-    return rows if later.all() else rows.take(integers(np.lexsort((bases, owners))))
+    if later.all():
+        return join(batches)
+    order = integers(np.lexsort((bases, owners)))
+    # column by column, so that no second copy of all rows is there meanwhile
+    columns = [pa.concat_arrays(parts).take(order) for parts in zip(*(rows.columns for rows in batches), strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
 def _merged(layers: Sequence[_Layer]) -> _Layer:
     stems = [layer._stems for layer in layers if layer._stems is not None]
     known = pc.unique(pa.concat_arrays(stems)) if len(stems) == len(layers) else None
-    return _Layer(_in_order(join([layer.rows for layer in layers])), known)
+    return _Layer(_in_order(*(layer.rows for layer in layers)), known)
 
 
 #: So many layers of about one size become one. More make each partition's look-up slower, fewer each commit.
@@ -258,7 +266,7 @@ class PartitionTable(Sequence[PartitionState]):
     def segments(self) -> pa.RecordBatch:
         """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
         rows = [state.segments.columns() for state in self._own.values() if len(state.segments)]
-        return _in_order(join([self.plain_segments(), *rows])) if rows else self.plain_segments()
+        return _in_order(self.plain_segments(), *rows)
 
     def plain_segments(self) -> pa.RecordBatch:
         """The segments of the partitions that have no state of their own, as `segments` gives them."""

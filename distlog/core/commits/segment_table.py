@@ -110,6 +110,18 @@ class SegmentTable(Sequence[SegmentInfo]):
         """The table of `segments`, which must be in the order of their offsets."""
         return cls(to_columns(segments))
 
+    @classmethod
+    def joined(cls, tables: Sequence[SegmentTable]) -> SegmentTable:
+        """The segments of at least one table, in their order; not copied if they are neighbours in the same rows."""
+        rows = tables[0]._rows
+        if any(table._rows is not rows or table._tail for table in tables):
+            return cls(join([table.columns() for table in tables]))
+        firsts, counts = np.array([(table._first, table._count) for table in tables]).T
+        if (firsts[1:] == (firsts + counts)[:-1]).all():
+            return cls(rows, span=(int(firsts[0]), int(counts.sum())))
+        places = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        return cls(rows.take(integers(places)))
+
     def columns(self) -> pa.RecordBatch:
         """All segments as one batch of SCHEMA."""
         columns = self._columns

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import replacing
 from distlog.core.commits.commit_log import TIMEOUT_S
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, SegmentTable, join
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, join
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.maintenance.compaction import Clean, CompactionReport, compact
@@ -165,7 +166,10 @@ class _Replacement:
 
     def __init__(self, done: Sequence[tuple[MergeJob, MergedJob]]) -> None:
         jobs_done, made = zip(*done, strict=True)
-        self._inputs = join([job.inputs.columns() for job in jobs_done])
+        self._jobs: Sequence[MergeJob] = jobs_done
+        # of hundreds of thousands of segments no more is held than what the plan takes
+        names = *REMOVED_SCHEMA.names, "base_offset", "next_offset"
+        self._inputs = join([job.inputs.columns().select(names) for job in jobs_done])
         self._outputs = join([one.segments.columns() for one in made])
         self._counts = np.concatenate([job.counts for job in jobs_done])
         self._made = np.concatenate([one.counts for one in made])
@@ -189,8 +193,8 @@ class _Replacement:
         removed = self._inputs.select(REMOVED_SCHEMA.names)
         chosen = np.logical_and.reduceat(table.live(removed), self._firsts) & (self._made > 0)
         chosen &= self._ends > table.log_start_offsets[self._partitions]
-        inputs, rows = SegmentTable(self._inputs), zip(self._firsts[chosen], self._counts[chosen], strict=True)
-        self.replaced = tuple(SegmentGroup(inputs.part(int(first), int(first + count))) for first, count in rows)
+        groups = chain.from_iterable(job.groups for job in self._jobs)
+        self.replaced = tuple(compress(groups, chosen.tolist()))
         removed = removed.filter(booleans(np.repeat(chosen, self._counts)))
         added = self._outputs.filter(booleans(np.repeat(chosen, self._made)))
         return replacing(removed, added) if len(added) else None

@@ -78,8 +78,8 @@ class MergeJob:
     @classmethod
     def of(cls, groups: Sequence[SegmentGroup]) -> MergeJob:
         """The job of these groups."""
-        rows = join([group.segments.columns() for group in groups])
-        return cls(SegmentTable(rows), np.array([len(group.segments) for group in groups]))
+        inputs = SegmentTable.joined([group.segments for group in groups])
+        return cls(inputs, np.array([len(group.segments) for group in groups]))
 
     @property
     def log_bytes(self) -> int:
@@ -179,7 +179,8 @@ def do_job(
     together = job.per_group("has_transactions", np.logical_or) == 0
     if job.log_bytes > job_bytes or not together.any():
         return _one_by_one(handle, job, config, read_version, part_bytes)
-    chosen, numbers = job.of_groups(together), np.flatnonzero(np.repeat(together, job.counts))
+    chosen = job if together.all() else job.of_groups(together)
+    numbers = np.flatnonzero(np.repeat(together, job.counts))
     read = read or (lambda segments, _: read_logs(handle.storage, handle.name, segments))
     try:
         # nothing here keeps the logs that were read, while their batches are written
