@@ -7,6 +7,7 @@ from conftest import Address
 from histories import CONFIG, RunsFirst, append, commit_log, requests
 
 from distlog.core import paths
+from distlog.core.commits import snapshot_loader
 from distlog.core.commits.actions import Drop
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.errors import (
@@ -148,6 +149,40 @@ def test_a_topic_that_is_known_and_whose_folder_was_deleted_is_loaded_from_the_b
 def test_a_young_topic_is_opened_with_one_listing(storage: Storage, log: CommitLog) -> None:
     append(log, log.create(1, CONFIG), 2)
     assert requests(storage, log.load) == (1 + 5, 0, 1)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 6])
+def test_a_topic_of_few_commits_takes_a_listing_and_a_request_for_each(
+    storage: Storage, log: CommitLog, commits: int
+) -> None:
+    head = append(log, log.create(1, CONFIG), commits)
+    reader = commit_log(storage, defaults={"max.message.bytes": 7_000})
+    assert requests(storage, lambda: reader.load(few=True)) == (1 + commits, 0, 1)
+    assert reader.load(few=True) == reader.load()
+    assert log.load(few=True) == head
+
+
+def test_a_topic_of_few_commits_may_have_checkpoints_or_none_or_be_dropped(storage: Storage, log: CommitLog) -> None:
+    assert requests(storage, lambda: pytest.raises(TopicNotFoundError, log.load, few=True)) == (0, 0, 1)
+    writer = commit_log(storage, checkpoint_commits=4)
+    head = append(writer, writer.create(1, CONFIG), 6)
+    # the checkpoint, its commit and two others
+    assert requests(storage, lambda: log.load(few=True)) == (4, 0, 1)
+    assert log.load(few=True) == head
+    log.commit(head, "drop", lambda _: [Drop()])
+    with pytest.raises(TopicNotFoundError):
+        log.load(few=True)
+
+
+def test_a_topic_of_many_commits_is_opened_by_its_hint(
+    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_loader, "FEW_NAMES", 20)
+    writer = commit_log(storage, checkpoint_commits=10)
+    head = append(writer, writer.create(1, CONFIG), 31)
+    assert log.load(few=True) == head
+    by_hint = requests(storage, log.load)
+    assert requests(storage, lambda: log.load(few=True)) == (by_hint[0], 0, by_hint[2] + 1)
 
 
 def test_groups_grow_when_there_is_much_to_catch_up(storage: Storage, log: CommitLog) -> None:

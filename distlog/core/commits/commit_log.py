@@ -238,17 +238,21 @@ class CommitLog:
         include_dropped: bool = False,
         known: Snapshot | None = None,
         recent_ms: int = 0,
+        few: bool = False,
     ) -> Snapshot:
         """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
 
         With `known`, loaded here before, the head takes few requests; unlike `refresh`, this is right also if the
-        topic was made anew since. A new commit that is at most `recent_ms` old is then taken for the head. Raises
+        topic was made anew since. A new commit that is at most `recent_ms` old is then taken for the head. With `few` the
+        head on an object store takes two requests if the topic has one commit (see `SnapshotLoader.load_few`). Raises
         TopicNotFoundError when there is no topic, or it was dropped by then (unless `include_dropped`, as vacuum
         asks), OffsetOutOfRangeError for a version or time that the topic does not have, CorruptMetadataError,
         UnsupportedVersionError.
         """
         if timestamp_ms is not None:
             snapshot = self._loader.load_at(timestamp_ms)
+        elif few and not self._storage.is_local:
+            snapshot = self._loader.load_few()
         else:
             until = self._clock() + 1
             snapshot = self._loader.load(version, known, range(until - recent_ms, until))

@@ -135,6 +135,8 @@ def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:
 _FIRST_GROUP = 4
 #: After so many unusable checkpoints something else is wrong, which the commits will show.
 CHECKPOINTS_TRIED = 2
+#: A topic has few commits if one page of a listing has them all, on each kind of object store.
+FEW_NAMES = 1000
 #: A listing that takes longer than commits surely stay is made again so often.
 LISTINGS_TRIED = 3
 
@@ -183,9 +185,20 @@ class SnapshotLoader:
         snapshot = snapshot or self._from_hint(end) or self._from_listings(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
+        return self._with_defaults(snapshot)
+
+    def _with_defaults(self, snapshot: Snapshot | None) -> Snapshot | None:
         if snapshot and self.defaults:
             return dataclasses.replace(snapshot, config=snapshot.config.with_defaults(self.defaults))
         return snapshot
+
+    def load_few(self) -> Snapshot | None:
+        """The snapshot at the head, for few requests if the topic has few commits: a listing, and one for each commit.
+
+        What came after the listing, or is not in it yet, is not looked for. A topic of more than FEW_NAMES commits
+        costs a request more than by `load`.
+        """
+        return self._with_defaults(self._from_listings(MAX_LONG, few=True))
 
     def load_at(self, timestamp_ms: int) -> Snapshot | None:
         """The snapshot of the newest commit that is not after `timestamp_ms`; otherwise as `load`."""
@@ -333,13 +346,13 @@ class SnapshotLoader:
         assert isinstance(written_ms, int)
         return base, written_ms
 
-    def _from_listings(self, end: int) -> Snapshot | None:
+    def _from_listings(self, end: int, *, few: bool = False) -> Snapshot | None:
         """The snapshot, found by a listing; by another one if commits that it showed were deleted meanwhile."""
         first = -1
         for _ in range(LISTINGS_TRIED):
             with suppress(BehindFloorError):
                 try:
-                    return self._from_listing(end)
+                    return self._from_listing(end, few=few)
                 except CorruptMetadataError:
                     if first == self._first_listed:
                         raise
@@ -349,11 +362,13 @@ class SnapshotLoader:
             file=paths.COMMITS_DIR,
         )
 
-    def _from_listing(self, end: int) -> Snapshot | None:
+    def _from_listing(self, end: int, *, few: bool) -> Snapshot | None:
         self.listed_ms = listed_ms = self._storage.replied_ms()
         self._unusable.clear()
         first, known, names = MAX_LONG, -1, list[str]()
-        for file in self._storage.list_after(paths.COMMITS_DIR):
+        for count, file in enumerate(self._storage.list_after(paths.COMMITS_DIR), 1):
+            if few and count > FEW_NAMES:
+                return self.load()
             known = max(known, _version_seen(file.name))
             version = _commit_version(file.name)
             first = first if version is None else min(first, version)
@@ -366,13 +381,14 @@ class SnapshotLoader:
         wanted = [name for name in names if _is_below(name, end)]
         # where commits were deleted, nothing but the checkpoints has what they told
         full = [name for name in wanted if checkpoint.base_of(name) is None]
+        read_end = known + 1 if few else end
         for name in wanted if first else dict.fromkeys((*wanted[:CHECKPOINTS_TRIED], *full[:CHECKPOINTS_TRIED])):
-            snapshot = self._from_checkpoint(name, end, known, listed_ms)
+            snapshot = self._from_checkpoint(name, end, known, listed_ms, read_end)
             if snapshot:
                 return snapshot
         if end <= first < MAX_LONG:
             raise self._not_kept(end - 1, first, known)
-        snapshot = self._fold_from(None, end, known, AskedAt())
+        snapshot = self._fold_from(None, read_end, known, AskedAt())
         return self._listed(snapshot, snapshot, end, listed_ms)
 
     def _listed(self, snapshot: Snapshot | None, base: Snapshot | None, end: int, listed_ms: int) -> Snapshot | None:
@@ -403,11 +419,11 @@ class SnapshotLoader:
                 raise self._not_kept(version, floor, known)
             return
 
-    def _from_checkpoint(self, name: str, end: int, known: int, listed_ms: int) -> Snapshot | None:
-        """Raises BehindFloorError if a listing from `listed_ms` on was too long ago to tell which version is last."""
+    def _from_checkpoint(self, name: str, end: int, known: int, listed_ms: int, read_end: int) -> Snapshot | None:
+        """None if it is of no use. Raises BehindFloorError if a listing from `listed_ms` on was too long ago to tell which version is last."""
         try:
             base = self._read(name, end)
-            snapshot = self._fold_from(base, end, max(known, base.version), AskedAt())
+            snapshot = self._fold_from(base, read_end, max(known, base.version), AskedAt())
         except (CorruptMetadataError, FileNotFoundError) as error:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None

@@ -35,7 +35,7 @@ from distlog.core.kafka_directory.cluster_metadata import (
 )
 from distlog.core.kafka_directory.log_dir import LeftStates, LogDir, joined_states, read_log_dir
 from distlog.core.kafka_directory.partition_folder import PartitionName, without_broker
-from distlog.core.storage.parallel import in_order
+from distlog.core.storage.parallel import in_order, in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle, topic_log
@@ -159,14 +159,19 @@ def open_or_create(
 
 def topics(root: str, storage_options: StorageOptions | None = None) -> list[Topic]:
     """The topics right below the folder `root`, opened, by name; dropped topics are left out."""
+    folder = Storage(root, storage_options)
 
-    def opened(storage: Storage) -> Topic | None:
+    def opened(name: str) -> Topic | None:
+        storage = Storage(folder.child(name).url, storage_options)
         with suppress(TopicNotFoundError):
-            return _open(Storage(storage.url, storage_options))
+            log = topic_log(storage)
+            snapshot = log.load(few=True)
+            return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
         return None
 
-    opens = (partial(opened, storage) for storage in find_topics(Storage(root, storage_options)))
-    return [topic for topic in in_order(opens, _OPENED) if topic is not None]
+    # most are small: to open one takes no more requests than to look whether there is one
+    names = sorted(name for name in folder.list_folders() if name != paths.COMMITS_DIR)
+    return [topic for topic in in_order((partial(opened, name) for name in names), _OPENED) if topic is not None]
 
 
 def find_topics(root: Storage) -> list[Storage]:
@@ -176,8 +181,9 @@ def find_topics(root: Storage) -> list[Storage]:
 
 def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
     """The folders among `names` that hold commits, which the commits of `root` itself do not."""
-    others = (name for name in names if name != paths.COMMITS_DIR)
-    return [name for name in others if f"{name}/{paths.COMMITS_DIR}" in root.list_folders(name)]
+    others = [name for name in names if name != paths.COMMITS_DIR]
+    inside = in_parallel(root.list_folders, others)
+    return [name for name, found in zip(others, inside, strict=True) if f"{name}/{paths.COMMITS_DIR}" in found]
 
 
 # ---

@@ -152,7 +152,7 @@ class TopicIndex:
                 proven_ms = known.proven_ms if known.is_proven_at(asked_ms) else asked_ms
                 known = dataclasses.replace(known, seen_ms=asked_ms, proven_ms=proven_ms)
             else:
-                known = _Known.of(SnapshotLoader(storage).load())
+                known = _Known.of(SnapshotLoader(storage).load_few())
         except Exception as error:
             self._forget([name])
             return error
