@@ -243,8 +243,8 @@ class CommitLog:
         """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
 
         With `known`, loaded here before, the head takes few requests; unlike `refresh`, this is right also if the
-        topic was made anew since. A new commit that is at most `recent_ms` old is then taken for the head. With `few` the
-        head on an object store takes two requests if the topic has one commit (see `SnapshotLoader.load_few`). Raises
+        topic was made anew since. A new commit that is at most `recent_ms` old is then taken for the head. With `few`
+        the head takes fewer requests if the topic has few commits (see `SnapshotLoader.load_few`). Raises
         TopicNotFoundError when there is no topic, or it was dropped by then (unless `include_dropped`, as vacuum
         asks), OffsetOutOfRangeError for a version or time that the topic does not have, CorruptMetadataError,
         UnsupportedVersionError.

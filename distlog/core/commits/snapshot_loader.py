@@ -193,7 +193,7 @@ class SnapshotLoader:
         return snapshot
 
     def load_few(self) -> Snapshot | None:
-        """The snapshot at the head, for few requests if the topic has few commits: a listing, and one for each commit.
+        """The snapshot at the head by few requests if the topic has few commits: a listing, and one for each commit.
 
         What came after the listing, or is not in it yet, is not looked for. A topic of more than FEW_NAMES commits
         costs a request more than by `load`.
@@ -362,7 +362,7 @@ class SnapshotLoader:
             file=paths.COMMITS_DIR,
         )
 
-    def _from_listing(self, end: int, *, few: bool) -> Snapshot | None:
+    def _from_listing(self, end: int, *, few: bool = False) -> Snapshot | None:
         self.listed_ms = listed_ms = self._storage.replied_ms()
         self._unusable.clear()
         first, known, names = MAX_LONG, -1, list[str]()
@@ -420,7 +420,10 @@ class SnapshotLoader:
             return
 
     def _from_checkpoint(self, name: str, end: int, known: int, listed_ms: int, read_end: int) -> Snapshot | None:
-        """None if it is of no use. Raises BehindFloorError if a listing from `listed_ms` on was too long ago to tell which version is last."""
+        """The commits up to `read_end` on the checkpoint `name`; None if that is of no use.
+
+        Raises BehindFloorError if a listing from `listed_ms` on was too long ago to tell which version is last.
+        """
         try:
             base = self._read(name, end)
             snapshot = self._fold_from(base, read_end, max(known, base.version), AskedAt())
