@@ -80,16 +80,17 @@ def plan_retention(snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False)
         first, number = int(columns.firsts[group]), int(columns.partitions[group])
         segments = own[number].segments if number in own else plain.part(first, int(columns.ends[group]))
         most = len(segments) - int(keep_tails and number in own and segments[-1].is_active)
-        ends = [min(int(each[group]) - first, most) for each in (below, size, age)]
-        if ends[-1]:
-            plans.append(_plan(number, segments, *ends, int(starts[number]), int(log_ends[number]), now_ms))
+        counts = tuple(min(int(each[group]) - first, most) for each in (below, size, age))
+        if counts[-1]:
+            plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
     return sorted(plans, key=lambda plan: plan.partition) if own else plans
 
 
 def _plan(
-    number: int, segments: SegmentTable, below: int, size: int, age: int, log_start: int, log_end: int, now_ms: int
+    number: int, segments: SegmentTable, counts: tuple[int, ...], log_start: int, log_end: int, now_ms: int
 ) -> PartitionRetention:
-    """The plan of a partition, where the rules stop at these of its segments."""
+    """The plan of a partition of which so many segments go by the first rule, the first two, and all."""
+    below, size, age = counts
     gone = segments.part(0, age)
     times = _times(gone.max_timestamps, gone.array("created_ms"), now_ms)
     return PartitionRetention(
