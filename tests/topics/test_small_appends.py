@@ -127,8 +127,11 @@ def test_what_is_not_one_small_batch_for_each_partition_is_written_as_before(
 
 def test_slices_are_gathered_up_to_a_limit(storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distlog.core.topics.appendable.SLICE_BYTES", 20_000)
-    for limit, is_table in ((appender_module.SMALL_BYTES, True), (50_000, False)):
+    many = appender_module.MOST_SMALL_BYTES
+    # many bytes are gathered only for many partitions
+    for limit, most, is_table in ((many, many, True), (50_000, many, True), (50_000, 50_000, False)):
         monkeypatch.setattr(appender_module, "SMALL_BYTES", limit)
+        monkeypatch.setattr(appender_module, "MOST_SMALL_BYTES", most)
         topic = topic_on(next(storages), PARTITIONS)
         appender = topic.handle and appender_module.Appender(
             topic.storage, topic.name, topic.config, PARTITIONS, read_version=0, first_partition=0,

@@ -249,8 +249,11 @@ _SHARED_BYTES = 1 << 20
 
 
 #: An append to so many partitions may write their segments without a writer for each, if the rows of a partition
-#: have at most so many bytes on average, and all rows at most so many.
-SMALL_PARTITIONS, SMALL_PART, SMALL_BYTES = 64, 1 << 14, 32 << 20
+#: have at most so many bytes on average.
+SMALL_PARTITIONS, SMALL_PART = 64, 1 << 14
+#: All rows are gathered for that if they have at most the first, or if they may be small, the second. That takes
+#: twice their bytes, where a writer takes 90 kB.
+SMALL_BYTES, MOST_SMALL_BYTES = 32 << 20, 256 << 20
 
 
 class _Small(NamedTuple):
@@ -345,10 +348,11 @@ class Appender:
     def _gathered(self, slices: Iterator[pa.RecordBatch]) -> tuple[_Small | None, Iterator[pa.RecordBatch]]:
         """(all rows, if they are few and meet many partitions, the slices that were not taken)."""
         gathered, size = list[pa.RecordBatch](), 0
+        most = max(SMALL_BYTES, min(SMALL_PART * self._count, MOST_SMALL_BYTES))
         for batch in slices:
             gathered.append(batch)
             size += batch.nbytes
-            if size > SMALL_BYTES:
+            if size > most:
                 return None, chain(gathered, slices)
         rows, normal, partitioner = 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
         for batch in gathered:
