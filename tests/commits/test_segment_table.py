@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.commits import segment_table
-from distlog.core.commits.partition_table import PartitionState
+from distlog.core.commits.partition_table import PartitionState, PartitionTable
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentTable
 
@@ -259,6 +259,17 @@ def test_a_part_takes_little_memory() -> None:
     table, before = SegmentTable.of(run_of([1] * 30_000)), resident()
     parts = [table.part(number, number + 1) for number in range(len(table))]
     assert resident() - before < 1_000 * len(parts)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
+def test_states_that_are_looked_up_one_by_one_take_little_memory() -> None:
+    count = 20_000
+    rows = SegmentTable.of([segment(number, 0, 1) for number in range(count)]).columns()
+    ends = np.ones(count, np.int64)
+    table, before = PartitionTable.of_columns(0 * ends, ends, 0 * ends, rows, {}), resident()
+    states = [table[number] for number in range(count)]
+    assert resident() - before < 1_500 * count
+    assert [states[number].segments[0].partition for number in (0, 7, count - 1)] == [0, 7, count - 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=6), TAILS, st.booleans())

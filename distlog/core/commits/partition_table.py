@@ -71,10 +71,10 @@ class _Layer:
             self._stems = pc.unique(self.rows["stem"])
         return self._stems
 
-    def of(self, partition: int) -> pa.RecordBatch:
-        """The rows of one partition."""
+    def of(self, partition: int) -> SegmentTable:
+        """The segments of one partition."""
         first, end = np.searchsorted(self.owners, (partition, partition + 1)).tolist()
-        return self.rows.slice(first, end - first)
+        return SegmentTable(self.rows, span=(first, end - first))
 
     def without(self, partitions: Iterable[int], count: int) -> _Layer:
         """The rows of other partitions; there are `count` partitions in all."""
@@ -180,7 +180,7 @@ class PartitionTable(Sequence[PartitionState]):
             if self._looked_up > _LOOKUPS:
                 self._settle()
             parts = [part for layer in self._layers if len(part := layer.of(number))]
-            segments = SegmentTable(join(parts)) if parts else NO_SEGMENTS
+            segments = SegmentTable.joined(parts) if parts else NO_SEGMENTS
             state = self._made[number] = self._state(number, segments)
         return state
 
