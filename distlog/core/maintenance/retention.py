@@ -109,7 +109,7 @@ _FACTS = "next_offset", "log_bytes", "max_timestamp", "created_ms"
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What the rules look at of all segments, those of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
+    """The facts of all segments that the rules look at, those of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
 
     facts: Mapping[str, Longs]
     partitions: Longs
@@ -231,7 +231,7 @@ def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snaps
 
 
 def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
-    """What removes all segments, and then raises the starts: long runs of a kind become tables in the commit."""
+    """The actions that remove all segments, and then raise the starts: long runs of removals become a table."""
     for plan in plans:
         for stem in plan.segments.columns()["stem"].to_pylist():
             yield Remove(plan.partition, stem)
