@@ -109,7 +109,7 @@ _FACTS = "next_offset", "log_bytes", "max_timestamp", "created_ms"
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The facts of all segments that the rules look at, those of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
+    """Facts of all segments, for the rules: of `partitions[i]` in the rows from `firsts[i]` to `ends[i]`."""
 
     facts: Mapping[str, Longs]
     partitions: Longs
