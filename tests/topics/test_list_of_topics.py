@@ -9,6 +9,8 @@ import pytest
 from conftest import Address
 
 import distlog
+from distlog.core import paths
+from distlog.core.commits import snapshot_loader
 from distlog.core.storage.storage import Storage, StorageCounters
 
 
@@ -43,3 +45,32 @@ def test_a_list_takes_two_requests_for_each_new_topic(memory_url: Address, monke
     assert sum(each.gets for each in different) == 20
     # and one of the root
     assert sum(each.lists for each in different) == 21
+
+
+def test_a_folder_whose_name_no_address_can_have_is_left_out(memory_url: Address) -> None:
+    distlog.create(f"{memory_url.url}/a")
+    root = Storage(*memory_url)
+    for name in ("what?", "..", "a%20b"):
+        root.put(f"{name}/a file", b"")
+    assert [topic.name for topic in distlog.topics(memory_url.url)] == ["a"]
+
+
+def test_the_error_of_a_damaged_topic_names_it(storage_url: Address) -> None:
+    for name in ("a", "b", "c"):
+        distlog.create(f"{storage_url.url}/{name}", storage_options=storage_url.options)
+    Storage(*storage_url).put(f"b/{paths.commit_file(0)}", b"{}")
+    with pytest.raises(distlog.CorruptMetadataError, match="topic=b") as caught:
+        distlog.topics(storage_url.url, storage_options=storage_url.options)
+    assert caught.value.details["file"] == paths.commit_file(0)
+
+
+def test_a_topic_of_many_commits_is_listed_as_it_is_opened(
+    memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_loader, "FEW_NAMES", 3)
+    topic = distlog.create(f"{memory_url.url}/a")
+    for _ in range(6):
+        topic.append([{"value": b"v"}])
+    (found,) = distlog.topics(memory_url.url)
+    assert found.snapshot == distlog.open(topic.url).snapshot
+    assert found.version == 6

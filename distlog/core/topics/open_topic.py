@@ -158,19 +158,29 @@ def open_or_create(
 
 
 def topics(root: str, storage_options: StorageOptions | None = None) -> list[Topic]:
-    """The topics right below the folder `root`, opened, by name; dropped topics are left out."""
+    """The topics right below the folder `root`, opened, by name; dropped topics are left out.
+
+    The error of a topic that cannot be opened has its name as the detail `topic`.
+    """
     folder = Storage(root, storage_options)
 
     def opened(name: str) -> Topic | None:
-        storage = Storage(folder.child(name).url, storage_options)
-        with suppress(TopicNotFoundError):
+        try:
+            storage = Storage(folder.child(name).url, storage_options)
             log = topic_log(storage)
             snapshot = log.load(few=True)
-            return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
-        return None
+        except TopicNotFoundError:
+            return None
+        except DistlogError as error:
+            error.details.setdefault("topic", name)
+            raise
+        return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
+    folders = set(folder.list_folders()) - {paths.COMMITS_DIR}
     # most are small: to open one takes no more requests than to look whether there is one
-    names = sorted(name for name in folder.list_folders() if name != paths.COMMITS_DIR)
+    usual = {name for name in folders if paths.is_topic_name(name)}
+    # but another name may be none that an address can have
+    names = sorted(usual.union(_topics_of(folder, folders - usual)))
     return [topic for topic in in_order((partial(opened, name) for name in names), _OPENED) if topic is not None]
 
 
