@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from encoded_rows import ROWS, Row, back, simple, table
 from hypothesis import given
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from raw_batches import batch, record
 
 from distlog.core.batches.compression import CODEC_NAMES, compress
-from distlog.core.batches.record_batch import check_crcs, read_headers
+from distlog.core.batches.record_batch import BatchFormat, check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import encode
+from distlog.core.batches.record_encoder import RecordEncoder, RecordInput, encode
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 
@@ -153,3 +154,13 @@ def test_long_values_and_many_rows() -> None:
     rows: list[Row] = [(row, None, b"x" * (row * 37 % 5000), []) for row in range(3000)]
     assert back(encode(table(rows))) == rows
     assert back(encode(table([(0, None, b"y" * 900_000, [])]))) == [(0, None, b"y" * 900_000, [])]
+
+
+def test_encoders_that_hold_little_take_little_memory() -> None:
+    source = RecordInput.from_arrow(table([(0, b"", b"x" * 1000, [])] * 100))
+    before = pa.total_allocated_bytes()
+    encoders = [RecordEncoder(BatchFormat()) for _ in range(20)]
+    for encoder in encoders:
+        assert not [*encoder.append(source, np.arange(100))]
+    assert pa.total_allocated_bytes() - before < 20 * 300_000
+    assert all(encoder.finish().batches["record_count"].tolist() for encoder in encoders)

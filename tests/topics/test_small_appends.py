@@ -141,6 +141,28 @@ def test_slices_are_gathered_up_to_a_limit(storages: Iterator[Storage], monkeypa
         assert isinstance(appender.close(), SegmentTable) == is_table
 
 
+def test_values_of_a_dictionary_are_not_all_repeated_in_memory(
+    storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.core.topics.appendable.SLICE_BYTES", 10_000)
+    steps, normalize, writer = list[str](), appender_module.normalize, appender_module.SegmentWriter
+
+    def noted(name: str, real: Any) -> Any:
+        return lambda *arguments, **named: (steps.append(name), real(*arguments, **named))[1]
+
+    monkeypatch.setattr(appender_module, "normalize", noted("normalize", normalize))
+    monkeypatch.setattr(appender_module, "SegmentWriter", noted("writer", writer))
+    total = 200 * PARTITIONS
+    values = pa.DictionaryArray.from_arrays(np.arange(total, dtype=np.int32) % 2, pa.array([b"x" * 2000, b"y"]))
+    partitions = pa.array(np.arange(total, dtype=np.int32) % PARTITIONS)
+    batch = pa.RecordBatch.from_pydict({"partition": partitions, "value": values})
+    found = written(next(storages), TopicConfig(), batch)
+    assert steps.index("writer") < 5 < steps.count("normalize")
+    plain = batch.set_column(1, "value", values.cast(pa.binary()))
+    one_by_one(monkeypatch)
+    assert found[0] == written(next(storages), TopicConfig(), plain)[0]
+
+
 def test_a_topic_has_what_was_appended_whichever_way(
     storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,7 +280,10 @@ class RecordEncoder:
         if self._last + 1 == self._drafts.size:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
-        grown = new_pages(max(2 * self._data.size, end, BLOCK_BYTES), self.file_position)
+        size = self._data.size
+        # one of thousands of encoders, which each hold little, takes no block at once
+        larger = 4 * size if 8 * size < BLOCK_BYTES else max(2 * size, BLOCK_BYTES)
+        grown = new_pages(max(larger, end), self.file_position)
         grown[: self._data.size] = self._data
         self._data = grown
 

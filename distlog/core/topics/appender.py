@@ -354,10 +354,14 @@ class Appender:
             size += batch.nbytes
             if size > most:
                 return None, chain(gathered, slices)
-        rows, normal, partitioner = 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
+        rows, size, normal, partitioner = 0, 0, list[pa.RecordBatch](), copy.copy(self._partitioner)
         for batch in gathered:
             normal.append(normalize(batch, self.config, self._clock(), rows, self._unit))
             rows += batch.num_rows
+            # a dictionary's values are repeated here, so the records may be far larger than what was given
+            size += normal[-1].nbytes
+            if size > SMALL_PART * self._count:
+                return None, iter(gathered)
         if rows >= SMALL_PARTITIONS and all(each.schema == normal[0].schema for each in normal):
             records = join(normal)
             order, counts = partitioner.group(records)
