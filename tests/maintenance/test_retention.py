@@ -251,6 +251,25 @@ def test_what_goes_from_many_partitions_is_a_table_that_readers_take_in_columns(
     assert after.table.segment_count == 0
 
 
+def test_more_segments_than_a_commit_takes_go_by_several_runs(
+    memory_url: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.create(f"{memory_url.url}/log", partitions=300)
+    rows = pa.table({"partition": range(300), "value": ["v"] * 300, "timestamp": [0] * 300})
+    for _ in range(4):
+        with pytest.warns(RetentionWarning):
+            topic.append(rows)
+    monkeypatch.setattr("distlog.core.commits.commit_json.MOST_ROWS", 1001)
+    monkeypatch.setattr("distlog.core.maintenance.retention.MOST_SEGMENTS", 1001)
+    planned = topic.retention(dry_run=True).partitions
+    assert topic.retention().partitions == planned
+    assert [len(one.segments) for one in planned] == [4] * 250 + [1]
+    assert topic.snapshot.table.log_start_offsets.tolist() == [4] * 250 + [1] + [0] * 49
+    assert topics.open(topic.url).scan().count() == 199
+    assert sum(len(one.segments) for one in topic.retention().partitions) == 199
+    assert topics.open(topic.url).scan().count() == 0
+
+
 def test_the_report_says_which_setting_and_which_time(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 2000, 9000, 9000], retention_ms=86_400_000)
     topic.alter_config({"retention.bytes": 2 * SIZE, "retention.ms": "1000"})

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import TopicConfig
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import whole_number
 from distlog.core.log.live_snapshot import with_tails
@@ -63,10 +64,17 @@ class PartitionRetention:
         return int(self.segments.record_counts.sum())
 
 
-def plan_retention(snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False) -> list[PartitionRetention]:
+#: So many segments go by one commit, which takes no more rows; others go by the next run.
+MOST_SEGMENTS = MOST_ROWS
+
+
+def plan_retention(
+    snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False, most_segments: int = MAX_LONG
+) -> list[PartitionRetention]:
     """The segments to delete at `now_ms` by the topic's config; partitions that keep everything are left out.
 
-    `snapshot` has the tails of the active segments; they stay with `keep_tails`, but count all the same.
+    `snapshot` has the tails of the active segments; they stay with `keep_tails`, but count all the same. No more than
+    `most_segments` are planned.
     """
     table = snapshot.table
     plain, own = SegmentTable(table.plain_segments()), table.own
@@ -75,13 +83,14 @@ def plan_retention(snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False)
         return []
     starts, log_ends = table.log_start_offsets, table.log_end_offsets
     below, size, age = _ends(columns, starts, snapshot.config, now_ms)
-    plans = []
+    plans, left = [], most_segments
     for group in np.flatnonzero(age > columns.firsts).tolist():
         first, number = int(columns.firsts[group]), int(columns.partitions[group])
         segments = own[number].segments if number in own else plain.part(first, int(columns.ends[group]))
         most = len(segments) - int(keep_tails and number in own and segments[-1].is_active)
-        counts = tuple(min(int(each[group]) - first, most) for each in (below, size, age))
+        counts = tuple(min(int(each[group]) - first, most, left) for each in (below, size, age))
         if counts[-1]:
+            left -= counts[-1]
             plans.append(_plan(number, segments, counts, int(starts[number]), int(log_ends[number]), now_ms))
     return sorted(plans, key=lambda plan: plan.partition) if own else plans
 
@@ -166,13 +175,13 @@ def retention(
 ) -> tuple[list[PartitionRetention], Snapshot]:
     """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
 
-    With `dry_run` nothing is committed. Files stay until vacuum. If this process's clock is far ahead of the
+    If they are more than MOST_SEGMENTS, the others stay for the next call. With `dry_run` nothing is committed. Files stay until vacuum. If this process's clock is far ahead of the
     storage's, the storage's clock counts. Raises CommitConflictError when the topic was dropped, StorageError if the
     lock of an expired active segment is not free in time, and CommitStateUnknownError.
     """
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
-        return plan_retention(with_tails(handle, snapshot), now_ms), snapshot
+        return plan_retention(with_tails(handle, snapshot), now_ms, most_segments=MOST_SEGMENTS), snapshot
     snapshot = _seal_expired(handle, snapshot, now_ms)
     deletion = _Deletion(handle, now_ms)
     while True:
@@ -194,7 +203,9 @@ class _Deletion:
     def __call__(self, current: Snapshot) -> list[Action] | None:
         """Plan the deletion from `current`."""
         self.snapshot = current
-        self.partitions = plan_retention(with_tails(self._handle, current), self._now_ms, keep_tails=True)
+        self.partitions = plan_retention(
+            with_tails(self._handle, current), self._now_ms, keep_tails=True, most_segments=MOST_SEGMENTS
+        )
         return [*_actions(self.partitions)] or None if self.is_ready else None
 
     @property
