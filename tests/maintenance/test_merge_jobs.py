@@ -10,10 +10,11 @@ from conftest import Address
 from histories import segment
 from topics import contents, topic_on
 
+from distlog.core.commits import commit_json
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
-from distlog.core.maintenance import merge_job, merge_plan
+from distlog.core.maintenance import merge, merge_job, merge_plan
 from distlog.core.maintenance.group_rewrite import SegmentGroup
 from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS, jobs
 from distlog.core.segments.segment_writer import LARGEST_PART
@@ -68,6 +69,19 @@ def test_a_merge_takes_a_get_for_each_bundle_and_a_put_for_all_partitions(s3_url
     assert (topic.storage.counters.gets - gets, topic.storage.counters.puts - puts) == (5 + 2, 1 + 1)
     assert len({one.stem for one in segments(topic)}) == 1
     assert len(segments(topic)) == PARTITIONS
+    assert contents(topic) == before
+    assert topic.verify().ok
+
+
+def test_more_segments_than_a_commit_takes_are_merged_by_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = bundled_topic(Storage("memory://merged-by-several-runs/t"), 3, partitions=300)
+    before = contents(topic)
+    monkeypatch.setattr(commit_json, "MOST_ROWS", 1000)
+    monkeypatch.setattr(merge, "MOST_SEGMENTS", 500)
+    assert len(topic.compact(dry_run=True).groups) == 166
+    reports = [topic.compact() for _ in range(3)]
+    assert [(len(report.groups), report.backlog) for report in reports] == [(166, 402), (134, 0), (0, 0)]
+    assert len(segments(topic)) == 300
     assert contents(topic) == before
     assert topic.verify().ok
 

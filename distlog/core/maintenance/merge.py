@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import booleans, numbers_of
+from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import replacing
 from distlog.core.commits.commit_log import TIMEOUT_S
@@ -102,6 +103,10 @@ def _failed_group(failure: RewriteFailure) -> dict[str, Any]:
 # files.
 
 
+#: A commit merges so many segments: it takes no more rows for them and for what replaces them.
+MOST_SEGMENTS = MOST_ROWS // 2
+
+
 def merge(
     handle: TopicHandle,
     snapshot: Snapshot,
@@ -115,19 +120,22 @@ def merge(
     A job reads `job_bytes` at once, and holds as much to write: the more it is, the fewer requests read the parts of
     many partitions. A larger group is read bit by bit.
 
-    The report says how far merging is behind: a schedule that is often enough keeps that from growing.
+    The report says how far merging is behind: a schedule that is often enough keeps that from growing. Groups of more
+    than MOST_SEGMENTS in all are left to the next run.
 
     If a segment of a group was removed meanwhile, the group is left out, and its copy stays unreferenced until
     vacuum. A group that cannot be read is named in the report, and the others are merged.
     """
     snapshot = handle.log.refresh(snapshot)
-    groups = plan_merge(snapshot)
+    planned = plan_merge(snapshot)
+    counts = np.cumsum([len(group.segments) for group in planned])
+    groups = planned[: int(counts.searchsorted(MOST_SEGMENTS, side="right"))]
     if dry_run or not groups:
         report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
     else:
         report, after = merge_groups(handle, snapshot, groups, run, job_bytes=job_bytes)
-        groups = plan_merge(after)
-    backlog = sum(len(group.segments) for group in groups)
+        planned = plan_merge(after)
+    backlog = sum(len(group.segments) for group in planned)
     most = int(after.table.segment_counts().max(initial=0))
     return dataclasses.replace(report, backlog=backlog, most_segments=most), after
 
