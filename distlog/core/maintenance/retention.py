@@ -175,9 +175,10 @@ def retention(
 ) -> tuple[list[PartitionRetention], Snapshot]:
     """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
 
-    If they are more than MOST_SEGMENTS, the others stay for the next call. With `dry_run` nothing is committed. Files stay until vacuum. If this process's clock is far ahead of the
-    storage's, the storage's clock counts. Raises CommitConflictError when the topic was dropped, StorageError if the
-    lock of an expired active segment is not free in time, and CommitStateUnknownError.
+    If they are more than MOST_SEGMENTS, the others stay for the next call. With `dry_run` nothing is committed. Files
+    stay until vacuum. If this process's clock is far ahead of the storage's, the storage's clock counts. Raises
+    CommitConflictError when the topic was dropped, StorageError if the lock of an expired active segment is not free
+    in time, and CommitStateUnknownError.
     """
     snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
