@@ -88,7 +88,7 @@ def test_a_job_that_is_repeated_appends_once(job: Any, url: str, tmp_path: Path)
         (("--pattern", "(a)"), "the pattern needs a group named key, value or timestamp"),
         (("--pattern", "(?P<timestamp>.*)", "--time-format", "%Q"), "a time format cannot have %Q"),
         (("--format", "csv", "--pattern", "(?P<key>.)"), "--pattern needs --format text"),
-        (("--key", "user"), "text has no columns"),
+        (("--key", "user"), "text input has no columns"),
         (("--format", "xml"), "invalid choice: 'xml'"),
         (("--config", "retention.ms"), "write NAME=VALUE"),
         (("--create", "--partitions", "2", "--config", "retention=5"), "unknown setting retention"),
