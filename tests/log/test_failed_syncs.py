@@ -19,6 +19,7 @@ from distlog.core.log.flush import Appended
 from distlog.core.log.partition_lock import PageStatus
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.log.segment_recovery import DamagedLogError
 
 
 @pytest.fixture
@@ -394,3 +395,71 @@ def test_what_the_kernel_forgot_after_a_failed_sync_is_cut_though_its_process_di
     log.write_bytes(log.read_bytes()[:end].ljust(log.stat().st_size if is_preallocated else end, b"\0"))
     assert append(Process(folder)[0], b"c") == (1, 2)
     assert Process(folder).seen()[0] == [b"a", b"c"]
+
+
+def killed_in_its_sync(folder: Path, monkeypatch: pytest.MonkeyPatch, *, flushes: bool = True) -> tuple[Path, int]:
+    """The log of a process that was killed in a sync of `b` and `c`, behind `a`, and the size of each batch."""
+    process = Process(folder)
+    append(process[0], b"a")
+    if flushes:
+        process[0].flush()
+    append(process[0], b"b")
+    append(process[0], b"c")
+    killer = Killer(monkeypatch)
+    # the first flush makes the lock's file
+    with killer.killing(1 if flushes else 4), pytest.raises(Killed):
+        process[0].flush()
+    assert killer.steps[-1] == "fsync"
+    process.close()
+    (log,) = process.folder(0).glob("*.log")
+    return log, encoded(b"a")[0].nbytes
+
+
+@pytest.mark.parametrize("flushes", [True, False], ids=["of a part", "of everything"])
+@pytest.mark.parametrize("harm", ["deleted", "cut below what is flushed"])
+def test_a_log_that_others_deleted_or_cut_is_refused_after_a_sync_that_did_not_end_and_may_come_back(
+    harm: str, flushes: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No kernel forgets a file's name, or what was flushed."""
+    log, size = killed_in_its_sync(folder, monkeypatch, flushes=flushes or harm != "deleted")
+    whole = log.read_bytes()
+    log.unlink() if harm == "deleted" else os.truncate(log, size - 1)
+    with pytest.raises(DamagedLogError, match="bring the file back"):
+        append(Process(folder)[0], b"d")
+    record = Process(folder).record(0)
+    assert record is not None
+    assert record.status == PageStatus.ACTIVE
+    log.write_bytes(whole)
+    assert append(Process(folder)[0], b"d") == (3, 4)
+    assert Process(folder).seen()[0] == [b"a", b"b", b"c", b"d"]
+
+
+def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_that(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches of a process that died in an append: one has a changed byte, and a sound one is behind it."""
+    log, size = killed_in_its_sync(folder, monkeypatch)
+    whole = log.read_bytes()
+    changed, sound = bytearray(whole[-size:]), bytearray(whole[-size:])
+    changed[7], sound[7] = 3, 4
+    changed[-1] ^= 1
+    log.write_bytes(whole + changed + sound)
+    with pytest.raises(DamagedLogError, match="sound ones lie behind"):
+        append(Process(folder)[0], b"d")
+    assert log.read_bytes() == whole + changed + sound
+    assert Process(folder).seen()[0] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("is_preallocated", [False, True])
+def test_what_the_kernel_forgot_is_named_in_the_log(
+    is_preallocated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file has no bytes of it, so that none are cut off."""
+    folder = new_topic(tmp_path / "events", preallocate=is_preallocated, internal_segment_bytes=1 << 12)
+    log, size = killed_in_its_sync(folder, monkeypatch)
+    log.write_bytes(log.read_bytes()[:size].ljust(log.stat().st_size if is_preallocated else size, b"\0"))
+    assert append(Process(folder)[0], b"d") == (1, 2)
+    (line,) = caplog.messages
+    assert line.startswith(f"{log}: ")
+    assert "from offset 1 to 3 are lost" in line
+    assert f"between positions {size} and {3 * size}" in line

@@ -116,9 +116,9 @@ class SegmentOpener:
             try:
                 self._repair(segment, status, is_known=is_known)
             except DamagedLogError:
-                if not was_not_synced(self._folder, segment.stem):
+                # only what that sync was to save may be gone: of all else this is the damage of other hands
+                if not (was_not_synced(self._folder, segment.stem) and segment.has_lost_its_end()):
                     raise
-                # the kernel has forgotten what that sync was to save
                 segment.close()
                 return None
             # the process that began to seal it may have died when a sync had failed

@@ -375,6 +375,10 @@ class ReadableSegment:
                 transactions.see(batches.data, batches.rows)
         return transactions
 
+    def has_lost_its_end(self) -> bool:
+        """See `segment_recovery.has_lost_its_end`."""
+        return segment_recovery.has_lost_its_end(self._files, self._numbers)
+
     def has_its_bytes(self) -> bool:
         """True if the log is as long as the state says, and the indexes have the entries that it counts.
 
@@ -618,13 +622,14 @@ class LogSegment(ReadableSegment):
         return dropped
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:
-        """After a failed sync, drop all that is not known to be on the device.
+        """After a failed sync, drop all that is not known to be on the device; what is lost is logged.
 
         Raises DamagedLogError if what is known to be there is not.
         """
-        flushed = self._numbers[_FLUSHED]
+        counted, flushed = self._numbers, self._numbers[_FLUSHED]
         kept = Kept(*flushed.tolist())
-        self._recovered(emptied(self.stem, self._numbers), transactions, kept.position, kept)
+        self._recovered(emptied(self.stem, counted), transactions, kept.position, kept)
+        segment_recovery.tell_lost(self._files, self._numbers, counted)
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
 
     def know_flushed(self, offset: int, position: int, since_ms: int) -> None:

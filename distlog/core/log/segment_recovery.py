@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -281,6 +282,34 @@ def tell_cut(files: SegmentFiles, numbers: Numbers, behind: Behind) -> None:
             int(numbers[NEXT_OFFSET]),
             "" if behind.sound is None else f", with sound batches from offset {behind.sound[1]} on",
         )
+
+
+def tell_lost(files: SegmentFiles, numbers: Numbers, counted: Numbers) -> None:
+    """Log what `counted` has behind what `numbers` count, whether the log had it until now or not."""
+    if counted[NEXT_OFFSET] > numbers[NEXT_OFFSET]:
+        _log.warning(
+            "%s: a sync failed, or its process died in it: the records from offset %d to %d are lost, between "
+            "positions %d and %d",
+            files.log.path,
+            *(int(each[place]) for place in (NEXT_OFFSET, POSITION) for each in (numbers, counted)),
+        )
+
+
+def has_lost_its_end(files: SegmentFiles, numbers: Numbers) -> bool:
+    """True if the log has what is flushed, and not all that is counted behind: there are zeros, or it is too short.
+
+    A kernel that could not write pages leaves that. A file that is gone or replaced, and a bad batch that has lost no
+    page, with sound ones behind it, are the work of other hands.
+    """
+    if files.log.was_replaced or not os.path.exists(files.log.path):
+        return False
+    known, end = numbers.copy(), int(numbers[POSITION])
+    known[[POSITION, NEXT_OFFSET]] = 0, numbers[BASE_OFFSET]
+    for batches in sound_batches(files.log, 0, end, int(numbers[BASE_OFFSET])):
+        known[[POSITION, NEXT_OFFSET]] = batches.end, next_offset_of(batches.rows)
+    flushed_offset, flushed_position, _ = numbers[_FLUSHED].tolist()
+    kept = Kept(flushed_offset, flushed_position, after_power_loss=True)
+    return known[POSITION] < end and damage(files, known, behind_of(files, known), kept) is None
 
 
 def write_again(
