@@ -397,31 +397,42 @@ def test_what_the_kernel_forgot_after_a_failed_sync_is_cut_though_its_process_di
     assert Process(folder).seen()[0] == [b"a", b"c"]
 
 
-def killed_in_its_sync(folder: Path, monkeypatch: pytest.MonkeyPatch, *, flushes: bool = True) -> tuple[Path, int]:
+class KillingCalls(FailingCalls):
+    """Its process is killed in a sync."""
+
+    is_on = False
+
+    def fsync(self, fd: int) -> None:
+        if self.is_on:
+            raise Killed
+        os.fsync(fd)
+
+
+def killed_in_its_sync(folder: Path, *, flushes: bool = True) -> tuple[Path, int]:
     """The log of a process that was killed in a sync of `b` and `c`, behind `a`, and the size of each batch."""
-    process = Process(folder)
+    calls = KillingCalls()
+    process = Process(folder, calls=calls)
     append(process[0], b"a")
     if flushes:
         process[0].flush()
     append(process[0], b"b")
     append(process[0], b"c")
-    killer = Killer(monkeypatch)
-    # the first flush makes the lock's file
-    with killer.killing(1 if flushes else 4), pytest.raises(Killed):
+    calls.is_on = True
+    with pytest.raises(Killed):
         process[0].flush()
-    assert killer.steps[-1] == "fsync"
     process.close()
     (log,) = process.folder(0).glob("*.log")
     return log, encoded(b"a")[0].nbytes
 
 
-@pytest.mark.parametrize("flushes", [True, False], ids=["of a part", "of everything"])
-@pytest.mark.parametrize("harm", ["deleted", "cut below what is flushed"])
+@pytest.mark.parametrize(
+    ("harm", "flushes"), [("deleted", True), ("deleted", False), ("cut", True)], ids=["all", "unflushed", "flushed"]
+)
 def test_a_log_that_others_deleted_or_cut_is_refused_after_a_sync_that_did_not_end_and_may_come_back(
-    harm: str, flushes: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+    harm: str, flushes: bool, folder: Path
 ) -> None:
     """No kernel forgets a file's name, or what was flushed."""
-    log, size = killed_in_its_sync(folder, monkeypatch, flushes=flushes or harm != "deleted")
+    log, size = killed_in_its_sync(folder, flushes=flushes)
     whole = log.read_bytes()
     log.unlink() if harm == "deleted" else os.truncate(log, size - 1)
     with pytest.raises(DamagedLogError, match="bring the file back"):
@@ -434,11 +445,9 @@ def test_a_log_that_others_deleted_or_cut_is_refused_after_a_sync_that_did_not_e
     assert Process(folder).seen()[0] == [b"a", b"b", b"c", b"d"]
 
 
-def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_that(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_that(folder: Path) -> None:
     """The batches of a process that died in an append: one has a changed byte, and a sound one is behind it."""
-    log, size = killed_in_its_sync(folder, monkeypatch)
+    log, size = killed_in_its_sync(folder)
     whole = log.read_bytes()
     changed, sound = bytearray(whole[-size:]), bytearray(whole[-size:])
     changed[7], sound[7] = 3, 4
@@ -452,11 +461,11 @@ def test_damage_behind_what_a_sync_that_did_not_end_was_to_save_cuts_nothing_of_
 
 @pytest.mark.parametrize("is_preallocated", [False, True])
 def test_what_the_kernel_forgot_is_named_in_the_log(
-    is_preallocated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    is_preallocated: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file has no bytes of it, so that none are cut off."""
     folder = new_topic(tmp_path / "events", preallocate=is_preallocated, internal_segment_bytes=1 << 12)
-    log, size = killed_in_its_sync(folder, monkeypatch)
+    log, size = killed_in_its_sync(folder)
     log.write_bytes(log.read_bytes()[:size].ljust(log.stat().st_size if is_preallocated else size, b"\0"))
     assert append(Process(folder)[0], b"d") == (1, 2)
     (line,) = caplog.messages
