@@ -107,4 +107,5 @@ def iso(time_ms: int) -> str:
         time = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
     except (ValueError, OverflowError, OSError):
         return repr(int(time_ms))  # no datetime goes beyond the year 9999
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
+    # %Y has no leading zeros on every system
+    return f"{time.year:04}-{time:%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"

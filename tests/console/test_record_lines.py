@@ -15,7 +15,13 @@ from distlog.core.batches.record_batch import COLUMNS, SCHEMA
 BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace"))
 HEADERS = st.lists(st.fixed_dictionaries({"key": st.text('abé\n"', max_size=3), "value": BYTES}), max_size=2)
 NAMED_TIMES = [-1, 0, 1, 999, 951_782_400_000, 1_700_000_000_123, 253_402_300_799_999, 253_402_300_800_000]
-TIMES = st.sampled_from(NAMED_TIMES) | st.integers(-1, 2**60) | st.integers(0, 253_402_300_799_999)
+#: Around the begin of the year 1, and that of the year 1000, in logs of other writers.
+EARLY_TIMES = [-2, -62_135_596_800_001, -62_135_596_800_000, -30_610_224_000_001, -30_610_224_000_000]
+TIMES = (
+    st.sampled_from(NAMED_TIMES + EARLY_TIMES)
+    | st.integers(-(2**60), 2**60)
+    | st.integers(-62_135_596_800_000, 253_402_300_799_999)
+)
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -60,6 +66,13 @@ def check(batch: pa.RecordBatch) -> None:
 def test_any_records_are_printed_as_single_rows_are(rows: list[dict[str, object]]) -> None:
     check(batch_of(rows))
     check(batch_of(rows).slice(len(rows) // 2))
+
+
+def test_times_before_1970_are_printed_as_single_ones_are_and_years_have_four_digits() -> None:
+    batch = batch_of([{**EMPTY, "timestamp": time} for time in EARLY_TIMES])
+    check(batch)
+    lines = bytes(record_lines.tabbed(batch.select(["timestamp"]))).decode().split()
+    assert lines[1:4] == ["-62135596800001", "0001-01-01T00:00:00.000Z", "0999-12-31T23:59:59.999Z"]
 
 
 def test_every_kind_of_text_is_escaped_alike() -> None:

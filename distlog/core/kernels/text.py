@@ -196,8 +196,8 @@ def put_number(out: np.ndarray, at: int, value: int) -> int:
 
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
-#: The first and the last year that have four digits, in ms since 1970: the begin of the one and the end of the other.
-_FIRST_YEAR, _LAST_YEAR = -30_610_224_000_000, 253_402_300_800_000
+#: The begin of the year 1, and the end of the year 9999, in ms since 1970.
+_FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_800_000
 _NO_TIME = np.frombuffer(b"none\0\0\0\0", np.uint8)
 _TIME = np.frombuffer(b"0000-00-00T00:00:00.000Z", np.uint8)
 
