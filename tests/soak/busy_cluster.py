@@ -130,25 +130,7 @@ class BusyPipeline(ClusterPipeline):
 
     def _check_copied(self) -> None:
         super()._check_copied()
-        self._check_rows()
-
-    def _check_rows(self) -> None:
-        """Each append of the rows is there once and whole; those that were acknowledged are where that said."""
-        acks = {int(str(one["batch"])): one for one in told(self._folder / ACKS)}
-        topic, found = distlog.open(str(self._folder / ROWS_TOPIC)), dict[int, list[tuple[int, int]]]()
-        if any(topic.start_offsets().values()):
-            return  # its records were deleted, and come back
-        for row in topic.scan(columns=["partition", "offset", "value"]).to_table().to_pylist():
-            number = int(row["value"].split(b" ", 2)[1])
-            found.setdefault(number // ROWS, []).append((number, row["partition"], row["offset"]))
-        for batch, rows in found.items():
-            numbers = sorted(number for number, *_ in rows)
-            demand(numbers == list(range(batch * ROWS, (batch + 1) * ROWS)), f"append {batch} is not there once")
-        for batch, ack in acks.items():
-            spans = {int(partition): range(*span) for partition, span in ack["offsets"].items()}
-            places = [offset in spans.get(partition, ()) for _, partition, offset in found.get(batch, [])]
-            demand(len(places) == ROWS and all(places), f"append {batch} was acknowledged, and is not there")
-        demand(set(found) <= {*acks, len(acks)}, "there are rows of an append that nobody has begun")
+        are_rows_whole(self._folder)
 
     def finish(self) -> Tally:
         """End all work, behind the append that is cancelled; check what is there, and what vacuum leaves."""
@@ -156,6 +138,8 @@ class BusyPipeline(ClusterPipeline):
         self._changing.kill()
         self._changing.join()
         super().finish()
+        give_back(self._folder)
+        demand(are_rows_whole(self._folder), "rows that were deleted do not come back")
         acks = list(told(self._folder / ACKS))
         self.tally["appends"] += len(acks)
         self.tally["appends that were done before"] += sum(bool(one["replayed"]) for one in acks)
@@ -192,6 +176,40 @@ class BusyPipeline(ClusterPipeline):
         self._changing.kill()
         self._changing.join()
         super().close()
+
+
+def are_rows_whole(folder: Path) -> bool:
+    """Each append of the rows is there once and whole; those that were acknowledged are where that said.
+
+    False while records are deleted, which come back: then nothing is checked.
+    """
+    acks = {int(str(one["batch"])): one for one in told(folder / ACKS)}
+    topic, found = distlog.open(str(folder / ROWS_TOPIC)), dict[int, list[tuple[int, int]]]()
+    if any(topic.start_offsets().values()):
+        return False
+    for row in topic.scan(columns=["partition", "offset", "value"]).to_table().to_pylist():
+        number = int(row["value"].split(b" ", 2)[1])
+        found.setdefault(number // ROWS, []).append((number, row["partition"], row["offset"]))
+    for batch, rows in found.items():
+        numbers = sorted(number for number, *_ in rows)
+        demand(numbers == list(range(batch * ROWS, (batch + 1) * ROWS)), f"append {batch} is not there once")
+    for batch, ack in acks.items():
+        spans = {int(partition): range(*span) for partition, span in ack["offsets"].items()}
+        places = [offset in spans.get(partition, ()) for _, partition, offset in found.get(batch, [])]
+        demand(len(places) == ROWS and all(places), f"append {batch} was acknowledged, and is not there")
+    demand(set(found) <= {*acks, len(acks)}, "there are rows of an append that nobody has begun")
+    return True
+
+
+def give_back(folder: Path) -> None:
+    """Bring back the rows that were deleted last: the process may have been killed before it did."""
+    url = str(folder / ROWS_TOPIC)
+    topic = distlog.open(url)
+    version = topic.version
+    while any(distlog.open(url, version=version).start_offsets().values()):
+        version -= 1
+    if version < topic.version:
+        topic.restore(version)
 
 
 def _left(topic: distlog.Topic) -> list[str]:

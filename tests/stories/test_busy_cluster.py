@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 from soak import busy_cluster
+from soak.busy_driver import ACKS, ROWS, ROWS_TOPIC, tell
+from soak.records import record
+from soak.tally import Violation
+
+import distlog
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 
@@ -24,3 +29,20 @@ def test_appends_and_a_copy_on_a_cluster_are_exact_while_its_driver_dies_and_its
     assert counted["uses cancelled"]
     assert counted["second attempts begun or ended"]
     assert counted["topics vacuumed"] == 5
+
+
+def test_rows_that_are_deleted_when_the_process_beside_it_is_killed_are_checked_all_the_same(tmp_path: Path) -> None:
+    """It may die between a deletion and the restore: no check goes by then."""
+    topic = distlog.create(str(tmp_path / ROWS_TOPIC), partitions=2, config=busy_cluster.CONFIG)
+    for batch in range(2):
+        rows = [{"value": record("rows", batch * ROWS + each)["value"]} for each in range(ROWS)]
+        offsets = {str(partition): list(span) for partition, span in topic.append(rows).offsets.items()}
+        tell(tmp_path / ACKS, {"batch": batch, "offsets": offsets, "replayed": False})
+    assert busy_cluster.are_rows_whole(tmp_path)
+    topic.delete_records({0: -1})
+    assert not busy_cluster.are_rows_whole(tmp_path)
+    busy_cluster.give_back(tmp_path)
+    assert busy_cluster.are_rows_whole(tmp_path)
+    topic.refresh().append([{"value": record("rows", 7)["value"]}])
+    with pytest.raises(Violation, match="append 0 is not there once"):
+        busy_cluster.are_rows_whole(tmp_path)
