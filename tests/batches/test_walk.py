@@ -7,6 +7,7 @@ import pytest
 
 from distlog.core.batches.record_encoder import encode
 from distlog.core.batches.walk import BatchWalk
+from distlog.core.errors import CorruptRecordError
 
 SIZE = 168
 
@@ -39,3 +40,17 @@ def test_a_batch_that_goes_on_behind_the_hint_is_read_to_its_end(step: int) -> N
     offsets, ranges = walked(step, SIZE + 20)
     assert offsets == [0, 1, 2, 3]
     assert ranges[1:3] == [(SIZE, SIZE + 20), (SIZE, 2 * SIZE)]
+
+
+def test_a_size_that_no_batch_has_behind_a_wrong_hint_takes_few_reads() -> None:
+    """A hint may lie within a batch's first bytes, where an index is damaged; each read may be a request."""
+    log, ranges = bytearray(log_of_four()), list[tuple[int, int]]()
+    log[8:12] = bytes(4)
+
+    def read(start: int, end: int) -> memoryview:
+        ranges.append((start, end))
+        return memoryview(log)[start:end]
+
+    with pytest.raises(CorruptRecordError, match="shorter than any batch"):
+        list(BatchWalk(read, 0, len(log), 4 * SIZE, "raise", hint=12))
+    assert len(ranges) == 2

@@ -83,7 +83,8 @@ class BatchWalk:
                     self._is_over = True
                     if self.on_damage != "raise":
                         self._meet(self._error("the file ends within a batch"), data)
-                size, hint = max(first_size, step_bytes + 1), 0
+                # a size below that is of no batch: a whole header is read for its fault
+                size, hint = first_size if first_size > step_bytes else max(self.step, step_bytes + 1), 0
             if damage is not None and not self._is_over:
                 self._meet(damage, data[whole_bytes:])
 
