@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import resource
@@ -181,6 +182,9 @@ def serve(
             warm_up()
             # its threads take turns; one that computes must not make each step of the others wait for 5 ms
             sys.setswitchinterval(_TURN_S)
+            # what was imported is never garbage; without it a request takes a tenth less of the CPU
+            gc.collect()
+            gc.freeze()
 
             def started() -> None:
                 facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
