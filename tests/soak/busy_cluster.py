@@ -20,9 +20,10 @@ from pathlib import Path
 
 import distlog
 from distlog.core.errors import CommitConflictError, TopicNotFoundError, TransactionTooOldError
+from soak import cluster
 from soak.busy_driver import ACKS, CANCELLED, CHANGED, FAILURES, KEYED, KEYS, ROWS, ROWS_TOPIC, check_changed, told
 from soak.cluster import Cluster, ClusterPipeline
-from soak.streams import EXPECTED, OURS, killed
+from soak.streams import EXPECTED, OURS
 from soak.tally import Tally, demand
 from soak.workers import guarded
 
@@ -89,14 +90,14 @@ class BusyPipeline(ClusterPipeline):
     victims = ("driver", "Spark executor", "Spark worker", "Spark executor", "paused executor")
     driver, expected, is_foreach_batch = "soak.busy_driver", _KILLED, True
 
-    def __init__(self, folder: Path, seed: int, cluster: Cluster) -> None:
+    def __init__(self, folder: Path, seed: int, on: Cluster) -> None:
         self._folder, self._read = folder, dict[str, int]()
         (folder / FAILURES).mkdir()
         (folder / "complaints").mkdir()
         compacted = {**CONFIG, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
         for name, config in ((ROWS_TOPIC, CONFIG), (KEYED, compacted), (CHANGED, CONFIG)):
             distlog.create(str(folder / name), partitions=PARTITIONS, config=config)
-        super().__init__(folder, seed, cluster, CONF)
+        super().__init__(folder, seed, on, CONF)
         context = multiprocessing.get_context("forkserver")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         arguments = (change, str(folder / "complaints"), str(folder), 0.2)
@@ -221,11 +222,4 @@ def _left(topic: distlog.Topic) -> list[str]:
 
 def run(folder: Path, seed: int, kills: int) -> Tally:
     """Kill that many times, on a cluster of this machine."""
-    cluster = Cluster(folder)
-    try:
-        pipeline = BusyPipeline(folder, seed, cluster)
-        tally = killed(pipeline, kills)
-        tally["second attempts begun or ended"] += pipeline.second_attempts()
-        return tally
-    finally:
-        cluster.close()
+    return cluster.run(folder, seed, kills, BusyPipeline)

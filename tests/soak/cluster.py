@@ -155,11 +155,11 @@ class ClusterPipeline(Pipeline):
         super()._revive()
 
 
-def run(folder: Path, seed: int, kills: int) -> Tally:
-    """Kill that many times, on a cluster of this machine."""
+def run(folder: Path, seed: int, kills: int, kind: type[ClusterPipeline] | None = None) -> Tally:
+    """Kill that many times, on a cluster of this machine; the pipeline may be of another kind."""
     cluster = Cluster(folder)
     try:
-        pipeline = ClusterPipeline(folder, seed, cluster)
+        pipeline = (kind or ClusterPipeline)(folder, seed, cluster)
         tally = killed(pipeline, kills)
         tally["second attempts begun or ended"] += pipeline.second_attempts()
         return tally
