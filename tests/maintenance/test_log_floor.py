@@ -276,6 +276,30 @@ def test_a_writer_that_stood_still_in_its_put_commits_on_the_newest_head(world: 
     assert versions(world)[0] == 50
 
 
+def test_a_vacuum_that_stood_still_in_its_put_right_below_the_floor_is_told(world: World, monkeypatch: Any) -> None:
+    """1. A run is about to put version 39. 2. Others commit, and a run raises the log floor to 40. 3. It puts 39."""
+    commits(world, 38)
+    world.clock.now += HOUR_MS
+    real = world.storage.put_if_absent
+
+    def put(name: str, data: bytes, **options: Any) -> bytes:
+        monkeypatch.undo()
+        monkeypatch.setattr(log_floor, "KEPT_EVERY", 10)
+        assert name == paths.commit_file(39)
+        commits(world, 3)
+        world.clock.now += WEEK_MS
+        commits(world, 1)
+        assert run(world).log_floor == 40
+        return real(name, data, **options)
+
+    monkeypatch.setattr(world.storage, "put_if_absent", put)
+    with pytest.raises(CommitConflictError, match="run it again"):
+        run(world)
+    assert versions(world)[:2] == [39, 40]
+    run(world)
+    assert versions(world)[0] == 40
+
+
 @ON_EVERY_STORAGE
 def test_a_put_whose_reply_came_after_its_commit_was_deleted_is_unknown(world: World, monkeypatch: Any) -> None:
     stalled, log = commits(world, 12), log_of(world)

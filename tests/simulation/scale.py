@@ -348,7 +348,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
     ),
     "stream year": Scenario(weeks_of(Weeks(4, 1.0, 300.0)), "week", (1, 2, 4, 13, 26, 39, 52), _YEAR, together=True),
-    "gateway year": Scenario(weeks_of(Weeks(38, 0.25, 60.0)), "week", (1, 2, 4, 13, 26, 39, 52), _YEAR, together=True),
+    "gateway year": Scenario(
+        weeks_of(Weeks(38, 0.25, 60.0)), "week", (1, 2, 4, 13, 26, 39, 52), _YEAR, together=True
+    ),
 }
 
 

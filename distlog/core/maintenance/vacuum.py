@@ -188,8 +188,12 @@ class Referenced:
         """The files referenced by versions from `floor` to that of `head`, or by pins that last beyond `now_ms`.
 
         These versions reference the files that are live at the head, and those that a commit after `floor` removed.
-        Both ends are versions, so the answer does not depend on commits made meanwhile.
+        Both ends are versions, so the answer does not depend on commits made meanwhile. Raises OffsetOutOfRangeError
+        if commits behind `floor` were deleted: one that is there could be of a process that stood still.
         """
+        if floor + 1 < head.log_floor:
+            text = "commits that this run wanted to read were deleted meanwhile"
+            raise OffsetOutOfRangeError(text, version=floor + 1, log_floor=head.log_floor)
         removed = removals(storage, floor + 1, head.version + 1)
         removed.add_snapshot(head)
         pinned = pinned_versions(head, now_ms)
