@@ -152,7 +152,7 @@ class World:
         self.now = 0.0
         self.hub = getcurrent()
         self.processes: list[Process] = []
-        self.calls, self.most_calls = 0, 30_000
+        self.calls, self.most_calls = 0, 60_000
         self.story: list[str] | None = [] if traced else None
         self.errors: list[tuple[Process, BaseException]] = []
         self._order = itertools.count()
