@@ -92,7 +92,7 @@ install_project() {
     "$python" -m venv --clear .venv
   fi
   say "installing distlog and what it needs into .venv, which takes a minute or two (Spark alone is 450 MB)"
-  # Python compiles what is imported when it is: all of it takes half a minute, and a fifth is used
+  # Python compiles what is imported when it is, which is less than a third of all
   .venv/bin/python -m pip install --quiet --no-cache-dir --use-pep517 \
     --no-compile --disable-pip-version-check -e '.[spark,s3,cli,gateway,metrics,plot,duckdb,avro,protobuf,test,bench,docs]'
   ln -sfn "$(find_java_home)" .venv/java

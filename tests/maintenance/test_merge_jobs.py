@@ -86,6 +86,19 @@ def test_more_segments_than_a_commit_takes_are_merged_by_several_runs(monkeypatc
     assert topic.verify().ok
 
 
+def test_a_group_of_more_segments_than_a_commit_takes_is_merged_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = bundled_topic(Storage("memory://merged-bit-by-bit/t"), 40, partitions=1)
+    before = contents(topic)
+    monkeypatch.setattr(merge, "MOST_SEGMENTS", 16)
+    counts = [len(segments(topic))]
+    while topic.compact().groups:
+        counts.append(len(segments(topic)))
+    assert counts[:2] == [40, 25]
+    assert counts[-1] == 1
+    assert contents(topic) == before
+    assert topic.verify().ok
+
+
 def test_merged_bundles_are_merged_again_until_their_parts_are_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The checks of a cluster's work; `make soak` has the cluster, whose start takes as long as a hundred tests."""
+"""The checks of a cluster's work; `make soak` has the cluster, which takes more than a minute."""
 
 from __future__ import annotations
 

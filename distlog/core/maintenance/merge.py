@@ -130,6 +130,9 @@ def merge(
     planned = plan_merge(snapshot)
     counts = np.cumsum([len(group.segments) for group in planned])
     groups = planned[: int(counts.searchsorted(MOST_SEGMENTS, side="right"))]
+    if planned and not groups:
+        # one group alone is more than a commit takes
+        groups = [SegmentGroup(planned[0].segments.part(0, MOST_SEGMENTS))]
     if dry_run or not groups:
         report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
     else:
