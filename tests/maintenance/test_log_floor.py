@@ -296,6 +296,8 @@ def test_a_vacuum_that_stood_still_in_its_put_right_below_the_floor_is_told(worl
     with pytest.raises(CommitConflictError, match="run it again"):
         run(world)
     assert versions(world)[:2] == [39, 40]
+    with pytest.raises(OffsetOutOfRangeError, match="the log begins at version 40"):
+        log_of(world).commits(39, 42)
     run(world)
     assert versions(world)[0] == 40
 

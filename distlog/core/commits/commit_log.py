@@ -442,17 +442,18 @@ class CommitLog:
         groups = self._files.follow(start, end=end, known=end - 1, group=64)
         try:
             commits = [commit for group in groups for commit in group]
+            for before, after in itertools.pairwise(commits):
+                if after.prev != before.id:
+                    # below the log floor it may be the late one of a process that stood still
+                    text = "the next commit does not follow this one: restore it from a copy"
+                    file = paths.commit_file(before.version)
+                    raise CorruptMetadataError(text, file=file, version=after.version)
         except CorruptMetadataError as error:
             floor = self._loader.floor_above(error)
             if floor is None:
                 raise
             text = f"the log begins at version {floor}: older commits were deleted meanwhile (commit.retention.ms)"
             raise OffsetOutOfRangeError(text, version=start, log_floor=floor, head=end - 1) from None
-        for before, after in itertools.pairwise(commits):
-            if after.prev != before.id:
-                raise CorruptMetadataError(
-                    "a commit does not follow the one before it: restore it from a copy", version=after.version
-                )
         return commits
 
     def floor_above(self, error: CorruptMetadataError) -> int | None:
