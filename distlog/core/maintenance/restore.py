@@ -104,9 +104,10 @@ def plan_restore(
     `removed` knows the commits from `wanted` to `current`. Looks whether the log files are there.
     """
     plans = []
+    gone_since = _gone_since(removed)
     for number, state in enumerate(wanted.partitions):
         live = current.partitions[number]
-        since = _gone_since(number, removed, state.log_end_offset, live)
+        since = _behind(state.log_end_offset, gone_since.get(number, []), live)
         gone = [removed.added.get((number, one.stem), one) for one in _without(state.segments, live.segments)]
         older = [one for one in gone if not _overlaps(one, since[:1])]
         missing = [*older, *since]
@@ -119,12 +120,19 @@ def _start(snapshot: Snapshot, partition: int) -> int:
     return snapshot.partitions[partition].log_start_offset
 
 
-def _gone_since(partition: int, removed: RemovedSince, end: int, live: PartitionState) -> list[SegmentInfo]:
+def _gone_since(removed: RemovedSince) -> dict[int, list[SegmentInfo]]:
+    """The segments that came and went since, by partition, the last to go first."""
+    gone: dict[int, list[SegmentInfo]] = {}
+    for key in sorted(removed.let_go, key=lambda each: removed.removed_at[each], reverse=True):
+        gone.setdefault(key[0], []).append(removed.let_go[key])
+    return gone
+
+
+def _behind(end: int, gone: Iterable[SegmentInfo], live: PartitionState) -> list[SegmentInfo]:
     """List the segments from `end` on that went at the old end, in order; of some at one offset, the last to go."""
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
-    gone = [(removed.removed_at[stem], one) for stem, one in removed.let_go.items() if stem[0] == partition]
     segments: list[SegmentInfo] = []
-    for _, one in sorted(gone, key=lambda each: each[0], reverse=True):
+    for one in gone:
         if one.next_offset > end and one.next_offset <= first and not _overlaps(one, segments):
             segments.append(one)
     return sorted(segments, key=lambda one: one.base_offset)
