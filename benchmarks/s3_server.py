@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 BUCKET = "bench"
@@ -22,12 +23,15 @@ class S3Server:
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._count, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        # moto looks for an object and puts it in two steps, so that now and then two writers would win a race
+        self._puts = threading.Lock()
         #: Requests so far, by their methods.
         self.by_method = Counter[str]()
 
     def _count(self, environment: dict[str, Any], answer: Callable[..., Any]) -> Iterable[bytes]:
         self.by_method[environment["REQUEST_METHOD"]] += 1
-        return self._application(environment, answer)  # type: ignore[no-any-return]
+        with self._puts if environment["REQUEST_METHOD"] == "PUT" else nullcontext():
+            return self._application(environment, answer)  # type: ignore[no-any-return]
 
     @property
     def requests(self) -> int:
