@@ -37,6 +37,7 @@ NAMES = (
     "micro_batches",
     "spark",
     "streaming",
+    "stream_begins",
 )
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("numpy", "pyarrow", "numba", "pyspark", "aiokafka", "kafka-python", "confluent-kafka")

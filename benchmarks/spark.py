@@ -2,11 +2,13 @@
 
     python -m benchmarks spark
 
-Keys are 16 random bytes, values 16, 100 or 1000. All figures include Spark's own cost. Ready-made batches are those
-of the scan, kept in memory: no Python source can give Spark more. Likewise, no Python sink can take more than the one
-that drops its rows. "append and read back" is the first read of what was just written; the other reads are of files
-in the page cache. Earlier output is removed between the measurements. A ratio is the median of the ratios of the
-rounds: a virtual machine that gets its memory page by page makes single runs differ by a third.
+Keys are 16 random bytes, values 16, 100 or 1000. Scans read these two columns, appends write a timestamp too. All
+figures include Spark's own cost. Ready-made batches are those of the scan, kept in memory: no Python source can give
+Spark more. Likewise, no Python sink can take more than the one that drops its rows. An append "limited by rows" has
+batches without a limit of bytes, for which Spark adds them up after each row. "append and read back" is the first read
+of what was just written; the other reads are of files in the page cache. Earlier output is removed between the
+measurements. A ratio is the median of the ratios of the rounds: a virtual machine that gets its memory page by page
+makes single runs differ by a third.
 """
 
 from __future__ import annotations
@@ -47,16 +49,25 @@ ROUNDS = 5
 KEY_BYTES = 16
 PARTITIONS = 4
 TASKS = 8
-COLUMNS = ["partition", "offset", "timestamp", "key", "value"]
+COLUMNS = ["key", "value"]
+#: Batches of a fixed number of rows, without a limit of bytes.
+BY_ROWS = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
 _BUFFER = bytearray(1 << 20)
 CASES = (
     ("scan", "ready", "scan, data source", "a Python source of ready-made batches"),
+    ("scan", "scan none", "scan, data source", "Spark's Parquet scan, uncompressed"),
+    ("scan", "scan snappy", "scan, data source", "Spark's Parquet scan, snappy"),
     ("read", "ready", "scan, distlog.spark.read", "a Python source of ready-made batches"),
     ("read", "scan none", "scan, distlog.spark.read", "Spark's Parquet scan, uncompressed"),
     ("read", "scan snappy", "scan, distlog.spark.read", "Spark's Parquet scan, snappy"),
     ("append", "drop", "append", "a Python sink that drops its rows"),
     ("append", "write none", "append", "Spark's Parquet write, uncompressed"),
     ("append", "write snappy", "append", "Spark's Parquet write, snappy"),
+    ("append by rows", "write none", "append, limited by rows", "Spark's Parquet write, uncompressed"),
+    ("append by rows", "write snappy", "append, limited by rows", "Spark's Parquet write, snappy"),
     ("append and read", "write and scan", "append and read back", "Spark's Parquet, uncompressed"),
 )
 
@@ -104,6 +115,14 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
         distlog.create(made, PARTITIONS)
         append(table, made)
 
+    def append_by_rows() -> None:
+        usual = {name: spark.conf.get(name) or "" for name in BY_ROWS}
+        for name, value in BY_ROWS.items():
+            spark.conf.set(name, value)
+        append_all()
+        for name, value in usual.items():
+            spark.conf.set(name, value)
+
     def write_parquet(codec: str = "none") -> None:
         table.write.option("compression", codec).parquet(made)
 
@@ -113,15 +132,16 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
 
     def write_and_scan() -> None:
         write_parquet()
-        _noop(spark.read.parquet(made))
+        _noop(spark.read.parquet(made).select(*COLUMNS))
 
     return {
         "scan": lambda: _noop(by_source.format("distlog").load(url)),
         "read": lambda: _noop(read(spark, url, COLUMNS)),
         "ready": lambda: _noop(by_source.format("ready").load(url)),
-        "scan none": lambda: _noop(spark.read.parquet(source)),
-        "scan snappy": lambda: _noop(spark.read.parquet(snappy)),
+        "scan none": lambda: _noop(spark.read.parquet(source).select(*COLUMNS)),
+        "scan snappy": lambda: _noop(spark.read.parquet(snappy).select(*COLUMNS)),
         "append": append_all,
+        "append by rows": append_by_rows,
         "drop": lambda: table.write.format("dropped").mode("append").save(),
         "write none": write_parquet,
         "write snappy": lambda: write_parquet("snappy"),
