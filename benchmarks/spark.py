@@ -5,7 +5,7 @@
 Keys are 16 random bytes, values 16, 100 or 1000. Scans read these two columns, appends write a timestamp too. All
 figures include Spark's own cost. Ready-made batches are those of the scan, kept in memory: no Python source can give
 Spark more. Likewise, no Python sink can take more than the one that drops its rows. An append "limited by rows" has
-batches without a limit of bytes, for which Spark adds them up after each row. "append and read back" is the first read
+batches without a limit of bytes, which costs Spark a sum after each row. "append and read back" is the first read
 of what was just written; the other reads are of files in the page cache. Earlier output is removed between the
 measurements. A ratio is the median of the ratios of the rounds: a virtual machine that gets its memory page by page
 makes single runs differ by a third.
