@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import builtins
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,20 @@ from distlog.core.topics.topic import Topic
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
     return topic_on(Storage(str(tmp_path / "topic")), 3)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """The folder of an image, and the same folder in a container of it."""
+    image, upper, work, inside = (tmp_path / name for name in ("image", "upper", "work", "inside"))
+    for folder in (image, upper, work, inside):
+        folder.mkdir()
+    options, mount = f"lowerdir={image},upperdir={upper},workdir={work}", shutil.which("mount")
+    command = [mount, "-t", "overlay", "-o", options, "overlay", str(inside)]
+    if not mount or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only who may mount a file system can have a container's")
+    yield image, inside
+    subprocess.run(["umount", "-l", str(inside)], check=True)
 
 
 def write(topic: Topic, partition: int) -> None:
@@ -79,6 +96,16 @@ def test_a_write_that_was_seen_half_done_is_seen_again(tmp_path: Path) -> None:
         file.write(b"x")
         file.flush()
         assert not page.changed()
+
+
+def test_a_look_at_a_topic_of_a_containers_image_sees_the_first_append_there(container: tuple[Path, Path]) -> None:
+    image, inside = container
+    write(topic_on(Storage(str(image / "topic")), 1), 0)
+    topic = topic_on(Storage(str(inside / "topic")))
+    watch, snapshot = TailWatch(topic.handle), topic.live_snapshot
+    watch.changed(snapshot)
+    write(topic, 0)
+    assert watch.changed(snapshot)
 
 
 def test_a_page_that_is_not_there_may_always_have_changed(topic: Topic) -> None:

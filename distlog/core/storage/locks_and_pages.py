@@ -172,7 +172,7 @@ class WatchedPage:
     """
 
     def __init__(self, path: str) -> None:
-        file = open_page(path)
+        file = _open_to_watch(path)
         try:
             if os.fstat(file).st_size != PAGE_BYTES:
                 raise StorageError("the lock file has the wrong size", file=path)
@@ -206,6 +206,20 @@ def open_page(path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         return os.open(copy_of(path), os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _open_to_watch(path: str) -> int:
+    """As `open_page`, of a page to be mapped: open for writes too if this user may write it.
+
+    A container's file system (overlay) copies a file of the image when it is first opened for writes, and what was
+    mapped before stays as it is: so a process that watches must not be there before the copy.
+    """
+    try:
+        return os.open(path, _OPEN)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return open_page(path)
 
 
 def read_newest(read: Callable[[], bytes]) -> bytes | None:
