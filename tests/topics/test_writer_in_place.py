@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -24,7 +25,7 @@ from distlog.core.log import partition_log
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.partition_log import FILES_OF_LOG, PartitionLog, most_open_logs
 from distlog.core.log.segment_files import ActiveFile
-from distlog.core.storage import durable_files
+from distlog.core.storage import durable_files, locks_and_pages
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import destinations
 from distlog.core.topics.destinations import CommitDestination, Delivery, InPlaceDestination
@@ -140,6 +141,31 @@ def test_a_writer_whose_share_of_files_shrinks_meanwhile_leaves_none_open(
             for partition in range(12):
                 writer.append(b"", partition=partition)
             writer.flush()
+    assert open_files(tmp_path) == before
+
+
+def test_a_log_that_cannot_be_let_go_of_for_want_of_files_stays_open_until_the_writer_closes(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: 1)
+    many, before = topic_on(Storage(str(tmp_path / "many")), 2), open_files(tmp_path)
+    many.alter_config({"flush.messages": "1000"})
+    writer = many.writer(linger_ms=NEVER_MS)
+    writer.append(b"v0", partition=0)
+    writer.append(b"v1", partition=1)
+
+    def refuse(path: str) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    with monkeypatch.context() as context:
+        made = locks_and_pages.open_lock
+        context.setattr(
+            locks_and_pages, "open_lock", lambda path: refuse(path) if path.endswith(".flush") else made(path)
+        )
+        with pytest.raises(StorageError, match="Too many open files"):
+            writer.flush()
+    with pytest.raises(StorageError, match="Too many open files"):
+        writer.close()
     assert open_files(tmp_path) == before
 
 

@@ -488,8 +488,10 @@ class InPlaceDestination:
         if partition not in self._logs:
             most = max(most_open_logs(self), self._group_size)
             while len(self._logs) >= most:
-                # it may have records that the flush policy left unflushed
-                self._logs.popitem(last=False)[1].close(flushed=False)
+                oldest = next(iter(self._logs))
+                # it may have records that the flush policy left unflushed; if that cannot be noted it stays, and open
+                self._logs[oldest].close(flushed=False)
+                del self._logs[oldest]
             self._logs[partition] = PartitionLog(self._handle, partition, self._current)
         self._logs.move_to_end(partition)
         return self._logs[partition]
