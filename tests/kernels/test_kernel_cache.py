@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import golden
 import pytest
+from full_disk import disk as disk
+from full_disk import fill
 
 import distlog
 from distlog.core.kernels import native
@@ -156,6 +158,28 @@ def test_in_a_folder_of_ones_own_it_is_kept_until_what_kernels_are_given_or_made
     for name in ("kernel_tuples.py", "kernels/native.py"):
         copy.comment(name)
         assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("left", [0, 100, -1], ids=["nothing", "the beginning", "zeros"])
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+def test_code_that_a_power_loss_damaged_is_compiled_anew(copy: Copy, tmp_path: Path, suffix: str, left: int) -> None:
+    folder = tmp_path / "cache"
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
+    for file in folder.rglob(f"*{suffix}"):
+        data = file.read_bytes()
+        file.write_bytes(bytes(len(data)) if left < 0 else data[:left])
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
+    assert "damaged, and is compiled anew" in copy.said
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 1, 1]
+
+
+def test_a_kernel_needs_no_place_for_its_code(copy: Copy, disk: Path) -> None:
+    assert copy.run(NUMBA_CACHE_DIR=str(disk)) == [1, 1, 0, 0]
+    for file in disk.rglob("*.nb[ic]"):
+        file.unlink()
+    fill(disk)
+    assert copy.run(NUMBA_CACHE_DIR=str(disk)) == [1, 1, 0, 0]
+    assert "cannot be kept" in copy.said
 
 
 @pytest.fixture

@@ -184,6 +184,7 @@ class _Turn:
 
 
 _turn_of = remember(_Turn)
+_warn_once = remember(_log.warning)
 
 
 class _CompiledOnce:
@@ -200,18 +201,29 @@ class _CompiledOnce:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """The code, or None if this process must compile it: it then has the turn."""
-        found = self._kept.load_overload(signature, context)
-        if found is None:
+        if (found := self._load(signature, context)) is None:
             self._turn.take()
-            found = self._kept.load_overload(signature, context)
-            if found is not None:
+            if (found := self._load(signature, context)) is not None:
                 self._turn.give_back()
         return found
 
+    def _load(self, signature: Any, context: Any) -> Any:
+        try:
+            return self._kept.load_overload(signature, context)
+        except Exception:
+            # a power loss may leave files empty or torn, since numba does not sync them
+            _warn_once("code of distlog's kernels is damaged, and is compiled anew: %s", self._kept.cache_path)
+            with suppress(OSError):
+                self._kept.flush()
+            return None
+
     def save_overload(self, signature: Any, data: Any) -> None:
-        """Keep the code, and end the turn."""
+        """Keep the code, if there is a place for it, and end the turn."""
         try:
             self._kept.save_overload(signature, data)
+        except Exception as error:
+            reason = getattr(error, "strerror", None) or repr(error)
+            _warn_once("code of distlog's kernels cannot be kept in %s: %s", self._kept.cache_path, reason)
         finally:
             self._turn.give_back()
 
@@ -304,9 +316,8 @@ def _is_trusted(folder: Path) -> bool:
     reason = distrust(folder, _LIBRARY)
     if reason is not None:
         _log.warning(
-            "code of distlog's kernels in %s is not used, since other users may write there, and so run code "
-            "here: %s; "
-            "set NUMBA_CACHE_DIR to a folder that you alone may write",
+            "code of distlog's kernels in %s is not used, since other users may write there, and so run code here: "
+            "%s; set NUMBA_CACHE_DIR to a folder that you alone may write",
             folder,
             reason,
         )
