@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from full_disk import fill
 from vacuuming import World
 
+import distlog
 from distlog.core import paths
 from distlog.core.errors import CommitStateUnknownError, StorageError, StorageFullError
 from distlog.core.storage import durable_files, locks_and_pages
@@ -40,6 +44,33 @@ def test_vacuum_frees_a_disk_that_has_no_space_for_its_commit(disk: Path) -> Non
     world.check_supported_versions()
     world.append("space again")
     assert sorted(world.values()) == [b"kept", b"space again"]
+
+
+VACUUM = """
+import tempfile
+tempfile._candidate_tempdir_list = lambda: [{disk!r}]
+
+import distlog
+from distlog.core.kernels.crc import first_mismatch
+
+print(len(distlog.open({topic!r}).vacuum().files))
+"""
+
+
+def test_a_process_that_begins_when_the_only_disk_is_full_can_make_room(disk: Path) -> None:
+    """Where nothing temporary can be written, too."""
+    topic = distlog.create(str(disk / "topic"), config={"file.delete.delay.ms": 0, "retention.ms": -1})
+    topic.append([{"value": b"v"}])
+    topic.append([{"value": b"v"}])
+    topic.delete_records({0: 1})
+    topic.retention()
+    time.sleep(0.01)
+    topic.append([{"value": b"v"}])
+    fill(disk)
+    program = VACUUM.format(disk=str(disk), topic=topic.url)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) > 0
 
 
 def test_vacuum_of_a_full_disk_with_nothing_to_free_says_so(disk: Path) -> None:

@@ -40,7 +40,12 @@ _OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 def default_folder() -> str:
     """This user's folder in the system's folder for temporary files. Its content can be fetched again."""
-    return os.path.join(tempfile.gettempdir(), f"distlog-index-cache-{os.getuid()}")
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError:
+        # nothing can be written there, as on a full disk: an index that is wanted is an error then, and no topic
+        temporary = os.environ.get("TMPDIR") or "/tmp"
+    return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 
 
 class IndexCache:

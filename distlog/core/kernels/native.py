@@ -210,8 +210,7 @@ class _CompiledOnce:
     def _load(self, signature: Any, context: Any) -> Any:
         try:
             return self._kept.load_overload(signature, context)
-        except Exception:
-            # a power loss may leave files empty or torn, since numba does not sync them
+        except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
             _warn_once("code of distlog's kernels is damaged, and is compiled anew: %s", self._kept.cache_path)
             with suppress(OSError):
                 self._kept.flush()
@@ -288,7 +287,8 @@ def _places() -> Iterator[Path]:
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if caches.is_absolute():
         yield caches / "distlog"
-    yield Path(tempfile.gettempdir()) / f"distlog-kernels-{os.geteuid()}"
+    with suppress(OSError):  # nothing temporary can be written, as on a full disk
+        yield Path(tempfile.gettempdir()) / f"distlog-kernels-{os.geteuid()}"
 
 
 def _begin(folder: Path, better: list[Path]) -> None:
