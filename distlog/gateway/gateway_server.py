@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
 from distlog.core.config import MAX_LONG
 from distlog.core.display import counted
+from distlog.core.errors import DistlogError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.scheduler import Scheduler
@@ -65,7 +66,8 @@ def _load_messages() -> None:
 def warm_up() -> None:
     """Load the schemas of all APIs; append to a small topic on disk, and read it, in the ways of the gateway."""
     _load_messages()
-    with tempfile.TemporaryDirectory() as folder:
+    # where nothing temporary can be written, as on a full disk, the first requests wait for the kernels
+    with suppress(DistlogError, OSError), tempfile.TemporaryDirectory() as folder:
         # the batch is appended again with the time that it has, and the clock may be set back in between
         topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
         topic.append([{"key": b"k", "value": b"v", "partition": 1}])

@@ -7,7 +7,9 @@ import errno
 import logging
 import os
 import pickle
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import golden
 import pyarrow as pa
@@ -195,6 +197,21 @@ def test_a_bad_copy_of_a_transaction_index_is_fetched_again(
     else:
         copy.write_bytes(bytes([damage == "version"]) * 2 + bytes(15) + b"\x09" + bytes(16))
     assert remote.reader.aborted_transactions(segment) == right
+
+
+def test_a_transaction_index_is_read_where_there_is_no_place_for_a_copy(
+    remote: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = with_transactions(remote, last_offset=5)
+
+    def refuse(*arguments: object, **options: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    assert remote.reader.aborted_transactions(segment) == [AbortedTransaction(7, 1, 5, 9)]
+    remote.storage.delete([remote.reader.name(segment, ".txnindex")])
+    with pytest.raises(FileNotFoundError):
+        remote.reader.aborted_transactions(segment)
 
 
 def test_a_transaction_index_that_stays_bad_is_an_error(remote: Topic) -> None:

@@ -165,21 +165,24 @@ class SegmentIndexes:
 
         if not segment.txn_index_bytes:
             return []
+        part = self._part(segment, ".txnindex")
         if segment.is_active:
-            part = self._part(segment, ".txnindex")
-            data = self._read(part.name, 0, part.size)
-            error = checksum_error(segment, ".txnindex", part, crc32c(data))
-            if error is not None:
-                raise error
-            return decode_transactions(data, part.name)
+            return self._decoded(segment, part, self._read(part.name, 0, part.size))
         try:
             return self._fetched(segment, ".txnindex", read)
         except (FileNotFoundError, StorageError):
             raise
         except OSError as error:
-            raise StorageError(
-                f"cannot read: {error.strerror}", file=self._part(segment, ".txnindex").name
-            ) from error
+            if self._storage.is_local:
+                raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
+        # there is no place for a copy, as on a full disk
+        return self._decoded(segment, part, self._storage.read(*part.whole))
+
+    def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
+        error = checksum_error(segment, ".txnindex", part, crc32c(data))
+        if error is not None:
+            raise error
+        return decode_transactions(data, part.name)
 
     def forget(self, segment: SegmentInfo) -> None:
         """Forget the segment's indexes, and delete their copies: they were found wrong, or replaced."""
