@@ -121,7 +121,7 @@ def commit_in_transactions(address: Address) -> None:
             batch([record(0, 0, *position(number, offset))], attributes=TRANSACTIONAL, producer=(7, 0, offset))
             for number in range(PARTITIONS)
         ]
-        for told in [hosted.append(number, each, lambda _: None) for number, each in enumerate(data)]:
+        for told in [hosted.append_later(number, each, lambda _: None) for number, each in enumerate(data)]:
             told.result()
 
 
@@ -193,13 +193,13 @@ def test_a_gateway_that_begins_reads_nothing_of_what_was_appended_before(
     distlog.create(f"{memory_url.url}/clicks", PARTITIONS)
 
     def appended(hosted: Any, sequence: int) -> list[int]:
-        told = [hosted.append(number, numbered(number, sequence)) for number in range(PARTITIONS)]
+        told = [hosted.append_later(number, numbered(number, sequence)) for number in range(PARTITIONS)]
         hosted.hurry()
         return [each.result().appended.first_offset for each in told]
 
     hosted = cache(memory_url, linger_ms=50).topic("clicks")
     for sequence in range(commits):
-        told = [hosted.append(number, numbered(number, sequence)) for number in range(PARTITIONS)]
+        told = [hosted.append_later(number, numbered(number, sequence)) for number in range(PARTITIONS)]
         assert {each.result().appended.first_offset for each in told} == {sequence}
     hosted.close()
     later = cache(memory_url, linger_ms=3_600_000).topic("clicks")

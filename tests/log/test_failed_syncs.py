@@ -16,7 +16,7 @@ from topics import contents
 
 from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.log.flush import Appended
-from distlog.core.log.partition_lock import PageStatus
+from distlog.core.log.partition_lock import PageStatus, StateRecord
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.segment_recovery import DamagedLogError
@@ -61,7 +61,7 @@ def test_where_a_process_died_after_a_failed_sync_readers_see_what_the_device_ha
     process[0].flush()
     append(process[0], b"b")
     with process.holding(0) as active:
-        record = active.record()
+        record = StateRecord.unpack(active.lock.value())
         assert record is not None
         assert record.state is not None
         active.lock.publish(PageStatus.FAILED, record.state)

@@ -21,6 +21,7 @@ from partition_logs import Killer, Process, append, new_topic
 from distlog.core import paths
 from distlog.core.log import flush
 from distlog.core.log.live_snapshot import tail
+from distlog.core.log.partition_lock import StateRecord
 from distlog.core.log.segment_recovery import DamagedLogError
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.locks_and_pages import PAGE_BYTES
@@ -273,7 +274,7 @@ def recovered(folder: Path) -> tuple[dict[str, bytes], SegmentState, list[bytes 
     process = Process(folder, calls=NoSyncs())
     seen = process.seen()[0]
     process[0].end()
-    record = process[0]._active.record()
+    record = StateRecord.unpack(process[0]._active.lock.value())
     assert record
     assert record.state
     process.close()

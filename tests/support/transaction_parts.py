@@ -105,7 +105,10 @@ class Parts:
         data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=numbers)
         fence = self.services.fence(ID, producer, (topic, number))
         hosted = self.broker.metadata.fresh_topic(topic)
-        info = hosted.append(number, data, fence).result()
+        if not hosted.is_local:
+            hosted.append_later(number, data, fence).result()
+            return
+        info = hosted.partition(number).append(data, fence)
         if info.appended.flush_due:  # as Produce does
             hosted.partition(number).sync(info.appended)
 

@@ -144,8 +144,10 @@ class ProducerState:
         """The batch with exactly these numbers, if it is kept."""
         if epoch != self.epoch or first_sequence < 0:
             return None
-        numbers = first_sequence, last_sequence
-        return next((each for each in self.batches if (each.first_sequence, each.last_sequence) == numbers), None)
+        for each in self.batches:
+            if each.last_sequence == last_sequence and each.first_sequence == first_sequence:
+                return each
+        return None
 
     def after(self, batch: ProducerBatch, heard_ms: int = NO_TIMESTAMP) -> ProducerState:
         """The state behind the next batch, as the log has it; another epoch makes the sequence begin at 0 again."""

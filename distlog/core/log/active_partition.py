@@ -295,10 +295,6 @@ class ActivePartition:
         """See `PartitionLock.held`."""
         return self.lock.held(timeout_s)
 
-    def record(self) -> StateRecord | None:
-        """The page's record now; None if it does not check. Needs no lock."""
-        return StateRecord.unpack(self.lock.value())
-
     def recover(self) -> LogSegment | None:
         """The active segment, ready for appends, or None if there is none.
 

@@ -195,10 +195,7 @@ class PartitionFlush:
             return None if segment is None else segment.state
 
     def _is_flushed(self, wanted: Appended) -> bool:
-        record = self._partition.record()
-        if record is None or record.state is None or record.status != PageStatus.ACTIVE:
-            return False
-        return record.state.stem == wanted.stem and record.state.flushed_offset >= wanted.end_offset
+        return self._partition.lock.is_on_device(wanted.stem, wanted.end_offset)
 
     def _sync(self, state: SegmentState, wanted: Appended, timeout_s: float | None, *, with_indexes: bool) -> None:
         files = self._files_of(state.stem)

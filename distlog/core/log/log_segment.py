@@ -634,7 +634,8 @@ class LogSegment(ReadableSegment):
 
     def know_flushed(self, offset: int, position: int, since_ms: int) -> None:
         """Note that the log is on the device up to this offset and position, by a sync that began at `since_ms`."""
-        self._numbers[_FLUSHED] = np.maximum(self._numbers[_FLUSHED], (offset, position))
+        for place, flushed in zip(_FLUSHED, (offset, position), strict=True):
+            self._numbers[place] = max(int(self._numbers[place]), flushed)
         self._numbers[_FLUSHED_MS] = since_ms
 
     def flush(self) -> None:

@@ -18,6 +18,8 @@ from distlog.core.batches.record_batch import (
     CRC_START,
     HEADER_SIZE,
     TRANSACTIONAL,
+    BatchFields,
+    batch_fields,
     read_headers,
 )
 from distlog.core.batches.record_encoder import EncodedBatches, write_headers
@@ -57,6 +59,7 @@ _MOST_EXPANSION = 32
 _SMALLEST_LIMIT = 32 << 20
 #: So many records are told of, the first ones: 32 MiB have millions, and a request has thousands of such batches.
 _MOST_ERRORS = 100
+_LEADER_EPOCH = slice(12, 16)
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
 _WRONG = {
     NO_KEY: "a record of a compacted topic needs a key",
@@ -94,25 +97,35 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: boo
     RecordTooLargeError, RecordValidationError, InvalidTimestampError, and CorruptRecordError for bytes that were
     changed on their way, or that do not decode.
     """
-    rows = _one_batch(data, config, from_client)
-    records = _records(data, rows, config)
-    if from_client and rows[0]["attributes"] & APPEND_TIME:
-        _refuse_append_time(int(rows[0]["record_count"]))
+    rows = _one_batch(data)
+    (batch,) = batch_fields(rows)
+    _check_batch(data, batch, config, from_client)
+    records = _records(data, batch, config)
+    if from_client and batch.attributes & APPEND_TIME:
+        _refuse_append_time(batch.record_count)
     by_log = config.message_timestamp_type == "LogAppendTime"
-    is_control = bool(rows[0]["attributes"] & CONTROL)
-    verdicts = np.zeros(int(rows[0]["record_count"]), np.uint8)
+    is_control = bool(batch.attributes & CONTROL)
+    verdicts = np.zeros(batch.record_count, np.uint8)
     checked = check_records(
         records.data,
         records.start,
         records.end,
-        int(rows[0]["base_timestamp"]),
+        batch.base_timestamp,
         _UNBOUNDED if by_log or is_control else _bounds(config, now_ms),
         "compact" in config.cleanup_policy,
         verdicts,
     )
     _refuse(checked, verdicts)
-    rows["leader_epoch"], rows["max_timestamp"] = -1, checked.max_timestamp
-    written = _written(records, rows, records.codec if is_control else _target(config, records.codec), config)
+    codec = records.codec if is_control else _target(config, records.codec)
+    rows["leader_epoch"] = -1
+    if batch.max_timestamp == checked.max_timestamp and codec == records.codec:
+        # the checksum stays: it does not cover the leader epoch
+        written = new_array(batch.size, np.uint8)
+        written[:] = byte_array(data)
+        written[_LEADER_EPOCH] = 0xFF
+    else:
+        rows["max_timestamp"] = checked.max_timestamp
+        written = _written(records, rows, codec, config)
     newest = checked.newest_record if checked.max_timestamp >= 0 else -1
     return ValidBatch(written, rows, newest, checked.min_timestamp)
 
@@ -127,35 +140,31 @@ class _Records(NamedTuple):
     codec: int
 
 
-def _one_batch(data: Buffer, config: TopicConfig, from_client: bool) -> npt.NDArray[Any]:
+def _one_batch(data: Buffer) -> npt.NDArray[Any]:
     view = memoryview(data).cast("B")
     if view.nbytes > 16 and view[16] in (0, 1):
         raise InvalidRecordError("batches of format 0 and 1 cannot be appended: use a newer client", magic=view[16])
     rows = read_headers(view)
     if len(rows) != 1 or int(rows[0]["size"]) != view.nbytes:
         raise InvalidRecordError("exactly one whole batch must be appended at once", batches=len(rows))
-    row = rows[0]
-    if row["base_offset"] != 0:
-        raise InvalidRecordError("a producer's batch begins at offset 0", base_offset=int(row["base_offset"]))
-    check_size(view.nbytes, config)
-    if crc32c(view[CRC_START:]) != row["crc"]:
+    return rows
+
+
+def _check_batch(data: Buffer, batch: BatchFields, config: TopicConfig, from_client: bool) -> None:
+    if batch.base_offset != 0:
+        raise InvalidRecordError("a producer's batch begins at offset 0", base_offset=batch.base_offset)
+    check_size(batch.size, config)
+    if crc32c(memoryview(data).cast("B")[CRC_START:]) != batch.crc:
         raise CorruptRecordError("a batch fails its checksum: it was changed on its way, so send it again")
-    count, from_offsets = int(row["record_count"]), int(row["last_offset_delta"]) + 1
+    count, from_offsets = batch.record_count, batch.last_offset_delta + 1
     if count != from_offsets:
         raise InvalidRecordError(
             "a batch has another number of records than of offsets", records=count, offsets=from_offsets
         )
-    if from_client:
-        _check_client(row)
-    return rows
-
-
-def _check_client(row: Any) -> None:
-    attributes = int(row["attributes"])
-    if attributes & CONTROL:
+    if from_client and batch.attributes & CONTROL:
         raise InvalidRecordError("a client must not append control batches")
-    if row["producer_id"] >= 0 and row["base_sequence"] < 0:
-        raise InvalidRecordError("a producer id needs a sequence number", producer_id=int(row["producer_id"]))
+    if from_client and batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise InvalidRecordError("a producer id needs a sequence number", producer_id=batch.producer_id)
 
 
 def _refuse_append_time(count: int) -> None:
@@ -173,9 +182,8 @@ def check_size(largest: int, config: TopicConfig) -> None:
         )
 
 
-def _records(data: Buffer, rows: npt.NDArray[Any], config: TopicConfig) -> _Records:
-    array, row = byte_array(data), rows[0]
-    codec, count = int(row["attributes"]) & CODEC_MASK, int(row["record_count"])
+def _records(data: Buffer, batch: BatchFields, config: TopicConfig) -> _Records:
+    array, codec, count = byte_array(data), batch.attributes & CODEC_MASK, batch.record_count
     section = array[HEADER_SIZE:]
     records = _Records(array, HEADER_SIZE, array.size, section, codec)
     if codec != NONE:

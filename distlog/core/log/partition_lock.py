@@ -14,7 +14,7 @@ from typing import NamedTuple
 from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.errors import StorageError
-from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_position
+from distlog.core.segments.segment_state import STATE_BYTES, SegmentState, packed_flushed, packed_position
 from distlog.core.storage.durable_files import failing_as
 from distlog.core.storage.locks_and_pages import (
     PAGE_BYTES,
@@ -178,6 +178,8 @@ def mark(sync: FlushOutcome, stem: str) -> bytes:
 
 def marked(value: bytes | None, stem: str) -> FlushOutcome:
     """The outcome that the page's value has for the segment `stem`."""
+    if not value:
+        return FlushOutcome.ENDED
     return next(
         (
             sync
@@ -245,6 +247,13 @@ class PartitionLock:
     def value(self) -> bytes | None:
         """The page's value, for `StateRecord.unpack`; None if its checksum is wrong."""
         return self._file.page.read()
+
+    def is_on_device(self, stem: str, end_offset: int) -> bool:
+        """True if the page says that the active segment `stem` is on the device up to this offset. Needs no lock."""
+        value, size = self.value(), len(self._active_head)
+        if value is None or len(value) != RECORD_BYTES or not value.startswith(self._active_head):
+            return False
+        return packed_flushed(value[size:], stem) >= end_offset
 
     def stored_record(self) -> StateRecord | None:
         """The page's record; None if it does not check, or there is no file, which is not created then."""

@@ -268,9 +268,8 @@ class PartitionProducers:
         self.catch_up(segment)
         now_ms = self._clock()
         is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
-        self._states.expire(
-            now_ms, None if is_time else set(rows["producer_id"].tolist()), after_ms=self._expiration_ms
-        )
+        named = None if is_time else set(rows["producer_id"].tolist())
+        self._states.expire(now_ms, named, after_ms=self._expiration_ms)
         self._expired_ms = now_ms if is_time else self._expired_ms
         try:
             return self._states.check(rows, self._first)
@@ -334,7 +333,7 @@ class PartitionProducers:
         if segment.stem != stem or segment.size < position:
             self._begin(segment)
             position = 0
-        if segment.has_producers:
+        if segment.has_producers and segment.size > position:
             for batches in segment.batches(position):
                 self._states.see(batches.data, batches.rows, heard_ms=self._clock())
         self._read = _ReadPosition(segment.stem, segment.size, segment.next_offset)

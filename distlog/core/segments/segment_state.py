@@ -230,18 +230,32 @@ _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
 #: The size of a state as bytes.
 STATE_BYTES = _PACKED.size
 _POSITION = struct.Struct("=q")
-_POSITION_AT = _STEM_BYTES + _POSITION.size * NAMES.index("position")
+_POSITION_AT, _FLUSHED_AT = (
+    _STEM_BYTES + _POSITION.size * NAMES.index(name) for name in ("position", "flushed_offset")
+)
 
 
 def pack_state(stem: str, numbers: Numbers) -> bytes:
     """The same bytes as `SegmentState.pack`, made from the stem and the numbers."""
-    return stem.encode("ascii").ljust(_STEM_BYTES, b"\0") + numbers.tobytes()
+    return _packed_stem(stem) + numbers.tobytes()
 
 
 def packed_position(packed: bytes) -> int:
     """The log bytes that a packed state counts; 0 for zeros."""
     position: int = _POSITION.unpack_from(packed, _POSITION_AT)[0]
     return position
+
+
+def packed_flushed(packed: bytes, stem: str) -> int:
+    """The offset up to which a packed state counts as on the device; -1 if it is not of the segment `stem`."""
+    if not packed.startswith(_packed_stem(stem)):
+        return -1
+    offset: int = _POSITION.unpack_from(packed, _FLUSHED_AT)[0]
+    return offset
+
+
+def _packed_stem(stem: str) -> bytes:
+    return stem.encode("ascii").ljust(_STEM_BYTES, b"\0")
 
 
 def places(names: Iterable[str]) -> tuple[int, ...]:

@@ -364,6 +364,8 @@ def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
     The first error is raised, and work that has not begun is dropped.
     """
     tasks = [partial(work, item) for item in items]
+    if len(tasks) < 2:
+        return [task() for task in tasks]
     return list(in_order(tasks, min(len(tasks), PARALLEL_REQUESTS), joined=True))
 
 

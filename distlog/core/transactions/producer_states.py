@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, increment_sequence
+from distlog.core.batches.record_batch import (
+    ABORT,
+    COMMIT,
+    CONTROL,
+    TRANSACTIONAL,
+    BatchFields,
+    batch_fields,
+    increment_sequence,
+)
 from distlog.core.commits.producer_table import (
     ABORT_MARKER,
     COMMIT_MARKER,
@@ -37,28 +45,40 @@ _MARKERS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
 
 def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Iterator[ProducerBatch]:
     """The facts about producers in batches (BATCH rows) of `data`; `shift` is added to their offsets."""
-    for row in rows[rows["producer_id"] >= 0]:
-        sequence, delta, coordinator = int(row["base_sequence"]), int(row["last_offset_delta"]), NONE
-        if row["attributes"] & CONTROL:
-            kind, sequence = _MARKERS.get(control_type(data, row), NONE), NONE
+    for number, batch in enumerate(batch_fields(rows)):
+        if batch.producer_id < 0:
+            continue
+        coordinator = NONE
+        if batch.attributes & CONTROL:
+            kind, sequence = _MARKERS.get(control_type(data, rows[number]), NONE), NONE
             if kind == NONE:
                 continue
-            coordinator = coordinator_epoch(data, row)
+            coordinator = coordinator_epoch(data, rows[number])
         else:
-            # a batch that compaction emptied was of a transaction that is decided; its marker may be gone
-            kind = TRANSACTIONAL_DATA if row["attributes"] & TRANSACTIONAL and row["record_count"] else DATA
-            # the coordinator of consumer groups does not number its records
-            sequence = NONE if sequence < 0 else int(increment_sequence(sequence, delta))
-        yield ProducerBatch(
-            int(row["producer_id"]),
-            int(row["producer_epoch"]),
-            sequence,
-            int(row["base_offset"]) + delta + shift,
-            delta,
-            int(row["max_timestamp"]),
-            kind,
-            coordinator,
-        )
+            kind, sequence = _data_of(batch)
+        yield _producer_batch(batch, kind, sequence, coordinator, shift)
+
+
+def _data_of(batch: BatchFields) -> tuple[int, int]:
+    """The kind of a batch of data, and its last sequence number."""
+    # a batch that compaction emptied was of a transaction that is decided; its marker may be gone
+    kind = TRANSACTIONAL_DATA if batch.attributes & TRANSACTIONAL and batch.record_count else DATA
+    # the coordinator of consumer groups does not number its records
+    first = batch.base_sequence
+    return kind, NONE if first < 0 else increment_sequence(first, batch.last_offset_delta)
+
+
+def _producer_batch(batch: BatchFields, kind: int, sequence: int, coordinator: int, shift: int = 0) -> ProducerBatch:
+    return ProducerBatch(
+        batch.producer_id,
+        batch.producer_epoch,
+        sequence,
+        batch.base_offset + batch.last_offset_delta + shift,
+        batch.last_offset_delta,
+        batch.max_timestamp,
+        kind,
+        coordinator,
+    )
 
 
 def state_of(entry: Any) -> ProducerState:
@@ -170,11 +190,11 @@ def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
 
 #: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
 EXPIRATION_CHECK_MS = 600_000
-#: Raises an error for a batch (a BATCH row) that must not be the first one of a producer that the log does not know.
-FirstBatch = Callable[[Any], None]
+#: Raises an error for a batch that must not be the first one of a producer that the log does not know.
+FirstBatch = Callable[[BatchFields], None]
 
 
-def any_first(row: Any) -> None:
+def any_first(batch: BatchFields) -> None:
     """Let a producer that the log does not know begin with any batch, as Kafka does."""
 
 
@@ -245,8 +265,9 @@ class ProducerStates:
 
         `heard_ms` is the time now, if the batches have just been appended.
         """
-        of_producers = (rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)
-        for batch in producer_batches(data, _sufficient_rows(rows[of_producers]), shift):
+        if len(rows) != 1 or int(rows["base_offset"][0]) + shift < self.offset:
+            rows = rows[(rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)]
+        for batch in producer_batches(data, _sufficient_rows(rows), shift):
             producer = batch.producer_id
             if not self._is_whole and batch.is_marker and producer not in self._states:
                 # a marker has no sequence number of its producer
@@ -272,40 +293,43 @@ class ProducerStates:
         ProducerFencedError for an epoch below the producer's, OutOfOrderSequenceError for a sequence number that is
         not the next one, InvalidRecordError while the producer's transaction is open, and the errors of `first`.
         """
-        last = rows[-1]
-        state = self._states.get(int(last["producer_id"]))
-        first_sequence = int(last["base_sequence"])
-        numbers = first_sequence, int(increment_sequence(first_sequence, int(last["last_offset_delta"])))
-        if state and (known := state.known(int(last["producer_epoch"]), *numbers)):
+        batches = batch_fields(rows)
+        last = batches[-1]
+        state = self._states.get(last.producer_id)
+        last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)
+        if state and (known := state.known(last.producer_epoch, last.base_sequence, last_sequence)):
             return known
         scratch: dict[int, ProducerState] = {}
-        for row in rows[rows["producer_id"] >= 0]:
-            producer = int(row["producer_id"])
+        for batch in batches:
+            producer = batch.producer_id
+            if producer < 0:
+                continue
             state = scratch.get(producer) or self._states.get(producer) or ProducerState()
-            if row["producer_epoch"] < state.epoch:
+            if batch.producer_epoch < state.epoch:
                 raise ProducerFencedError(
                     "a newer producer with this id has written: end this one",
-                    producer_id=int(row["producer_id"]),
-                    producer_epoch=int(row["producer_epoch"]),
+                    producer_id=producer,
+                    producer_epoch=batch.producer_epoch,
                     current_epoch=state.epoch,
                 )
-            if not row["attributes"] & CONTROL:
-                _check_next(state, row, first)
-                (batch,) = producer_batches(None, row.reshape(1))
-                scratch[producer] = state.after(batch)
+            if not batch.attributes & CONTROL:
+                _check_next(state, batch, first)
+                if batch is not last:
+                    # for the batches behind it
+                    scratch[producer] = state.after(_producer_batch(batch, *_data_of(batch), NONE))
         return None
 
 
-def _check_next(state: ProducerState, row: Any, first: FirstBatch) -> None:
-    epoch, sequence, producer = int(row["producer_epoch"]), int(row["base_sequence"]), int(row["producer_id"])
-    if state.transaction_first_offset != NONE and not row["attributes"] & TRANSACTIONAL:
+def _check_next(state: ProducerState, batch: BatchFields, first: FirstBatch) -> None:
+    epoch, sequence, producer = batch.producer_epoch, batch.base_sequence, batch.producer_id
+    if state.transaction_first_offset != NONE and not batch.attributes & TRANSACTIONAL:
         raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
-    if sequence == NONE and row["attributes"] & TRANSACTIONAL:
+    if sequence == NONE and batch.attributes & TRANSACTIONAL:
         # the coordinator of groups appends it for the producer, and does not number it
         return
     if state.epoch == NONE:
         # of a producer that is not known any more, or not yet, any number may come
-        first(row)
+        first(batch)
         return
     expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
     if sequence != expected:
@@ -315,7 +339,7 @@ def _check_next(state: ProducerState, row: Any, first: FirstBatch) -> None:
             producer_id=producer,
             producer_epoch=epoch,
             sequence=sequence,
-            expected=int(expected),
+            expected=expected,
         )
 
 

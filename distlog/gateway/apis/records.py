@@ -25,7 +25,7 @@ from distlog.core.errors import (
 from distlog.core.log.flush import AppendInfo
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.appendable import early_text, is_early, is_first_warning
 from distlog.core.transaction_state import ProducerId
@@ -39,6 +39,7 @@ from distlog.gateway.protocol.frames import Fields, ResponsePiece, client_text, 
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import FailedBatches, FetchedData, LogOffsets, Partition
 from distlog.gateway.transactions.transaction_coordinator import new_producer_id
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
@@ -60,13 +61,16 @@ _MOST_RECORD_ERRORS = 10_000
 MOST_AT_ONCE = 9
 #: An append may wait at least so long for a lock, however short a client's `timeout.ms` is.
 _SHORTEST_WAIT_S = 1.0
+#: The topics of a request as it names them: one look whether a topic has changed is enough for all of its partitions.
+_Topics = dict[str | uuid.UUID, HostedTopic]
 
 
 @dataclass(slots=True, eq=False)
 class _ProducedBatch:
     """One partition's batch of a produce request, and its progress; its `topic` is a name or an id.
 
-    `result` is that of its append; it `is_flushed` when it is as safe as the topic's flush policy demands.
+    `result` is that of an append that is gathered, and `info` that of one that is over; it `is_flushed` when it is as
+    safe as the topic's flush policy demands.
     """
 
     topic: str | uuid.UUID
@@ -83,7 +87,7 @@ class _ProducedBatch:
     @property
     def is_open(self) -> bool:
         """True if it is to be appended yet."""
-        return self.result is None and (self.error is None or self.is_locked)
+        return self.result is None and self.info is None and (self.error is None or self.is_locked)
 
     @property
     def is_locked(self) -> bool:
@@ -100,10 +104,11 @@ def produce(request: Request, broker: Broker) -> None:
         request.delayed = _new_delayed(request)
     delayed: DelayedAppend = request.delayed
     parts: list[_ProducedBatch] = delayed.state
+    topics: _Topics = {}
     for part in parts:
         if part.is_open and not (part.is_locked and delayed.is_dropped):
-            _append(part, broker, request.body.transactional_id)
-    if _has_to_wait(delayed, broker, [part for part in parts if part.result is None]):
+            _append(part, broker, topics, request.body.transactional_id)
+    if _has_to_wait(delayed, broker, [part for part in parts if part.result is None and part.info is None]):
         return
     waiting = [part.result for part in parts if part.result is not None]
     if all(result.done() for result in waiting):
@@ -136,9 +141,10 @@ def produce_at_once(request: Request, broker: Broker) -> bool:
     """Append without a wait; True if the request is answered, else `produce` goes on with it."""
     request.delayed = _new_delayed(request)
     parts: list[_ProducedBatch] = request.delayed.state
+    topics: _Topics = {}
     for part in parts:
         if part.error is None:
-            _append(part, broker, None, wait_s=0)
+            _append(part, broker, topics, None, wait_s=0)
         _settle(part)
         if isinstance(part.error, StorageFullError):
             # with the next try the segment is sealed, which takes long
@@ -197,11 +203,19 @@ def _when_all(request: Request, waiting: Sequence[Future[AppendInfo]], work: Cal
 
 
 def _append(
-    part: _ProducedBatch, broker: Broker, transactional_id: str | None, *, wait_s: float | None = None
+    part: _ProducedBatch,
+    broker: Broker,
+    topics: _Topics,
+    transactional_id: str | None,
+    *,
+    wait_s: float | None = None,
 ) -> None:
+    """Append the batch in place, or have it gathered; `topics` are those that the request has found by now."""
     part.error = None
     try:
-        hosted, records = broker.metadata.clients_topic(part.topic), part.records
+        hosted, records = topics.get(part.topic), part.records
+        if hosted is None:
+            hosted = topics[part.topic] = broker.metadata.clients_topic(part.topic)
         part.partition = hosted.partition(part.number)
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
@@ -212,11 +226,11 @@ def _append(
                 raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
             producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
             fence = broker.transactions.fence(transactional_id, producer, (hosted.name, part.number))
-        wait_s = broker.appends.max_wait_s(part.partition) if wait_s is None else wait_s
-        result = hosted.append(part.number, records, fence, timeout_s=wait_s)
-        if result.done() and isinstance(error := result.exception(), LockHeldError):
-            raise error
-        part.result = result
+        if hosted.is_local:
+            wait_s = broker.appends.max_wait_s(part.partition) if wait_s is None else wait_s
+            part.info = part.partition.append(records, fence, timeout_s=wait_s)
+        else:
+            part.result = hosted.append_later(part.number, records, fence)
     except Exception as error:
         part.error = error
 
@@ -307,12 +321,14 @@ def _flush_all(parts: Sequence[_ProducedBatch], broker: Broker) -> None:
     """Sync the appended batches, by the flush policies of their topics."""
     due = [part for part in parts if part.info is not None and part.info.appended.flush_due and not part.is_flushed]
     due = [part for part in due if part.error is None or part.is_locked]
-    flush = partial(_flush, broker)
-    if len(due) < 2:
-        for part in due:
-            flush(part)
-    else:
-        in_parallel(flush, due)
+    # a thread has several: to hand one over takes as long as what is done for it besides the sync
+    threads = min(len(due), PARALLEL_REQUESTS)
+
+    def flush(first: int) -> None:
+        for part in due[first::threads]:
+            _flush(broker, part)
+
+    in_parallel(flush, range(threads))
 
 
 def _flush(broker: Broker, part: _ProducedBatch) -> None:

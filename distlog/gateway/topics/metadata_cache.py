@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from distlog.core import paths
+from distlog.core.batches.record_batch import BatchFields
 from distlog.core.commits.commit_log import CommitLog, check_partition_count
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -140,35 +141,23 @@ class HostedTopic(RefreshingTopic):
     def _first(self, number: int) -> FirstBatch:
         return partial(self._check_first, number)
 
-    def _check_first(self, number: int, row: Any) -> None:
+    def _check_first(self, number: int, batch: BatchFields) -> None:
         # as clients know it
         for topic in (self.name, self.id):
-            self._failed.check(topic, number, row)
+            self._failed.check(topic, number, batch)
 
     def takes_at_once(self, number: int, records: bytes) -> bool:
-        """True if a moment ago `append` only had to write this batch: see `PartitionLog.takes_at_once`."""
+        """True if a moment ago an append in place only had to write this batch: see `PartitionLog.takes_at_once`."""
         partition = self._partitions.get(number) if self.is_local else None
         return partition is not None and partition.takes_at_once(records)
 
-    def append(
-        self, number: int, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None
-    ) -> Future[AppendInfo]:
-        """Append a producer's batch: at once, in place, on a local disk, else with the next commit.
+    def append_later(self, number: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
+        """On an object store, append a producer's batch with the next commit.
 
         `fence` refuses snapshots at which the transaction of the batch is not open; without it, a batch of a
-        transaction is refused. In place, the caller flushes the batch, if that is due, as it always is for one of a
-        transaction. The future has the error of an append that failed, or was refused; LockHeldError after a wait of
-        `timeout_s` for the partition's lock. Raises TopicNotFoundError.
+        transaction is refused. The future has the error of an append that failed, or was refused.
         """
-        partition = self.partition(number)
-        if not self.is_local:
-            return self._gathered.append(number, records, fence)
-
-        def append() -> AppendInfo:
-            info = partition.append(records, fence, timeout_s=timeout_s)
-            return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
-
-        return _result_of(append)
+        return self._gathered.append(number, records, fence)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
         """Append a batch of the gateway itself, unless `fence` refuses; on the device, if it `is_durable`.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import check_crcs, read_headers
+from distlog.core.batches.record_batch import BatchFields, check_crcs, read_headers
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import (
     DistlogError,
@@ -88,18 +88,18 @@ class FailedBatches:
             with self._lock:
                 self._lowest.pop((topic, partition, producer), None)
 
-    def check(self, topic: Hashable, partition: int, row: Any) -> None:
-        """Raise OutOfOrderSequenceError for a batch (a BATCH row) behind one that failed.
+    def check(self, topic: Hashable, partition: int, batch: BatchFields) -> None:
+        """Raise OutOfOrderSequenceError for a batch behind one that failed.
 
         For batches of unknown producers: the log itself knows the next sequence number of the others.
         """
-        epoch, lowest = self._lowest.get((topic, partition, int(row["producer_id"])), (-1, -1))
-        if epoch == row["producer_epoch"] and row["base_sequence"] > lowest:
+        epoch, lowest = self._lowest.get((topic, partition, batch.producer_id), (-1, -1))
+        if epoch == batch.producer_epoch and batch.base_sequence > lowest:
             raise OutOfOrderSequenceError(
                 "the producer's batch before this one failed: send that one again first",
-                producer_id=int(row["producer_id"]),
+                producer_id=batch.producer_id,
                 producer_epoch=epoch,
-                sequence=int(row["base_sequence"]),
+                sequence=batch.base_sequence,
                 expected=lowest,
             )
 
@@ -363,9 +363,13 @@ class Partition:
         self._epochs = LeaderEpochs()
 
     def append(self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None) -> AppendInfo:
-        """Append a producer's batch in place: see `PartitionLog.append_batches`."""
+        """Append a producer's batch in place: see `PartitionLog.append_batches`.
+
+        The caller flushes the batch, if that is due, as it always is for one of a transaction.
+        """
         with self._log() as log:
-            return log.append_batches(records, fence, timeout_s=timeout_s)
+            info = log.append_batches(records, fence, timeout_s=timeout_s)
+        return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
 
     def takes_at_once(self, records: bytes) -> bool:
         """True if a moment ago an append of this batch in place only had to write it; opens nothing."""

@@ -10,6 +10,7 @@ from raw_batches import batch, record, with_right_crc
 
 import distlog
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.topics.metadata_cache import MetadataCache
 
 
 def data(*values: bytes, sequence: int = -1, producer: int = -1, epoch: int = 0, **fields: int) -> bytes:
@@ -196,3 +197,20 @@ def test_a_crc_that_was_made_anew_does_not_hide_a_record_that_does_not_decode(ga
     broken[61] = 0xFF
     with Wire(gateway) as wire:
         assert producing(wire, with_right_crc(bytes(broken))).error_code is ErrorCode.invalid_record
+
+
+def test_a_topic_is_looked_at_once_for_all_partitions_of_a_request(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, found = list[object](), MetadataCache.clients_topic
+
+    def counted(cache: MetadataCache, topic: str) -> object:
+        looks.append(topic)
+        return found(cache, topic)
+
+    monkeypatch.setattr(MetadataCache, "clients_topic", counted)
+    with Wire(gateway) as wire:
+        entries = [("clicks", number, data(b"v")) for number in range(2)]
+        (told,) = wire.ask(PRODUCE, 9, **produce_fields(9, entries)).responses
+    assert [each.error_code for each in told.partition_responses] == [ErrorCode.none] * 2
+    assert looks == ["clicks"]

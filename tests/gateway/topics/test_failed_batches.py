@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import Address
 from gateways import Wire, producing, serving, until
@@ -14,13 +14,15 @@ from raw_batches import batch, record
 from transactional_clients import RawProducer
 
 import distlog
+from distlog.core.batches.record_batch import batch_fields, read_headers
 from distlog.core.errors import OutOfOrderSequenceError, StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.topics.metadata_cache import HostedTopic
-from distlog.gateway.topics.partition import FailedBatches
+from distlog.gateway.topics.partition import FailedBatches, Partition
 
 PATIENCE_S = 60
-real_append = HostedTopic.append
+#: The ways of a batch into a log, on a local disk and on an object store.
+APPENDS = ((Partition, "append", Partition.append), (HostedTopic, "append_later", HostedTopic.append_later))
 Failing = Callable[..., None]
 
 
@@ -38,13 +40,18 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Failing:
     """Has the storage fail at the next batch: instead of the append, or, if it `is_stored`, after it."""
 
     def fail_next(*, is_stored: bool = False) -> None:
-        def failing(self: HostedTopic, *given: Any, **options: Any) -> Any:
-            monkeypatch.setattr(HostedTopic, "append", real_append)
-            if is_stored:
-                real_append(self, *given, **options).result()
-            raise StorageError("no answer")
+        def failing_once(real: Callable[..., Any]) -> Callable[..., Any]:
+            def failing(*given: Any, **options: Any) -> Any:
+                for owner, name, append in APPENDS:
+                    monkeypatch.setattr(owner, name, append)
+                if is_stored and isinstance(appended := real(*given, **options), Future):
+                    appended.result()
+                raise StorageError("no answer")
 
-        monkeypatch.setattr(HostedTopic, "append", failing)
+            return failing
+
+        for owner, name, append in APPENDS:
+            monkeypatch.setattr(owner, name, failing_once(append))
 
     return fail_next
 
@@ -135,14 +142,12 @@ def test_a_transaction_is_committed_with_its_first_batch(gateway: GatewayServer,
 
 def test_of_many_producers_those_that_failed_last_are_remembered() -> None:
     failed = FailedBatches(limit=2)
-    rows = np.zeros(3, [("producer_id", "i8"), ("producer_epoch", "i2"), ("base_sequence", "i4")])
-    rows["base_sequence"] = 9
+    behind = [batch_fields(read_headers(batch([record(0)], producer=(number, 0, 9))))[0] for number in range(3)]
     for producer in range(3):
         failed.failed("clicks", 0, batch([record(0)], producer=(producer, 0, 5)))
-        rows[producer]["producer_id"] = producer
     failed.failed("clicks", 0, b"no batch")
-    failed.check("clicks", 0, rows[0])
-    failed.check("clicks", 1, rows[2])
-    for row in rows[1:]:
+    failed.check("clicks", 0, behind[0])
+    failed.check("clicks", 1, behind[2])
+    for each in behind[1:]:
         with pytest.raises(OutOfOrderSequenceError, match="failed"):
-            failed.check("clicks", 0, row)
+            failed.check("clicks", 0, each)
