@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -25,11 +26,14 @@ class S3Server:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         # moto looks for an object and puts it in two steps, so that now and then two writers would win a race
         self._puts = threading.Lock()
+        #: How long each request takes besides the work for it.
+        self.delay_s = 0.0
         #: Requests so far, by their methods.
         self.by_method = Counter[str]()
 
     def _count(self, environment: dict[str, Any], answer: Callable[..., Any]) -> Iterable[bytes]:
         self.by_method[environment["REQUEST_METHOD"]] += 1
+        time.sleep(self.delay_s)
         with self._puts if environment["REQUEST_METHOD"] == "PUT" else nullcontext():
             return self._application(environment, answer)  # type: ignore[no-any-return]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: The version of the broker, of Kafka's tools and of the newest Java client.
 KAFKA = "4.4.0"
+#: The version of node-rdkafka, whose package has librdkafka's header.
+_HEADERS = "3.6.1"
 
 
 class MissingError(Exception):
@@ -105,6 +109,26 @@ def _rust(cache: Path, version: str) -> list[str]:
     return [str(target / "debug" / "peer")]
 
 
+def _c(cache: Path, version: str) -> list[str]:
+    """A program for the library that confluent-kafka has; the header is that of an npm package with the sources."""
+    folder, header = cache / "c", "package/deps/librdkafka/src/rdkafka.h"
+    (folder / "librdkafka").mkdir(parents=True, exist_ok=True)
+    if not (folder / "librdkafka" / "rdkafka.h").exists():
+        npm = [_needed("npm"), "pack", "--silent", "--cache", str(cache / "npm"), f"node-rdkafka@{_HEADERS}"]
+        _run(npm, cwd=folder)
+        with tarfile.open(folder / f"node-rdkafka-{_HEADERS}.tgz") as archive:
+            data = archive.extractfile(header)
+            assert data is not None
+            (folder / "librdkafka" / "rdkafka.h").write_bytes(data.read())
+    found = importlib.util.find_spec("confluent_kafka")
+    assert found is not None
+    assert found.origin is not None
+    (library,) = (Path(found.origin).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so.1")
+    options = ["-O1", f"-I{folder}", "-o", str(folder / "peer"), str(HERE / "c" / "peer.c"), str(library)]
+    _run([_needed("cc"), *options, f"-Wl,-rpath,{library.parent}"])
+    return [str(folder / "peer")]
+
+
 def _needed(name: str) -> str:
     found = shutil.which(name)
     if found is None:
@@ -126,7 +150,9 @@ PROGRAMS = (
     Program("kafka-tools", "java", KAFKA, _tools),
     Program("franz-go", "go", "1.22.3", _go("franz")),
     Program("confluent-kafka", "python", "2.16.1", _python("confluent.py")),
+    Program("librdkafka-c", "c", "2.16.1", _c),
     Program("kafka-python", "python", "3.0.12", _python("kafka_python.py")),
+    Program("aiokafka", "python", "0.14.0", _python("aio_kafka.py")),
     Program("sarama", "go", "1.61.1", _go("sarama")),
     Program("kafka-go", "go", "0.4.51", _go("kafkago")),
     Program("rskafka", "rust", "0.6.0", _rust),

@@ -137,6 +137,8 @@ class Request:
             self.client.send_last(self, pieces, after_s)
 
     def _send(self, pieces: Sequence[ResponsePiece]) -> None:
+        # it has the request, too: without this circle there is next to nothing for the garbage collector to find
+        self.delayed = None
         if self.ends_by is None:
             self.client.send(self, pieces)
         else:

@@ -62,7 +62,7 @@ def test_how_long_a_silent_producer_is_known_is_a_setting(root: str) -> None:
     times, config = [now_ms()], GatewayConfig(linger_ms=1, producer_id_expiration_ms=1000)
     with GatewayServer(root, port=0, config=config, clock=lambda: times[0]) as gateway, Wire(gateway) as wire:
         told = list[ErrorCode]()
-        for later_ms, sequence in ((0, 0), (999, 5), (1, 5)):
+        for later_ms, sequence in ((0, 0), (999, 5), (10, 5)):
             times[0] += later_ms
             told.append(producing(wire, numbered(sequence, times[0] - later_ms)).error_code)
     assert told == [NONE, ErrorCode.out_of_order_sequence_number, NONE]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
-from gateways import PRODUCE, Wire, opened, produce_fields, producing
+from gateways import PRODUCE, Wire, framed, opened, produce_fields, producing, request
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record, with_right_crc
@@ -214,3 +216,20 @@ def test_a_topic_is_looked_at_once_for_all_partitions_of_a_request(
         (told,) = wire.ask(PRODUCE, 9, **produce_fields(9, entries)).responses
     assert [each.error_code for each in told.partition_responses] == [ErrorCode.none] * 2
     assert looks == ["clicks"]
+
+
+def test_an_answered_request_leaves_no_circle_of_objects_to_the_garbage_collector(gateway: GatewayServer) -> None:
+    """A collection stops the thread of all connections, for as long as a request takes."""
+    with Wire(gateway) as wire:
+        frame = framed(request(PRODUCE, 9, 1, **produce_fields(9, [("clicks", 0, data(b"v"))])))
+        wire.socket.sendall(frame)
+        wire.frame()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(100):
+                wire.socket.sendall(frame)
+                wire.frame()
+            assert gc.collect() < 100
+        finally:
+            gc.enable()
