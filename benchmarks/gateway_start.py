@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -36,11 +37,14 @@ def run() -> Iterator[str]:
         for number in range(COMMITS):
             topic.append([{"partition": (number + more) % PARTITIONS, "value": b"v"} for more in range(WRITTEN)])
         server.delay_s = DELAY_S
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            # as a service that begins again has the same one
+            address = f"127.0.0.1:{free.getsockname()[1]}"
         # the first gateway of a root makes the topics of groups and transactions
         for end in ("the first one", *("after one that was stopped", "after one that was killed") * ROUNDS):
             before = Counter(server.by_method)
-            with _gateway(root, server.options, is_killed=end.endswith("stopped")) as gateway:
-                _acknowledged(gateway.peer.address)
+            with _gateway(root, address, server.options, is_killed=end.endswith("stopped")) as gateway:
+                _acknowledged(address)
                 told_s, cpu_s = time.monotonic() - gateway.began_s, gateway.peer.cpu_s()
                 requests = (server.by_method - before).total()
                 times = f"listens after {gateway.listens_s:.2f} s, acknowledges after {told_s:.2f} s"
@@ -65,14 +69,14 @@ class _Gateway(NamedTuple):
 
 
 @contextmanager
-def _gateway(root: str, options: dict[str, Any], *, is_killed: bool) -> Iterator[_Gateway]:
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+def _gateway(root: str, address: str, options: dict[str, Any], *, is_killed: bool) -> Iterator[_Gateway]:
+    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", address, "--json"]
     command += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        address = json.loads(process.stdout.readline())["listen"]
+        assert json.loads(process.stdout.readline())["listen"] == address
         yield _Gateway(Peer(address, (process,)), began, time.monotonic() - began)
     finally:
         if is_killed:
