@@ -25,7 +25,7 @@ TOPIC, PARTITIONS, VALUE = b"events", (1, 20, 200, 1000), bytes(100)
 _UNSYNCED = 1 << 40
 #: As many batches are sent in each case, in at least so many requests.
 _BATCHES, _LEAST = 4000, 10
-#: Of Produce 7: key, version, correlation and client id; transactional id, acks, timeout; topics, a topic, partitions.
+#: Produce 7: key, version, correlation and client id; transactional id, acks, timeout; topics, a topic, partitions.
 _HEAD = struct.Struct(f">hhih4shhiih{len(TOPIC)}si")
 _ENTRY, _SIZE = struct.Struct(">ii"), struct.Struct(">i")
 
