@@ -41,6 +41,15 @@ def test_an_append_is_invisible_until_it_is_committed(storage: Storage) -> None:
     assert files(storage) == named_files(topic)
 
 
+def test_a_stream_whose_rows_are_refused_is_closed(storage: Storage) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    topic, connection = topic_on(storage, 2, TINY), duckdb.connect()
+    # the error's traceback holds the stream, as a notebook does
+    with pytest.raises(InvalidRecordError, match="unknown column n") as refused:
+        topic.append(connection.sql("SELECT 'a' AS value, 1 AS n"))
+    assert connection.sql("SELECT 1").fetchall() == [(1,)], refused
+
+
 def test_the_offsets_of_a_result_are_those_that_readers_see(local: Storage) -> None:
     topic = topic_on(local, 3, TINY)
     for _ in range(3):

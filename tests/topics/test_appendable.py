@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +31,33 @@ def test_arrow_pandas_and_dicts_become_the_same_columns() -> None:
     assert normalized(pa.RecordBatchReader.from_batches(table.schema, table.to_batches())) == expected
     pandas = pytest.importorskip("pandas")
     assert normalized(pandas.DataFrame({"key": [b"a", None], "value": [b"1", b"2"], "timestamp": [5, 6]})) == expected
+
+
+def test_an_index_of_pandas_with_the_name_of_a_column_is_that_column() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"key": ["a", "a", "b"], "value": ["1", "2", "3"]})
+    last = normalized(frame.groupby("key").last())
+    assert [(row["key"], row["value"]) for row in last] == [(b"a", b"2"), (b"b", b"3")]
+    hours = pandas.date_range("2023-01-01", periods=2, freq="h", tz="Europe/Berlin", name="timestamp")
+    timed = normalized(pandas.DataFrame({"value": ["1", "2"]}, index=hours))
+    assert [row["timestamp"] for row in timed] == [1_672_527_600_000, 1_672_531_200_000]
+    levels = pandas.MultiIndex.from_tuples([("a", 7)], names=["key", "offset"])
+    assert normalized(pandas.DataFrame({"value": ["1"]}, index=levels))[0]["key"] == b"a"
+    both = pandas.DataFrame({"key": ["own"], "value": ["1"]}, index=pandas.Index(["other"], name="key"))
+    assert normalized(both)[0]["key"] == b"own"
+
+
+def test_a_column_of_dates_is_their_midnights_in_utc() -> None:
+    dates = pa.table({"value": ["a", "b"], "timestamp": [date(2023, 1, 2), None]})
+    assert [row["timestamp"] for row in normalized(dates)] == [1_672_617_600_000, NOW]
+    assert normalized(dates.set_column(1, "timestamp", dates["timestamp"].cast(pa.date64()))) == normalized(dates)
+
+
+def test_categories_of_polars_are_text() -> None:
+    texts = pa.array(["b", "é"], pa.string_view())
+    categories = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), texts)
+    rows = normalized(pa.table({"key": categories, "value": categories}))
+    assert [row["key"] for row in rows] == [row["value"] for row in rows] == ["é".encode(), None, b"b"]
 
 
 def test_text_becomes_utf8_bytes() -> None:

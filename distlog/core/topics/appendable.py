@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from sys import getsizeof
@@ -139,11 +139,14 @@ def is_first_warning(topic_id: str) -> bool:
 def _in_ms(column: pa.Array) -> pa.Array:
     if any(is_text(column.type) for is_text in _TEXTS):
         column = _parsed(column)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("ms"))
     if not any(is_kind(column.type) for is_kind in _NUMBERS):
         # seconds with a fraction, as of time.time()
         how = "; multiply seconds by 1000 and cast them" if pa.types.is_floating(column.type) else ""
         raise InvalidRecordError(
-            f"column timestamp must be a timestamp, int64 milliseconds, or ISO 8601 text{how}", type=column.type
+            f"column timestamp must be a timestamp, a date, int64 milliseconds, or ISO 8601 text{how}",
+            type=column.type,
         )
     try:
         if pa.types.is_timestamp(column.type):
@@ -440,7 +443,7 @@ _KEY_NEEDED = "a compacted topic needs a key in every record"
 Appendable = Any
 
 
-def batches(data: Appendable, unit: str = "ms") -> Iterator[pa.RecordBatch]:
+def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, None, None]:
     """The rows of Arrow, pandas, or an iterable of dicts, whose numbers for times count `unit`, some MiB at a time.
 
     Raises InvalidRecordError if `data` is none of these, or a dict does not fit.
@@ -482,7 +485,9 @@ def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
     elif type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
         yield from _table_of_pandas(data).to_batches()
     elif hasattr(data, "__arrow_c_stream__"):
-        yield from _stream_of(data)
+        # an open stream of DuckDB blocks its connection
+        with _stream_of(data) as stream:
+            yield from stream
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
         first_row = 0
         for chunk in _chunks(iter(data)):
@@ -504,6 +509,9 @@ def _stream_of(data: Any) -> pa.RecordBatchReader:
 
 
 def _table_of_pandas(frame: Any) -> pa.Table:
+    # as `groupby("key")` and times as an index leave them; another index only numbers the rows
+    levels = [name for name in frame.index.names if name in ACCEPTED and name not in frame.columns]
+    frame = frame.reset_index(levels) if levels else frame
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -606,10 +614,14 @@ def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name not in batch.schema.names:
         return pa.nulls(batch.num_rows, pa.binary())
-    if batch.column(name).type == pa.large_binary():
-        return batch.column(name)
-    if pa.types.is_large_string(batch.column(name).type):
+    column = batch.column(name)
+    if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
+        # Polars' categories, which Arrow cannot decode
+        return column.dictionary.cast(pa.binary()).take(column.indices)
+    if column.type == pa.large_binary():
+        return column
+    if pa.types.is_large_string(column.type):
         return _cast(batch, name, pa.large_binary())
-    if pa.types.is_string_view(batch.column(name).type):
+    if pa.types.is_string_view(column.type):
         return _cast(batch, name, pa.string()).cast(pa.binary())
     return _cast(batch, name, pa.binary())

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from random import Random
@@ -310,14 +311,17 @@ class Appender:
         After an error only `abort` may be called: some of the rows may have been taken.
         """
         ahead = 2 * self._workers if self._workers > 1 else 0
-        with Progress("appending", total_rows=rows_of(data), shown=progress) as bar:
-            for rows in in_order(self._tasks(data, partition), ahead, workers=self._workers, joined=True):
+        with (
+            closing(batches(data, self._unit)) as slices,
+            Progress("appending", total_rows=rows_of(data), shown=progress) as bar,
+        ):
+            for rows in in_order(self._tasks(slices, partition), ahead, workers=self._workers, joined=True):
                 bar.add(rows)
         return bar.rows
 
-    def _tasks(self, data: Appendable, partition: int | None) -> Iterator[Callable[[], int]]:
+    def _tasks(self, slices: Iterator[pa.RecordBatch], partition: int | None) -> Iterator[Callable[[], int]]:
         """Yield calls that each write some rows and return their number, slice by slice, in each by partition."""
-        rows, slices = 0, batches(data, self._unit)
+        rows = 0
         if self._small is not None:
             small, self._small = self._small, None
             opened = list(parts_of(small.order, small.counts))
