@@ -86,7 +86,12 @@ def first_object(block: bytes) -> Mapping[str, Any]:
 
 
 def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
-    """Milliseconds since 1970, of numbers of a unit, or of texts: all numbers, or all ISO 8601 (no zone: UTC)."""
+    """Milliseconds since 1970, of numbers of a unit, or of texts: all numbers, or all ISO 8601 (no zone: UTC).
+
+    None if they are none of these.
+    """
+    if pa.types.is_boolean(column.type):
+        return None
     for kind in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
         try:
             times = column.cast(kind).cast(pa.int64())

@@ -190,6 +190,8 @@ def alter(
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
     if not changes and partitions is None:
         raise typer.BadParameter("give a change, as in --config retention.ms=-1", param_hint="--config")
+    if both := {name for name, _ in config}.intersection(unset or ()):
+        raise typer.BadParameter(f"set or unset {min(both)}, not both", param_hint="--unset")
     topic = distlog.open(url, storage_options=dict(storage))
     if changes:
         topic.alter_config(changes)
@@ -261,7 +263,7 @@ def groups(
         typer.Option(
             metavar="WHERE",
             parser=usage(arguments.start),
-            help="Set its positions: earliest, latest, a time in ISO 8601, an offset, or offsets as in 0:10,1:7.",
+            help="Set its positions: earliest, latest, a time in ISO 8601, now, -1h, an offset, or 0:10,1:7.",
         ),
     ] = None,
     from_kafka: Annotated[

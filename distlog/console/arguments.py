@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
-from distlog.core.times import now_ms, to_ms
+from distlog.core.times import iso, now_ms, to_ms
 
 _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
 _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
@@ -78,13 +78,18 @@ def count(text: str) -> int:
 
 
 def start(text: str) -> int | str | dict[int, int]:
-    """`earliest`, `latest`, offsets as in `offsets`, or a time in ISO 8601."""
+    """`earliest`, `latest`, offsets as in `offsets`, or a time that a record may have, as text in ISO 8601."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
-    if "-" not in text:
+    if "-" not in text and text != "now":
         return offsets(text)
-    time(text)
-    return text
+    try:
+        return iso(record_time(text))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is none of an offset like 10, offsets like 0:10,1:7, earliest, latest, a time in ISO 8601 "
+            "from 1970 on, now, and -1h"
+        ) from None
 
 
 def partitions(text: str) -> list[int]:

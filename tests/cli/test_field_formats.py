@@ -47,6 +47,8 @@ def test_lines_that_are_no_objects_and_times_that_are_none_are_named() -> None:
     parsed = json_fields(Fields(timestamp="at"))(b'[1]\n{"at": 1}\n{"at": "soon"}\n{no', 9)
     assert [(each[0], each[1]) for each in bad(parsed)] == [(10, 0), (12, 1), (13, 1)]
     assert "it must be an object" in parsed.bad[0].reason
+    (true,) = json_fields(Fields(timestamp="at"))(b'{"at": true}', 0).bad
+    assert "from 0 on, -1 for none, or null, not True" in true.reason
 
 
 def test_a_row_of_csv_is_an_object_unless_a_field_is_the_value() -> None:

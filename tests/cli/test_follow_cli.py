@@ -115,6 +115,9 @@ def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
     for where, position in (("earliest", 0), ("latest", 5), ("3", 3), ("0:1", 1), ("1970-01-01T00:00:04Z", 3)):
         (row,) = filled.ok("groups", "--group", "jobs", "--reset", where, "--json").json["groups"]
         assert row["position"] == position
+    for where in ("now", "-1h"):
+        (row,) = filled.ok("groups", "--group", "jobs", "--reset", where, "--json").json["groups"]
+        assert row["position"] == 5
     assert filled.ok("groups", "--group", "jobs", "--delete").out == "deleted jobs\n"
     outcome = filled("groups", "--group", "jobs")
     assert (outcome.status, "no such group" in outcome.err) == (1, True)
@@ -134,6 +137,8 @@ def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
         ("groups", "--group", "g", "--to-kafka", "g", "--from-kafka", "g"),
         ("groups", "--group", "g", "--delete", "--reset", "earliest"),
         ("groups", "--group", "g", "--reset", "soon"),
+        ("groups", "--group", "g", "--reset", "-5"),
+        ("groups", "--group", "g", "--reset", "0:-1"),
     ],
 )
 def test_a_wrong_command_line_is_told_so(arguments: tuple[str, ...], filled: CommandLine) -> None:

@@ -49,6 +49,8 @@ def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     )
     assert distlog.open(cli.url).config.overrides() == {"retention.ms": "-1"}
     assert cli("alter").status == cli("alter", "--config", "retention.msx=1").status == 2
+    both = cli("alter", "--config", "retention.ms=5", "--unset", "retention.ms")
+    assert (both.status, "set or unset retention.ms, not both" in both.err) == (2, True)
 
 
 def test_alter_gives_a_topic_more_partitions(cli: CommandLine) -> None:
