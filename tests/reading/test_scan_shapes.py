@@ -76,6 +76,7 @@ def test_duckdb_reads_and_is_appended(topic: distlog.Topic) -> None:
     scan = topic.scan()  # noqa: F841 - DuckDB finds it by its name
     assert duckdb.sql("SELECT count(*) FROM scan WHERE partition = 1").fetchall() == [(5,)]
     relation = topic.scan().to_duckdb().filter("partition = 0").project("value")
+    assert len(relation.fetchall()) == len(relation.fetchall()) == 5
     assert topic.append(relation, partition=1).record_count == 5
 
 

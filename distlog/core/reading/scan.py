@@ -399,9 +399,8 @@ class Scan:
         return optional("polars", "to_polars()", "polars").DataFrame(self.to_table(progress=progress))
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """The records as a DuckDB relation, which reads them when it is used; DuckDB must be installed."""
-        reader = pa.RecordBatchReader.from_batches(self.schema, self)
-        return (connection or optional("duckdb", "to_duckdb()", "'distlog[duckdb]'")).from_arrow(reader)
+        """The records as a DuckDB relation, which reads them each time it is used; DuckDB must be installed."""
+        return (connection or optional("duckdb", "to_duckdb()", "'distlog[duckdb]'")).from_arrow(self)
 
     def to_spark(self, spark: Any) -> Any:
         """The records as a DataFrame of a Spark session, with the names and types of Spark's Kafka source.
