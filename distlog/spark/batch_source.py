@@ -46,6 +46,7 @@ from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.appendable import IGNORED, unknown_columns
+from distlog.core.topics.open_topic import naming_topics
 from distlog.core.transactions.open_transactions import Isolation
 from distlog.spark.options import settle
 from distlog.spark.read_options import Ranges, ReadOptions, read_bounds
@@ -278,7 +279,8 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
 
         return load(options.storage)
     log = topic_log(options.storage)
-    snapshot = log.load(version=options.version, timestamp_ms=options.timestamp_ms)
+    with naming_topics(options.storage):
+        snapshot = log.load(version=options.version, timestamp_ms=options.timestamp_ms)
     if options.version is not None or options.timestamp_ms is not None:
         return snapshot
     return with_tails(TopicHandle.of(options.storage, snapshot.name, log), snapshot)

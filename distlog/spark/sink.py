@@ -54,6 +54,7 @@ from distlog.core.topics.append_commit import (
 )
 from distlog.core.topics.appendable import early_of, early_text, is_first_warning
 from distlog.core.topics.appender import STICKY_BYTES, Appender, StickyState, assign_partitions
+from distlog.core.topics.open_topic import naming_topics
 from distlog.spark.batch_source import check_writable
 from distlog.spark.options import Options, settle, storage_of
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
@@ -153,7 +154,8 @@ class KnownTopics:
         """
         log, known = self._known.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
-        snapshot = log.load(known=known, recent_ms=recent_ms)
+        with naming_topics(storage):
+            snapshot = log.load(known=known, recent_ms=recent_ms)
         handle = TopicHandle.of(storage, snapshot.name, log)
         self.keep(handle, snapshot)
         return handle, snapshot

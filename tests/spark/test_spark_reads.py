@@ -82,6 +82,11 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, tmp_path: Path) -> None
 def test_no_path_and_no_topic_are_explained_at_load(spark: SparkSession, tmp_path: Path) -> None:
     assert "no topic is named" in message(lambda: spark.read.format("distlog").load())
     assert "TopicNotFoundError" in message(lambda: load(spark, str(tmp_path / "nothing")))
+    distlog.create(str(tmp_path / "clicks"))
+    named = "no topic, but a folder of topics: add the name of one: clicks"
+    assert named in message(lambda: load(spark, str(tmp_path)))
+    rows = spark.createDataFrame([("a",)], "value string").write.format("distlog").mode("append")
+    assert named in message(lambda: rows.save(str(tmp_path)))
 
 
 def test_a_temporary_view_keeps_its_options(spark: SparkSession, url: str) -> None:
