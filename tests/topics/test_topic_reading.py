@@ -50,6 +50,17 @@ def test_a_scan_outside_of_the_log_is_an_error_unless_it_is_told_where_to_begin(
             topic.scan(**wrong)  # type: ignore[arg-type]
 
 
+def test_a_scan_takes_the_bounds_of_the_log_by_their_names(local_url: Address) -> None:
+    topic = create(local_url, 2)
+    topic.append(values(range(5)), partition=0)
+    topic.delete_records({0: 2})
+    assert topic.scan(start=distlog.EARLIEST, end=distlog.LATEST).count() == 3
+    assert topic.scan(start={0: distlog.LATEST}).count() == topic.scan(end=distlog.EARLIEST).count() == 0
+    assert topic.scan(start=distlog.EARLIEST, end={0: 3}, isolation="read_committed").count() == 1
+    with pytest.raises(distlog.OffsetOutOfRangeError, match=r"an end is an offset from 0 on, or LATEST.*end=-5"):
+        topic.scan(end=-5)
+
+
 def test_records_are_python_objects(local_url: Address) -> None:
     topic = create(local_url, 2)
     topic.append([{"key": "k", "value": None, "timestamp": NOW, "headers": [("h", b"1"), ("h", None)]}], partition=1)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MIN_LONG
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.integers import whole_number, whole_numbers
 from distlog.core.reading import slices
 from distlog.core.reading.chunks import DEPTH
@@ -18,7 +18,7 @@ from distlog.core.reading.pipeline import read
 from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import ALWAYS, OutOfRange, SegmentSlice, TimeRange
 from distlog.core.reading.stable_offset import aborted_transactions, last_stable_offset
-from distlog.core.reading.time_lookup import start_by_index
+from distlog.core.reading.time_lookup import EARLIEST, LATEST, start_by_index
 from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
 from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
@@ -82,10 +82,12 @@ def plan(
 ) -> tuple[list[SegmentSlice], Isolation]:
     """The slices of what is asked, and the isolation that says which of their batches may be seen.
 
+    A bound may be EARLIEST or LATEST.
+
     Reads no data, with two exceptions. For a large segment that lies in `times` only from some record on, it reads
     the time index and the batch that this leads to. For read_committed it reads the transaction indexes, and the
     segments with transactions if the metadata does not have the last stable offset. Raises ValueError for an unknown
-    isolation or policy.
+    isolation or policy, OffsetOutOfRangeError for an end below 0, and as `slices.plan`.
     """
     check_choice("isolation", isolation, IsolationLevel)
     check_choice("out_of_range", out_of_range, OutOfRange)
@@ -93,8 +95,13 @@ def plan(
     aborted = {}
     for number, (low, high) in wanted.items():
         state = snapshot.partitions[number]
-        start[number] = state.log_start_offset if low is None else low
-        end[number] = state.log_end_offset if high is None else high
+        special = {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}
+        start[number] = special[EARLIEST] if low is None else special.get(low, low)
+        end[number] = special[LATEST] if high is None else special.get(high, high)
+        if end[number] < 0:
+            raise OffsetOutOfRangeError(
+                "an end is an offset from 0 on, or LATEST: the last n records are tail(n)", partition=number, end=high
+            )
         if isolation == "read_uncommitted":
             continue
         end[number] = min(end[number], last_stable_offset(reader, state))

@@ -369,10 +369,12 @@ class Topic:
     ) -> Scan:
         """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
 
+        Both are an offset, or one by partition, EARLIEST or LATEST; an end behind the log is the log end.
         Times are the records' times, in whatever order: from `start_time` (in) to `end_time` (out), to the
         millisecond, without records that have no timestamp. `max_workers` threads decode, the caller among
         them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
-        unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
+        unless `out_of_range` is earliest or latest, and for an end below 0; ValueError for an offset and a time on
+        one side.
         """
         chosen, snapshot = check_columns(columns), self.live_snapshot
         times = scan_plan.times(start, end, start_time, end_time)
