@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_programs import Program, command, run
+from forked_programs import GATEWAY, Program, command, run
 from waiting import until
 
 import distlog
@@ -142,7 +142,8 @@ def state(pid: int) -> str:
 
 def failed(root: object, *options: object) -> tuple[int, str]:
     """The exit status and the error of a command that ends by itself, on one line."""
-    done = run("distlog.cli", "serve", "--root", root, "--processes", 2, *options, module=True)
+    given = ("serve", "--root", root, "--processes", 2, *options)
+    done = run("distlog.cli", *given, module=True, imports=[GATEWAY])
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     return done.returncode, done.stderr
@@ -192,7 +193,7 @@ def test_sigterm_during_the_start_does_not_wait_for_processes_that_do_not_begin(
     given = ("--root", tmp_path, "--listen", f"127.0.0.1:{port}", "--processes", 2, "--json")
     text = PATCHED.format("gateway_server._OTHERS_S = 1000")
     with ExitStack() as after:
-        process = Program(text, "serve", *given, stdout=subprocess.PIPE, imports=["distlog.cli.app"])
+        process = Program(text, "serve", *given, stdout=subprocess.PIPE, imports=[GATEWAY])
         after.callback(process.kill)
         until(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         # so it does not begin the second one
@@ -213,7 +214,8 @@ def is_open(port: int) -> bool:
 
 def test_sigterm_before_the_first_process_is_told_as_any_end(tmp_path: Path) -> None:
     text = PATCHED.format("gateway_server.warm_up = lambda: os.kill(os.getpid(), signal.SIGTERM)")
-    done = run(text, "serve", "--root", tmp_path, "--listen", "127.0.0.1:0", "--processes", 2, "--json")
+    given = ("serve", "--root", tmp_path, "--listen", "127.0.0.1:0", "--processes", 2, "--json")
+    done = run(text, *given, imports=[GATEWAY])
     assert (done.returncode, done.stdout, done.stderr) == (0, '{"event": "stopped", "finished": true}\n', "")
 
 

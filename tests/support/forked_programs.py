@@ -28,6 +28,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+#: What a program imports that serves a root.
+GATEWAY = "loaded_gateway"
+
 
 class Program:
     """A process that runs a text, `python -c text`, or a module, `python -m module`."""
@@ -153,7 +156,8 @@ def command(*arguments: object, **options: Any) -> Program:
     from distlog.cli.app import COMMANDS
 
     modules = {f"distlog.cli.{function.split('.')[0]}" for function, _ in COMMANDS.values()}
-    return Program("distlog.cli", *arguments, module=True, imports=sorted(modules), **options)
+    gateway = [GATEWAY] if arguments[0] == "serve" else []
+    return Program("distlog.cli", *arguments, module=True, imports=[*sorted(modules), *gateway], **options)
 
 
 def run(
