@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ from spark_python import forked_python
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.indexes import index_cache
 from distlog.core.storage.storage import Storage
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
@@ -135,6 +137,20 @@ def nothing_is_left_over() -> Iterator[None]:
     yield
     let_go_of_the_dead()
     memory_files.hold()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copies_of_indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copies of remote indexes go to a folder of this run: in the user's they would stay, and each topic lists them.
+
+    A test that has a folder of its own for temporary files has them there.
+    """
+    folder, usual, default = tmp_path_factory.mktemp("copies"), tempfile.gettempdir(), index_cache.default_folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            index_cache, "default_folder", lambda: str(folder) if tempfile.gettempdir() == usual else default()
+        )
+        yield
 
 
 class Address(NamedTuple):

@@ -266,7 +266,9 @@ def test_a_link_or_a_file_in_place_of_the_folder_is_refused(cache: Any, folder: 
         cache.place(RemoteFiles({"a": b"1"}), Part.file("a", 1))
 
 
-def test_the_default_folder_is_temporary_and_names_the_user() -> None:
+def test_the_default_folder_is_temporary_and_names_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert os.path.dirname(default_folder()) == str(tmp_path)
     assert str(os.getuid()) in os.path.basename(default_folder())
     assert IndexCache().folder == default_folder()
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from active_segments import FailingCalls
 from partition_logs import Killer, Process, append, new_topic
+from searches import stride
 
 from distlog.core import paths
 from distlog.core.log import flush
@@ -302,7 +303,8 @@ def test_whatever_a_power_loss_leaves_recovery_comes_to_what_a_walk_of_all_comes
     for index in INDEXES:
         for suffix in (".index", ".timeindex") if index in ("missing", "noise at its end") else (".index",):
             expected = recovered(story.left(tmp_path / f"{index}{suffix}" / "events", "none", log_is, index, suffix))
-            for page_is in PAGES:
+            # in the suite every other page of each index
+            for page_is in list(PAGES)[list(INDEXES).index(index) % stride(2) :: stride(2)]:
                 left = story.left(tmp_path / f"{index}{suffix}{page_is}" / "events", page_is, log_is, index, suffix)
                 if SOUND[log_is] < FLUSHED[page_is]:
                     check_refused(left, SOUND[log_is])

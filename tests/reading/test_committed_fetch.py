@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from pathlib import Path
 
 import golden
 import pytest
 from adopted import adopt_golden
+from forked_programs import run
 from kafka.record import MemoryRecords
 from partition_logs import Process
 from transacting import Sender, seen
@@ -127,9 +127,8 @@ def test_all_ways_to_read_know_what_is_committed(tmp_path: Path) -> None:
     assert scan.head(2)["value"].to_pylist() == [b"0", b"2"]
     assert (scan.count(), topic.scan().count()) == (3, 7)
     for options, lines in (((), 7), (("--committed",), 3), (("--committed", "--limit", "2"), 2)):
-        command = ["distlog", "read", topic.url, "--json", *options]
-        printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-        assert len(printed.splitlines()) == lines
+        read = run("distlog.cli", "read", topic.url, "--json", *options, module=True, check=True)
+        assert len(read.stdout.splitlines()) == lines
 
 
 def test_an_unknown_isolation_is_refused(unfinished: Topic) -> None:

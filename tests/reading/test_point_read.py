@@ -8,11 +8,13 @@ from typing import Any
 import golden
 import pytest
 from adopted import adopt, adopt_golden, rows, with_indexes
+from index_use import WAYS
 from index_use import by_index as by_index
 from index_use import either_way as either_way
 from logs import START, appended, log_of
 from point_reads import active, found, wanted
 from raw_batches import batch, record
+from searches import pairs
 
 import distlog
 from distlog.core.reading import point_read
@@ -31,8 +33,8 @@ def no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_module, "first", nothing_left)
 
 
+@pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("name", GOLDEN)
 def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, name: str) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
     expected = GOLDEN[name].records()
@@ -42,8 +44,8 @@ def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, na
             assert found(topic, offset, limit) == wanted(expected, offset, limit)
 
 
+@pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("name", GOLDEN)
 def test_every_time_of_what_a_broker_wrote_gives_its_first_record(tmp_path: Path, name: str) -> None:
     topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
     expected = GOLDEN[name].records()

@@ -13,10 +13,11 @@ from adopted import Rows, adopt, adopt_golden, rows, with_indexes
 from histories import segment
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from index_use import WAYS
 from index_use import by_index as by_index
 from index_use import either_way as either_way
 from logs import START, Log, appended, each_byte_changed, log_of
-from searches import examples
+from searches import examples, pairs
 
 import distlog
 from distlog import EARLIEST, LATEST, MAX_TIMESTAMP, Topic
@@ -102,8 +103,8 @@ def test_any_times_are_found_as_by_looking_at_every_record(
     assert lookup(topic, MAX_TIMESTAMP) == largest(expected)
 
 
+@pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("name", GOLDEN)
 def test_what_a_broker_wrote_is_found_by_its_times(
     memory_url: Any, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from adopted import Rows, adopt, adopt_golden, forget_facts, with_indexes
 from days import DAY, OCTOBER, of_day, timestamps
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from searches import FACTOR, examples
+from searches import FACTOR, examples, pairs
 from topics import TINY, stored
 
 import distlog
@@ -60,7 +60,10 @@ def test_lookups_by_time_still_mean_the_first_offset(backfilled: Topic) -> None:
     assert backfilled.offsets_for_times(OCTOBER) == {0: (0, OCTOBER + DAY)}
 
 
-@pytest.fixture(params=["small", "by-index", "without-index"])
+WAYS = ("small", "by-index", "without-index")
+
+
+@pytest.fixture(params=WAYS)
 def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are read whole and together, or alone, with and without indexes."""
     if request.param == "small":
@@ -188,8 +191,8 @@ def adopted_urls(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], st
     return url
 
 
+@pytest.mark.parametrize(("name", "each_way"), pairs(GOLDEN, WAYS), indirect=["each_way"])
 @pytest.mark.usefixtures("each_way")
-@pytest.mark.parametrize("name", GOLDEN)
 def test_what_a_broker_wrote_is_read_by_its_times(adopted_urls: Callable[[str], str], name: str) -> None:
     topic = distlog.open(adopted_urls(name))
     chance = random.Random(name)

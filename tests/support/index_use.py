@@ -7,10 +7,13 @@ import pytest
 from distlog.core.reading import segment_reader
 
 
-@pytest.fixture(params=[0, 1 << 40], ids=["by-index", "without-index"])
+WAYS = {"by-index": 0, "without-index": 1 << 40}
+
+
+@pytest.fixture(params=WAYS)
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every segment is looked up by its index, then none."""
-    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", request.param)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", WAYS[request.param])
 
 
 @pytest.fixture

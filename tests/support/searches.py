@@ -1,11 +1,14 @@
-"""How wide the searches with hypothesis are: as narrow as a suite needs that runs often, wider in `make soak`."""
+"""How wide searches are, by chance or step by step: as narrow as a suite needs that runs often, wider in `make soak`."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from hypothesis import settings
+
+T, U = TypeVar("T"), TypeVar("U")
 
 #: How many times as many examples as in the suite are tried.
 FACTOR = int(os.environ.get("DISTLOG_SEARCH_FACTOR", "1"))
@@ -14,3 +17,19 @@ FACTOR = int(os.environ.get("DISTLOG_SEARCH_FACTOR", "1"))
 def examples(count: int, **more: Any) -> settings:
     """A search with so many examples in the suite."""
     return settings(max_examples=count * FACTOR, **more)
+
+
+def stride(count: int) -> int:
+    """How far a search that goes step by step goes at once: `count` steps in the suite."""
+    return count if FACTOR == 1 else 1
+
+
+def pairs(many: Iterable[T], few: Iterable[U]) -> list[tuple[T, U]]:
+    """Each of `many` with each of `few`; in the suite each with one of the few, in turn."""
+    those = list(few)
+    return [
+        (one, other)
+        for number, one in enumerate(many)
+        for place, other in enumerate(those)
+        if (number + place) % stride(len(those)) == 0
+    ]

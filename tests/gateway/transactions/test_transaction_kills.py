@@ -1,4 +1,7 @@
-"""A gateway that is killed before each step of a transaction over two topics and a position."""
+"""A gateway that is killed before each step of a transaction over two topics and a position.
+
+In the suite a commit has every other step, and an abort has the others; `make soak` has all.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 import memory_files
 import pytest
 from conftest import Address, S3Server
+from searches import stride
 from transaction_parts import ID, Killed, Parts, killed_before
 
 import distlog
@@ -83,20 +87,22 @@ def check_step(address: Address, step: int, monkeypatch: pytest.MonkeyPatch, *, 
 
 def check_all(found: list[str]) -> None:
     """There were kills at each state, and before, between and behind the markers."""
-    assert list(dict.fromkeys(each.strip() for each in found)) == ["COMPLETE_COMMIT", "EMPTY", "ONGOING", "end"]
-    assert found.count("end") > 5
+    states = list(dict.fromkeys(each.strip() for each in found))
+    assert states[-3:] == ["EMPTY", "ONGOING", "end"]
+    assert found.count("end") > 5 // stride(2)
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_whatever_step_it_is_killed_before_all_of_the_transaction_is_seen_or_nothing(
     is_committed: bool, left_by_another: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [""]
+    found, step = [""], is_committed % stride(2)
     while not found[-1].endswith(" "):
-        root = tmp_path / str(len(found))
+        root = tmp_path / str(step)
         shutil.copytree(left_by_another, root)
         address = Address(str(root), {})
-        found.append(check_step(address, len(found) - 1, monkeypatch, is_committed=is_committed))
+        found.append(check_step(address, step, monkeypatch, is_committed=is_committed))
+        step += stride(2)
     check_all(found[1:])
 
 
@@ -105,10 +111,11 @@ def test_the_same_holds_for_each_write_to_an_object_store(
     is_committed: bool, memory_url: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = prepared(memory_url)
-    found, left = [""], memory_files.held()
+    found, step, left = [""], is_committed % stride(2), memory_files.held()
     while not found[-1].endswith(" "):
         memory_files.hold(left)
-        found.append(check_step(address, len(found) - 1, monkeypatch, is_committed=is_committed))
+        found.append(check_step(address, step, monkeypatch, is_committed=is_committed))
+        step += stride(2)
     check_all(found[1:])
 
 
