@@ -1,8 +1,8 @@
 """A process ends before each step of each story, or the machine does: what was promised is there, once, in order.
 
 The steps are all calls that change a file, a folder or the page of the lock. After each end three processes go on: a
-new one, one that was there all the time and knows less, and a reader. The suite leaves out steps where others are like
-them; `make soak` takes all.
+new one, one that was there all the time and knows less, and a reader. The suite leaves out some of the steps, and
+`make soak` none.
 """
 
 from __future__ import annotations

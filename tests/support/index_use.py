@@ -6,7 +6,6 @@ import pytest
 
 from distlog.core.reading import segment_reader
 
-
 WAYS = {"by-index": 0, "without-index": 1 << 40}
 
 

@@ -1,4 +1,4 @@
-"""How wide searches are, by chance or step by step: as narrow as a suite needs that runs often, wider in `make soak`."""
+"""How wide searches by chance or by steps are: as narrow as a suite needs that runs often, wider in `make soak`."""
 
 from __future__ import annotations
 
