@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import golden
 import pytest
+from forked_programs import Program, run
 from full_disk import disk as disk
 from full_disk import fill
 
@@ -44,6 +45,13 @@ def fill(out):
 @kernel
 def give():
     return number()
+"""
+#: What a Python does that is started for a program, and one does not that is forked with numba: read its environment.
+FORKED = """
+import os, sys
+import numba
+sys.path.insert(0, os.environ["PYTHONPATH"])
+numba.core.config.reload_config()
 """
 PROGRAM = """
 import numpy as np
@@ -96,14 +104,7 @@ class Copy:
         """What a new process gets from both callers, and how often each was taken from the cache."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
         settings = {**kept, "PYTHONPATH": str(self._folder), **environment}
-        ran = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env=settings,
-            cwd="/",
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        ran = run(FORKED + PROGRAM, env=settings, cwd="/", check=True, has_distlog=False)
         self.said = ran.stderr
         return [int(part) for part in ran.stdout.split()]
 
@@ -218,13 +219,9 @@ def test_an_archive_of_the_library_uses_the_code_of_another_archive_with_the_sam
 def test_processes_that_begin_at_once_compile_each_kernel_once(copy: Copy, tmp_path: Path) -> None:
     """As the workers of Spark on a machine that has no code yet."""
     environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
-    waits = "import sys; sys.stdin.read()" + PROGRAM  # all of them are up before the first one begins
-    begun = [
-        subprocess.Popen(
-            [sys.executable, "-c", waits], env=environment, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        for _ in range(3)
-    ]
+    waits = f"{FORKED}sys.stdin.read()\n{PROGRAM}"  # all of them are up before the first one begins
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    begun = [Program(waits, env=environment, cwd="/", has_distlog=False, **streams) for _ in range(3)]
     for process in begun:
         assert process.stdin
         process.stdin.close()
@@ -247,8 +244,7 @@ except Exception as error:
 fcntl.flock(turn.open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 """
     environment = {**os.environ, "PYTHONPATH": str(copy.kernels.parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    ran = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    ran = run(FORKED + program, tmp_path, env=environment, cwd="/", has_distlog=False)
     assert (ran.stdout, ran.stderr, ran.returncode) == ("TypingError\n", "", 0)
 
 

@@ -102,20 +102,28 @@ def public_definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator
                 yield from public_definitions(child, f"{prefix}.{child.name}")
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: str(path.relative_to(ROOT)))
-def test_everything_public_has_a_docstring(path: Path) -> None:
-    module = ast.parse(path.read_text(encoding="utf-8"))
-    assert ast.get_docstring(module) or not module.body, "the module has none"
-    bare = [name for name, node in public_definitions(module, path.stem) if not ast.get_docstring(node)]
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of each module of the library, by its path."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in LIBRARY}
+
+
+def test_everything_public_has_a_docstring(trees: dict[str, ast.Module]) -> None:
+    bare = [path for path, module in trees.items() if module.body and not ast.get_docstring(module)]
+    bare += [
+        name
+        for path, module in trees.items()
+        for name, node in public_definitions(module, path)
+        if not ast.get_docstring(node)
+    ]
     assert bare == []
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_docstring_begins_as_a_question(path: Path) -> None:
+def test_no_docstring_begins_as_a_question(trees: dict[str, ast.Module]) -> None:
     question = re.compile(r"(?:What|Whether|How|Who|Which|Where|When|Why)\b")
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    texts = [ast.get_docstring(node) for node in nodes if isinstance(node, Definition | ast.Module)]
-    assert [text for text in texts if text and question.match(text)] == []
+    nodes = ((path, node) for path, module in trees.items() for node in ast.walk(module))
+    texts = [(path, ast.get_docstring(node)) for path, node in nodes if isinstance(node, Definition | ast.Module)]
+    assert [(path, text) for path, text in texts if text and question.match(text)] == []
 
 
 def test_no_file_names_a_folder_of_one_machine() -> None:

@@ -46,10 +46,11 @@ class Program:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         imports: Sequence[str] = (),
+        has_distlog: bool = True,
     ) -> None:
         """Start it; `subprocess.PIPE` for an input or output gives a stream of text, as there.
 
-        What it `imports` besides distlog, later programs have too.
+        What it `imports` besides distlog, later programs have too. One that has no distlog yet has numba.
         """
         self.args = [text, *map(str, arguments)]
         self.stdin: IO[str] | None = None
@@ -79,7 +80,8 @@ class Program:
             "folder": str(cwd or Path.cwd()),
             "imports": list(imports),
         }
-        socket.send_fds(_server(), [json.dumps(request).encode()], [*given, theirs[-1]])
+        server = _server() if has_distlog else _server_without_distlog()
+        socket.send_fds(server, [json.dumps(request).encode()], [*given, theirs[-1]])
         for descriptor in theirs:
             os.close(descriptor)
         self.pid = int(self._told())
@@ -188,7 +190,14 @@ def _server() -> socket.socket:
     return start_server()
 
 
-def start_server(door: str = "", imports: Sequence[str] = (), first: Sequence[str] = ()) -> socket.socket:
+@functools.cache
+def _server_without_distlog() -> socket.socket:
+    return start_server(imports=["loaded_numba"], has_distlog=False)
+
+
+def start_server(
+    door: str = "", imports: Sequence[str] = (), first: Sequence[str] = (), *, has_distlog: bool = True
+) -> socket.socket:
     """The socket of a new process that forks, which ends with this one; it takes requests at the `door` as well.
 
     It imports from the folders `first` before all others.
@@ -200,7 +209,7 @@ def start_server(door: str = "", imports: Sequence[str] = (), first: Sequence[st
             way_in.bind(door)
         descriptors = its.fileno(), way_in.fileno()
         subprocess.Popen(
-            [sys.executable, __file__, *map(str, descriptors), *imports],
+            [sys.executable, __file__, *map(str, descriptors), str(int(has_distlog)), *imports],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=environment,
@@ -275,8 +284,9 @@ def _main() -> dict[str, Any]:
     door = socket.socket(fileno=int(sys.argv[2]))
     # Ctrl-C of a terminal is for the tests, which end this process too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import_what_programs_use()
-    for name in sys.argv[3:]:
+    if int(sys.argv[3]):
+        import_what_programs_use()
+    for name in sys.argv[4:]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     request = _next_request(control, door)
