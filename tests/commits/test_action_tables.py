@@ -298,7 +298,7 @@ def some_actions(random: Random, head: Snapshot, version: int) -> list[Action]:
 
 
 @pytest.mark.long
-@examples(25)
+@examples(12)
 @given(st.integers(0, 2**32), st.sampled_from([0, 2, 100]), st.sampled_from([2, 8]))
 def test_tables_fold_as_the_same_actions_one_by_one(seed: int, most_own: int, similar: int) -> None:
     random, twins = Random(seed), Twins()

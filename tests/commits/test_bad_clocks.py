@@ -65,6 +65,7 @@ def test_a_commit_a_month_ahead_that_is_in_the_log_makes_no_batch_forgotten(
         assert again.append(values([number]), app_id="app", batch_id=number).replayed
 
 
+@pytest.mark.s3
 def test_commits_that_follow_each_other_ask_the_storage_nothing(s3_url: Address) -> None:
     """An append looks for a newer commit, and puts a log, an index and a commit, until the clock leaps."""
     clock = Clock()

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from searches import FACTOR
 
 pytestmark = pytest.mark.long
 
+#: The suite tries a part of what `make soak` does.
+TRIES = str(5000 * min(FACTOR, 4))
 SUPPORT = str(Path(__file__).parents[1] / "support")
 DECODING = """
 import ctypes, mmap, random, struct, sys
@@ -63,12 +66,12 @@ print(*seen.values())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_damaged_batches_at_the_end_of_memory_do_not_end_the_process() -> None:
-    command = [sys.executable, "-c", DECODING, SUPPORT, "20000"]
+    command = [sys.executable, "-c", DECODING, SUPPORT, TRIES]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     decoded, refused = map(int, run.stdout.split())
-    assert decoded > 1000
-    assert refused > 1000
+    assert decoded > 500
+    assert refused > 500
 
 
 POINTS = """
@@ -122,12 +125,12 @@ print(*seen.values())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_looking_for_a_record_at_the_end_of_memory_does_not_end_the_process() -> None:
-    command = [sys.executable, "-c", POINTS, SUPPORT, "20000"]
+    command = [sys.executable, "-c", POINTS, SUPPORT, TRIES]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     found, refused = map(int, run.stdout.split())
-    assert found > 1000
-    assert refused > 1000
+    assert found > 500
+    assert refused > 500
 
 
 COMPACTING = """

@@ -51,12 +51,12 @@ def test_an_append_to_more_partitions_takes_no_more_requests_and_no_more_bytes_f
     assert {by_case[f"requests of an append, {count:,} partitions"] for count in (300, 1200)} == {3}
 
 
-@pytest.mark.spark
 def test_what_the_gathering_of_a_gateway_asks_of_a_store_is_counted() -> None:
     asked = gateway_requests.fed(1, 1, GatewayConfig(linger_bytes=200_000))
     assert asked.puts > 0
 
 
+@pytest.mark.spark
 def test_a_latency_ends_with_new_records_and_not_with_a_merge(spark: SparkSession, tmp_path: Path) -> None:
     copy = TopicCopy(spark, str(tmp_path), str(tmp_path / "checkpoints"), partitions=1)
     copy.start(available_now=True).awaitTermination()

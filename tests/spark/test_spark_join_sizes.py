@@ -13,7 +13,7 @@ from distlog.spark import read
 
 pytestmark = pytest.mark.spark
 
-LARGE, SMALL, THRESHOLD = 5000, 50, 100_000
+LARGE, SMALL, THRESHOLD = 2000, 20, 40_000
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "EiB": 1 << 60}
 
 

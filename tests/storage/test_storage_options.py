@@ -46,6 +46,7 @@ def test_secrets_travel_with_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [{name: settings[name] for name in SECRETS} for settings in given] == [SECRETS]
 
 
+@pytest.mark.s3
 def test_secrets_do_not_show_in_an_error(s3_server: Any) -> None:
     options = {"endpoint_url": f"{s3_server.endpoint}", **SECRETS, "no_such_option": "very/secret+value"}
     with pytest.raises(StorageError, match="no_such_option") as raised:
@@ -105,6 +106,7 @@ def test_an_option_that_is_no_json_object_is_an_error_at_once_that_shows_nothing
     assert "topsecret" not in "".join(traceback.format_exception(raised.value, limit=-1))
 
 
+@pytest.mark.s3
 def test_the_environment_gives_credentials_and_endpoint(
     s3_server: Any, s3_url: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
