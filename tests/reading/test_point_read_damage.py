@@ -18,7 +18,6 @@ import distlog
 from distlog import CorruptRecordError
 from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
 
-
 #: One record of so many is read for each changed byte.
 APART = 10 if FACTOR == 1 else 4
 
