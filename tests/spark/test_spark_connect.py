@@ -1,27 +1,16 @@
-"""Spark Connect, by one server, which is dear: secrets stand nowhere, sizes of reads are known, topics are tables."""
+"""Secrets stand nowhere; by Spark Connect, sizes of reads are known, and topics are tables. One JVM: it is dear."""
 
 from __future__ import annotations
 
 import pytest
 from conftest import S3Server
-from secret_uses import run_with_secrets
+from secret_uses import Ran, run_with_secrets
 
 import distlog
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 LARGE, SMALL, THRESHOLD = 5000, 50, 100_000
-BEGIN = """
-from pyspark.sql import SparkSession
-
-builder = SparkSession.builder.remote("local[1]")
-for name, value in settings.items():
-    builder.config(name, value)
-spark = builder.getOrCreate()
-
-def more_views(topic):
-    return []
-"""
 SIZES = """
 from distlog.spark import register_tables
 
@@ -39,8 +28,7 @@ for name in register_tables(spark, large.rpartition("/")[0]):
 
 
 @pytest.fixture(scope="module")
-def ran(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """What was printed at the end, and Spark's events."""
+def ran(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     root, urls = tmp_path_factory.mktemp("sizes"), []
     for name, count in (("large", LARGE), ("small", SMALL)):
@@ -48,17 +36,16 @@ def ran(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         topic.append([{"key": b"%d" % i, "value": b"%0100d" % i, "partition": i % 2} for i in range(count)])
         urls.append(topic.url)
     folder = tmp_path_factory.mktemp("secrets")
-    return run_with_secrets(BEGIN, s3_server.address(), folder, THRESHOLD, *urls, end=SIZES)
+    return run_with_secrets(s3_server.address(), folder, THRESHOLD, *urls, end=SIZES)
 
 
-def test_secrets_stand_in_no_event_no_plan_no_log_and_no_checkpoint(ran: tuple[str, str]) -> None:
-    _, events = ran
-    assert "SparkListenerConnectOperationStarted" in events
+def test_secrets_stand_in_no_event_no_plan_no_log_and_no_checkpoint(ran: Ran) -> None:
+    assert "SparkListenerConnectOperationStarted" not in ran.classic_events
+    assert "SparkListenerConnectOperationStarted" in ran.all_events
 
 
-def test_sizes_are_known_and_topics_are_views(ran: tuple[str, str]) -> None:
-    printed, _ = ran
-    joins, *views = printed.rsplit("\n", 3)[:-1]
+def test_sizes_are_known_and_topics_are_views(ran: Ran) -> None:
+    joins, *views = ran.printed.rsplit("\n", 3)[:-1]
     assert views == [f"`large` {LARGE}", f"`small` {SMALL}"]
     large, small = joins.split(f"{LARGE}\n")
     assert ("SortMergeJoin" in large, "BroadcastHashJoin" in large) == (True, False)

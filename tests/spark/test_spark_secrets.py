@@ -1,35 +1,13 @@
-"""Secrets of a storage reach the tasks, but stand in no plan and in no line of Spark's event log."""
+"""Options with secrets that Spark would show are refused; that others stand nowhere is in `test_spark_connect.py`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from conftest import Address
-from secret_uses import run_with_secrets
 
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.options import check_hidden
 
 pytestmark = pytest.mark.spark
-
-CLASSIC = """
-spark = session("secrets", **{"spark.master": "local[1]"}, **settings)
-
-def more_views(topic):
-    def none() -> None:
-        raise ImportError
-    frames.require_minimum_pandas_version = none
-    read(spark, topic.refresh()).createOrReplaceTempView("no_pandas")
-    return ["no_pandas"]
-"""
-
-
-@pytest.mark.s3
-def test_secrets_stand_in_no_event_no_plan_no_log_and_no_checkpoint(s3_url: Address, tmp_path: Path) -> None:
-    """Those of Spark Connect are in `test_spark_connect.py`."""
-    _, events = run_with_secrets(CLASSIC, s3_url, tmp_path)
-    assert "SparkListenerConnectOperationStarted" not in events
 
 
 @pytest.mark.parametrize(
