@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
@@ -55,6 +56,8 @@ from distlog.gateway.server.request import PRODUCE_KEY, KafkaRequestHandlerPool,
 from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 
+_log = logging.getLogger("distlog.gateway")
+
 # ---
 # The kernels and schemas that requests need are loaded before the first request, which would wait for them.
 
@@ -66,16 +69,23 @@ def _load_messages() -> None:
 def warm_up() -> None:
     """Load the schemas of all APIs; append to a small topic on disk, and read it, in the ways of the gateway."""
     _load_messages()
-    # where nothing temporary can be written, as on a full disk, the first requests wait for the kernels
-    with suppress(DistlogError, OSError), tempfile.TemporaryDirectory() as folder:
-        # the batch is appended again with the time that it has, and the clock may be set back in between
-        topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
-        topic.append([{"key": b"k", "value": b"v", "partition": 1}])
-        batch = bytes(topic.read(1, 0))
-        with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
-            for _ in range(2):
-                log.append_batches(batch)
-        topic.refresh().read(0, 1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            _use_topic(folder)
+    except (DistlogError, OSError) as error:
+        # as on a full disk
+        _log.warning("the first requests may wait for kernels, since no temporary topic could be used: %s", error)
+
+
+def _use_topic(folder: str) -> None:
+    # the batch is appended again with the time that it has, and the clock may be set back in between
+    topic = create(f"{folder}/warm-up", 2, {"message.timestamp.after.max.ms": MAX_LONG})
+    topic.append([{"key": b"k", "value": b"v", "partition": 1}])
+    batch = bytes(topic.read(1, 0))
+    with closing(PartitionLog(topic.handle, 0, topic.current)) as log:
+        for _ in range(2):
+            log.append_batches(batch)
+    topic.refresh().read(0, 1)
 
 
 # ---

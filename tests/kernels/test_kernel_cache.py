@@ -176,6 +176,17 @@ def test_code_that_a_power_loss_damaged_is_compiled_anew(copy: Copy, tmp_path: P
     assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 1, 1]
 
 
+def test_code_that_cannot_be_read_is_not_taken_for_damaged(copy: Copy, tmp_path: Path) -> None:
+    """As for want of descriptors: other processes would compile it anew if it was deleted."""
+    folder = tmp_path / "cache"
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
+    for file in list(folder.rglob("*.nbi")):
+        file.unlink()
+        file.mkdir()
+    assert copy.run(NUMBA_CACHE_DIR=str(folder)) == [1, 1, 0, 0]
+    assert "damaged" not in copy.said
+
+
 def test_a_kernel_needs_no_place_for_its_code(copy: Copy, disk: Path) -> None:
     assert copy.run(NUMBA_CACHE_DIR=str(disk)) == [1, 1, 0, 0]
     for file in disk.rglob("*.nb[ic]"):

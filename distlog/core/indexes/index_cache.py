@@ -43,7 +43,7 @@ def default_folder() -> str:
     try:
         temporary = tempfile.gettempdir()
     except OSError:
-        # nothing can be written there, as on a full disk: an index that is wanted is an error then, and no topic
+        # nothing can be written there, as on a full disk: then logs are read without copies of their indexes
         temporary = os.environ.get("TMPDIR") or "/tmp"
     return os.path.join(temporary, f"distlog-index-cache-{os.getuid()}")
 

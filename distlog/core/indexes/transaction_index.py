@@ -79,14 +79,7 @@ class TransactionIndex:
 
     def sanity_check(self) -> None:
         """Raise CorruptIndexError if a transaction begins after its end or ends below the base offset."""
-        entries = self._entries()
-        bad = (entries["last_offset"] < self.base_offset) | (entries["first_offset"] > entries["last_offset"])
-        if bad.any():
-            raise CorruptIndexError(
-                "an aborted transaction lies outside of its segment: recover the segment from its log",
-                file=self.path,
-                position=int(bad.argmax()) * TRANSACTION_ENTRY.itemsize,
-            )
+        _check(self._entries(), self.path, self.base_offset)
 
     def _read(self) -> bytes:
         try:
@@ -109,9 +102,24 @@ def collect_aborted(
     return AbortedTransactions(inside, stop is not None)
 
 
-def decode_transactions(data: bytes, file: str) -> list[AbortedTransaction]:
-    """The transactions in the content of the index `file`; UnsupportedVersionError for one of a later version."""
-    return _transactions(_whole_entries(data, file))
+def decode_transactions(data: bytes, file: str, base_offset: int) -> list[AbortedTransaction]:
+    """The transactions in the content of the index `file`, none of which may lie below `base_offset`.
+
+    Raises CorruptIndexError, UnsupportedVersionError for an entry of a later version.
+    """
+    entries = _whole_entries(data, file)
+    _check(entries, file, base_offset)
+    return _transactions(entries)
+
+
+def _check(entries: npt.NDArray[np.void], file: str, base_offset: int) -> None:
+    bad = (entries["last_offset"] < base_offset) | (entries["first_offset"] > entries["last_offset"])
+    if bad.any():
+        raise CorruptIndexError(
+            "an aborted transaction lies outside of its segment: recover the segment from its log",
+            file=file,
+            position=int(bad.argmax()) * TRANSACTION_ENTRY.itemsize,
+        )
 
 
 def _whole_entries(data: bytes, file: str) -> npt.NDArray[np.void]:

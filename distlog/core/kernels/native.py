@@ -210,6 +210,8 @@ class _CompiledOnce:
     def _load(self, signature: Any, context: Any) -> Any:
         try:
             return self._kept.load_overload(signature, context)
+        except (OSError, MemoryError):
+            return None
         except Exception:  # a power loss may leave files empty or torn, since numba does not sync them
             _warn_once("code of distlog's kernels is damaged, and is compiled anew: %s", self._kept.cache_path)
             with suppress(OSError):

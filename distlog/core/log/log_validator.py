@@ -42,8 +42,9 @@ from distlog.core.segments.segment_writer import RollTime, codec_of, compression
 # Checks a batch that a producer made before it is appended as it is: Kafka's `LogValidator` (errors: KIP-467).
 #
 # No record becomes a Python object: a kernel looks at the records where they are, or where they were decompressed
-# to. The records stay as they came, unless the topic has another codec. Of the header, the base offset, the leader
-# epoch, the timestamp type and the largest timestamp are the log's; the checksum is made anew if these change.
+# to. The records stay as they came, unless the topic has another codec. Of the header, the base offset and the leader
+# epoch are the log's, which the checksum does not cover, and so are the timestamp type and the largest timestamp: the
+# checksum is made anew if one of these changes.
 #
 # Different from Kafka: formats 0 and 1 are refused, as by Kafka's produce requests since 4.0; a batch that says
 # that it has an append time is refused whatever the topic's timestamp type is; and so are bytes behind the batch,

@@ -175,14 +175,15 @@ class SegmentIndexes:
         except OSError as error:
             if self._storage.is_local:
                 raise StorageError(f"cannot read: {error.strerror}", file=part.name) from error
-        # there is no place for a copy, as on a full disk
+            # there is no place for a copy, as on a full disk
+            _log.warning("%s: the transaction index is read from the store each time", error)
         return self._decoded(segment, part, self._storage.read(*part.whole))
 
     def _decoded(self, segment: SegmentInfo, part: Part, data: bytes) -> list[AbortedTransaction]:
         error = checksum_error(segment, ".txnindex", part, crc32c(data))
         if error is not None:
             raise error
-        return decode_transactions(data, part.name)
+        return decode_transactions(data, part.name, segment.stored_base_offset)
 
     def forget(self, segment: SegmentInfo) -> None:
         """Forget the segment's indexes, and delete their copies: they were found wrong, or replaced."""

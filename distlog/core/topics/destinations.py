@@ -487,11 +487,11 @@ class InPlaceDestination:
         """The partition's log; of the others, as many as may be open stay open: the ones that were used last."""
         if partition not in self._logs:
             most = max(most_open_logs(self), self._group_size)
-            while len(self._logs) >= most:
-                oldest = next(iter(self._logs))
-                # it may have records that the flush policy left unflushed; if that cannot be noted it stays, and open
-                self._logs[oldest].close(flushed=False)
-                del self._logs[oldest]
+            # they may have records that the flush policy left unflushed; if that cannot be noted now, they stay open
+            for oldest in list(islice(self._logs, max(0, len(self._logs) - most + 1))):
+                with suppress(StorageError):
+                    self._logs[oldest].close(flushed=False, timeout_s=0)
+                    del self._logs[oldest]
             self._logs[partition] = PartitionLog(self._handle, partition, self._current)
         self._logs.move_to_end(partition)
         return self._logs[partition]

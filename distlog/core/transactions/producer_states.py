@@ -45,6 +45,9 @@ _MARKERS = {ABORT: ABORT_MARKER, COMMIT: COMMIT_MARKER}
 
 def producer_batches(data: Any, rows: npt.NDArray[Any], shift: int = 0) -> Iterator[ProducerBatch]:
     """The facts about producers in batches (BATCH rows) of `data`; `shift` is added to their offsets."""
+    if len(rows) > 1:
+        # most batches of most logs have no producer
+        rows = rows[rows["producer_id"] >= 0]
     for number, batch in enumerate(batch_fields(rows)):
         if batch.producer_id < 0:
             continue

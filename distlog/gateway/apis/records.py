@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from distlog.core.batches.record_batch import HEADER_SIZE, TRANSACTIONAL
 from distlog.core.errors import (
+    DistlogError,
     InvalidRecordError,
     LockHeldError,
     OffsetOutOfRangeError,
@@ -61,8 +62,8 @@ _MOST_RECORD_ERRORS = 10_000
 MOST_AT_ONCE = 9
 #: An append may wait at least so long for a lock, however short a client's `timeout.ms` is.
 _SHORTEST_WAIT_S = 1.0
-#: The topics of a request as it names them: one look whether a topic has changed is enough for all of its partitions.
-_Topics = dict[str | uuid.UUID, HostedTopic]
+#: The topics of a request as it names them, or why there is none: one look is enough for all partitions of a topic.
+_Topics = dict[str | uuid.UUID, HostedTopic | DistlogError]
 
 
 @dataclass(slots=True, eq=False)
@@ -145,10 +146,9 @@ def produce_at_once(request: Request, broker: Broker) -> bool:
     for part in parts:
         if part.error is None:
             _append(part, broker, topics, None, wait_s=0)
-        _settle(part)
         if isinstance(part.error, StorageFullError):
             # with the next try the segment is sealed, which takes long
-            part.result = part.error = None
+            part.error = None
     if any(part.is_open or (part.info is not None and part.info.appended.flush_due) for part in parts):
         return False
     _finish(request, broker, request.delayed)
@@ -213,9 +213,7 @@ def _append(
     """Append the batch in place, or have it gathered; `topics` are those that the request has found by now."""
     part.error = None
     try:
-        hosted, records = topics.get(part.topic), part.records
-        if hosted is None:
-            hosted = topics[part.topic] = broker.metadata.clients_topic(part.topic)
+        hosted, records = _topic_of(part.topic, broker, topics), part.records
         part.partition = hosted.partition(part.number)
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
@@ -235,6 +233,19 @@ def _append(
         part.error = error
 
 
+def _topic_of(name: str | uuid.UUID, broker: Broker, topics: _Topics) -> HostedTopic:
+    hosted = topics.get(name)
+    if hosted is None:
+        try:
+            hosted = broker.metadata.clients_topic(name)
+        except DistlogError as error:
+            hosted = error
+        topics[name] = hosted
+    if isinstance(hosted, DistlogError):
+        raise hosted.with_traceback(None)
+    return hosted
+
+
 def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
     parts: list[_ProducedBatch] = delayed.state
     for part in parts:
@@ -244,6 +255,8 @@ def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
         return
     for part in parts:
         _note(part, broker.metadata.failed)
+        # it holds the request, by what is done when it is over
+        part.result = None
         if part.info is not None and part.partition is not None:
             broker.fetches.appended(part.partition)
             _warn_of_early_times(part, part.partition)
