@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -76,3 +78,16 @@ def test_texts_go_to_arrow(values: list[str]) -> None:
 def test_what_is_no_text_of_unicode_is_refused() -> None:
     with pytest.raises(UnicodeEncodeError):
         texts(["\ud800"])
+
+
+def test_a_child_of_a_process_with_threads_does_not_wait_for_a_lock_of_arrows_memory() -> None:
+    """The lock of Arrow's own pool stays held in the child for ever if a thread of the parent had it at the fork."""
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if pa.default_memory_pool().backend_name == "system" else 1)
+    ends.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -57,9 +57,21 @@ def _settle() -> None:
     A child that is forked while another thread imports would wait for that lock for ever.
     """
     pa.array([0])
+    global _has_threads
+    _has_threads = len(os.listdir("/proc/self/task")) > 1 if os.path.isdir("/proc/self/task") else True
 
 
-os.register_at_fork(before=_settle)
+def _change_pool() -> None:
+    """Have Arrow take memory from the C library, if another thread may have been in Arrow's own pool at the fork.
+
+    That pool's locks stay as they were in a child, and its next thread would wait for one for ever (mimalloc 3).
+    """
+    if _has_threads:
+        pa.set_memory_pool(pa.system_memory_pool())
+
+
+_has_threads = False
+os.register_at_fork(before=_settle, after_in_child=_change_pool)
 
 
 # ---
