@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--histories", type=int, default=1, help="how many seeds, at most")
     parser.add_argument("--disk", action="store_true", help="on a local disk")
+    parser.add_argument("--short", action="store_true", help="of few actors and requests")
     parser.add_argument("--cores", type=int, default=1, help="so many at once, 0 for all, until a promise is broken")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after so long")
     parser.add_argument("--trace", action="store_true", help="tell the histories")
@@ -40,9 +42,12 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    from simulation.kinds import ON_DISK, ON_STORE
+    from simulation.kinds import ON_DISK, ON_STORE, SHORT
 
-    kind = ON_DISK if arguments.disk else ON_STORE
+    # a collection need not look at what was imported
+    gc.collect()
+    gc.freeze()
+    kind = ON_DISK if arguments.disk else SHORT if arguments.short else ON_STORE
     if arguments.planted:
         return _look_for(arguments, kind)
     if arguments.shrink is not None:

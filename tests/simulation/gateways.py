@@ -309,7 +309,7 @@ def _delivered(
                 break
             sent = window.pop(0)
             if not sent.batch.transactional:
-                sent.batch.acknowledge("", {partition: (offset, offset + sent.count)})
+                _is_acknowledged(stage, sent.batch, {partition: (offset, offset + sent.count)})
         if code is ErrorCode.none:
             continue
         if not code.retriable:
@@ -318,6 +318,12 @@ def _delivered(
             return False
         process.world.pause(process.random.uniform(0, 2))
     return not window
+
+
+def _is_acknowledged(stage: Stage, batch: Batch, offsets: dict[int, tuple[int, int]] | None = None) -> None:
+    """Note that a gateway has told so; it does not tell which topic of the name, if there may be several."""
+    if "recreate" not in stage.jobs:
+        batch.acknowledge("", offsets)
 
 
 def consumes(stage: Stage, process: Process, memory: Memory) -> None:
@@ -421,7 +427,7 @@ def _has_ended(stage: Stage, process: Process, sender: str, id_: str, numbers: N
     coordinated(lambda one: one.end(id_, numbers.id, is_committed=is_committed))
     for batch in batches:
         if is_committed:
-            batch.acknowledge("")
+            _is_acknowledged(stage, batch)
         else:
             batch.refused = True
     return is_whole

@@ -1,4 +1,4 @@
-"""The two kinds of histories, on an object store and on a local disk, and the seeds that find their planted bugs."""
+"""The kinds of histories, on an object store and on a local disk, and the seeds that find their planted bugs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulation import disk_histories, disk_planted, history, planted
+from simulation import disk_histories, disk_planted, history, planted, short_histories
 from simulation.history import Drawn
 from simulation.object_store import Flaws
 from simulation.planted import Bug
@@ -82,7 +82,15 @@ ON_DISK = Kind(
     disk_planted.BUGS,
     ("--disk",),
 )
-KINDS = {kind.name: kind for kind in (ON_STORE, ON_DISK)}
+SHORT = Kind(
+    "bugs in short histories",
+    _file("found_in_short.json"),
+    short_histories.plan,
+    history.run,
+    planted.BUGS,
+    ("--short",),
+)
+KINDS = {kind.name: kind for kind in (ON_STORE, SHORT, ON_DISK)}
 #: The rows of the tables: bugs that so many seeds find.
 _ROWS = ((1, "1"), (10, "up to 10"), (100, "up to 100"), (10**9, "more"))
 

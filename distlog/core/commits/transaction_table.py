@@ -265,8 +265,8 @@ class TransactionTable:
 
     def columns(self) -> pa.RecordBatch:
         """All batches as one Arrow batch of SCHEMA, in the order of their commits."""
-        parts = (self._silent, self._columns, to_columns(self._tail.items()), to_columns(self._ordered.items()))
-        rows = join([part for part in parts if len(part)] or [self._columns])
+        late = [to_columns(part.items()) for part in (self._tail, self._ordered) if len(part)]
+        rows = join([self._silent, self._columns, *late])
         return rows.take(np.argsort(numbers_of(rows["version"]), kind="stable")) if len(self._ordered) else rows
 
     def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:

@@ -1,0 +1,145 @@
+"""Short histories: two to four actors of any kinds, few requests, and some kinds of faults that are likely at each.
+
+A history of many actors meets much, and takes a second. Of these a thousand take half a minute, so each pair of
+actors meets again and again, with a death, a lost answer or a week's sleep at another request each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from distlog.core.config import MAX_LONG
+from simulation import actors, gateways, kafka_directories, roots
+from simulation.actors import Actor
+from simulation.history import Plan
+from simulation.kafka_directories import Beside
+from simulation.object_store import Faults
+
+
+@dataclass(frozen=True)
+class Role:
+    """An actor that may be drawn, and the names of the roles that it cannot do without."""
+
+    actor: Actor
+    needs: tuple[str, ...] = ()
+    #: Whether it brings records into the topic.
+    writes: bool = False
+    #: How many more of it there may be, since one alone meets little.
+    more: int = 0
+
+
+_JOBS = ("compact", "vacuum", "config", "rebuild", "delete-records", "partitions", "restore")
+#: What compaction takes is not brought back, and its keys stay in their partitions.
+_NOT_OF_COMPACTED = frozenset({"delete-records", "partitions", "restore"})
+
+ROLES = {
+    "appender": Role(actors.appends, writes=True),
+    "plain": Role(actors.appends_plainly, writes=True),
+    "writer": Role(actors.writes, writes=True),
+    "producer": Role(actors.produces, writes=True, more=1),
+    "crowd": Role(actors.appends, writes=True, more=3),
+    "reader": Role(actors.holds_snapshots),
+    "opener": Role(actors.opens),
+    "follower": Role(actors.follows, more=1),
+    "member": Role(actors.follows_often, more=2),
+    "recreator": Role(actors.recreates),
+    "query": Role(actors.streams, writes=True),
+    "stream": Role(actors.reads_stream),
+    "traveller": Role(actors.travels, ("vacuumer",)),
+    "vacuumer": Role(actors.maintains(["vacuum", "vacuum", "pin"])),
+    "gateway": Role(gateways.serves),
+    "client": Role(gateways.sends, ("gateway",), writes=True),
+    "transacting": Role(gateways.transacts, ("gateway",), writes=True),
+    "committing": Role(gateways.commits_positions, ("gateway",)),
+    "consumer": Role(gateways.consumes, ("gateway",)),
+    "broker": Role(kafka_directories.grows, ("adopter",)),
+    "adopter": Role(kafka_directories.adopts, ("broker",)),
+    "maintainer of adopted": Role(Beside(actors.maintains(["vacuum", "rebuild", "pin"])), ("broker", "adopter")),
+    "reader of adopted": Role(Beside(actors.holds_snapshots), ("broker", "adopter")),
+    "follower of adopted": Role(Beside(actors.follows), ("broker", "adopter")),
+    "exporter": Role(kafka_directories.exports),
+    "founder": Role(roots.founds, ("lister",)),
+    "lister": Role(roots.lists, ("founder",)),
+    **{job: Role(actors.maintains([job])) for job in _JOBS},
+}
+_WRITERS = [name for name, role in ROLES.items() if role.writes]
+
+
+def plan(seed: int) -> Plan:
+    """Draw a short history."""
+    random = Random(f"short/{seed}")
+    names = _names(random)
+    is_compacted = random.random() < 0.3 and not _NOT_OF_COMPACTED & set(names)
+    # commits are kept for longer than that, and the history is longer than that again
+    delay_s = 20 if "vacuumer" in names else random.choice((20, 60, 300))
+    config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}
+    if is_compacted:
+        config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
+    if random.random() < 0.2:
+        config |= {"message.timestamp.type": "LogAppendTime"}
+    if "appender" in names and random.random() < 0.2:
+        config |= {"batch.ids.bytes": random.choice((0, 300, 1000))}
+    if "gateway" in names:
+        # clients' clocks are wrong
+        config |= {"message.timestamp.after.max.ms": MAX_LONG}
+    pause_s = random.choice((0.3, 2.0, 10.0))
+    length_s, commits_s = pause_s * random.choice((1.5, 2.5, 4.0)), 0.0
+    if "crowd" in names:
+        # they hardly rest, so they wait for each other
+        pause_s, length_s = 0.3, 1.5
+    if "vacuumer" in names:
+        commits_s = 60.0
+        config |= {"commit.retention.ms": int(commits_s * 1000)}
+        length_s = 2.5 * commits_s
+        pause_s = length_s / random.choice((3, 5))
+    incremental = random.random() < 0.3
+    return Plan(
+        seed=seed,
+        cast=[("maintainer" if name in _JOBS else name, ROLES[name].actor) for name in names],
+        partitions=random.choice((1, 1, 2, 3)) if "member" not in names else random.choice((3, 5)),
+        keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
+        config=config,
+        faults=_faults(random, commits_s),
+        length_s=length_s,
+        pause_s=pause_s,
+        commits_s=commits_s,
+        protocol=random.choice(("s3", "s3", "gs", "abfs")),
+        part_bytes=random.choice((256, 8 << 20)),
+        incremental=incremental,
+        on_one_base=random.choice((1, 2, MAX_LONG)),
+        damage_s=random.uniform(0, length_s) if incremental and random.random() < 0.3 else 0.0,
+    )
+
+
+def _names(random: Random) -> list[str]:
+    """The roles of two to four actors, and of those that these need."""
+    names = [random.choice(list(ROLES)) for _ in range(random.choice((2, 2, 2, 3, 3, 4)))]
+    for name in list(names):
+        names += [other for other in ROLES[name].needs if other not in names]
+        names += [name] * random.randrange(ROLES[name].more + 1)
+    if not any(ROLES[name].writes for name in names):
+        writers = [name for name in _WRITERS if set(ROLES[name].needs) <= set(names)]
+        names.append(random.choice(writers))
+    return names
+
+
+#: How likely each kind of fault may be at a request, in a history that has it.
+_LEVELS = {
+    "throttled": (0.02, 0.1),
+    "failed": (0.02, 0.1),
+    "lost": (0.01, 0.03),
+    "unanswered": (0.02, 0.06),
+    "late": (0.01, 0.03),
+    "twice": (0.02, 0.1),
+    "still": (0.01, 0.03),
+    "death": (0.005, 0.02, 0.04),
+    "silence": (0.05, 0.2),
+}
+
+
+def _faults(random: Random, commits_s: float) -> Faults:
+    """One to three kinds of faults, or none."""
+    kinds = random.sample(list(_LEVELS), random.choice((0, 1, 2, 2, 3)))
+    still_s = random.choice((2.0, 6.0)) * commits_s or random.choice((30.0, 3600.0, 7 * 86400.0))
+    return Faults(**{kind: random.choice(_LEVELS[kind]) for kind in kinds}, still_s=still_s)
