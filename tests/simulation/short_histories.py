@@ -29,11 +29,8 @@ class Role:
     more: int = 0
 
 
-_JOBS = ("compact", "vacuum", "config", "rebuild", "delete-records", "partitions", "restore")
-#: What compaction takes is not brought back, and its keys stay in their partitions.
-_NOT_OF_COMPACTED = frozenset({"delete-records", "partitions", "restore"})
-
 ROLES = {
+    "maintainer": Role(actors.maintains([])),
     "appender": Role(actors.appends, writes=True),
     "plain": Role(actors.appends_plainly, writes=True),
     "writer": Role(actors.writes, writes=True),
@@ -61,16 +58,22 @@ ROLES = {
     "exporter": Role(kafka_directories.exports),
     "founder": Role(roots.founds, ("lister",)),
     "lister": Role(roots.lists, ("founder",)),
-    **{job: Role(actors.maintains([job])) for job in _JOBS},
 }
 _WRITERS = [name for name, role in ROLES.items() if role.writes]
+#: Jobs of maintenance, of which one actor does up to three.
+_JOBS = ("compact", "compact", "vacuum", "vacuum", "config", "rebuild", "delete-records", "partitions", "restore")
+#: What compaction takes is not brought back, and its keys stay in their partitions.
+_NOT_OF_COMPACTED = frozenset({"delete-records", "partitions", "restore"})
+#: Most of what there is meets what is written, and what maintenance makes of it.
+_OFTEN = ["maintainer"] * 5 + ["reader", "opener", "follower"]
 
 
 def plan(seed: int) -> Plan:
     """Draw a short history."""
     random = Random(f"short/{seed}")
     names = _names(random)
-    is_compacted = random.random() < 0.3 and not _NOT_OF_COMPACTED & set(names)
+    is_compacted = random.random() < 0.3
+    jobs = [job for job in _JOBS if not is_compacted or job not in _NOT_OF_COMPACTED]
     # commits are kept for longer than that, and the history is longer than that again
     delay_s = 20 if "vacuumer" in names else random.choice((20, 60, 300))
     config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}
@@ -83,8 +86,8 @@ def plan(seed: int) -> Plan:
     if "gateway" in names:
         # clients' clocks are wrong
         config |= {"message.timestamp.after.max.ms": MAX_LONG}
-    pause_s = random.choice((0.3, 2.0, 10.0))
-    length_s, commits_s = pause_s * random.choice((1.5, 2.5, 4.0)), 0.0
+    pause_s = random.choice((0.3, 3.0, 20.0))
+    length_s, commits_s = pause_s * random.choice((2, 3, 5)), 0.0
     if "crowd" in names:
         # they hardly rest, so they wait for each other
         pause_s, length_s = 0.3, 1.5
@@ -96,7 +99,7 @@ def plan(seed: int) -> Plan:
     incremental = random.random() < 0.3
     return Plan(
         seed=seed,
-        cast=[("maintainer" if name in _JOBS else name, ROLES[name].actor) for name in names],
+        cast=[(name, _actor(name, random, jobs)) for name in names],
         partitions=random.choice((1, 1, 2, 3)) if "member" not in names else random.choice((3, 5)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,
@@ -114,7 +117,7 @@ def plan(seed: int) -> Plan:
 
 def _names(random: Random) -> list[str]:
     """The roles of two to four actors, and of those that these need."""
-    names = [random.choice(list(ROLES)) for _ in range(random.choice((2, 2, 2, 3, 3, 4)))]
+    names = [random.choice([*ROLES, *_OFTEN]) for _ in range(random.choice((2, 2, 2, 3, 3, 4)))]
     for name in list(names):
         names += [other for other in ROLES[name].needs if other not in names]
         names += [name] * random.randrange(ROLES[name].more + 1)
@@ -122,6 +125,12 @@ def _names(random: Random) -> list[str]:
         writers = [name for name in _WRITERS if set(ROLES[name].needs) <= set(names)]
         names.append(random.choice(writers))
     return names
+
+
+def _actor(name: str, random: Random, jobs: list[str]) -> Actor:
+    if name == "maintainer":
+        return actors.maintains(random.sample(jobs, random.choice((1, 2, 2, 3))))
+    return ROLES[name].actor
 
 
 #: How likely each kind of fault may be at a request, in a history that has it.
