@@ -455,7 +455,7 @@ class Oracle:
         self._is_as_told(topic.log.load(version, include_dropped=True))
 
     def _is_as_told(self, snapshot: Snapshot) -> None:
-        if snapshot != self._told_at(snapshot.version):
+        if not is_same(snapshot, self._told_at(snapshot.version)):
             self.says(f"version {snapshot.version} is not loaded as its commits say")
 
     def _told_at(self, version: int) -> Snapshot:
@@ -534,6 +534,11 @@ class Oracle:
 
 def _is_adopted(segment: tuple[int, str]) -> bool:
     return paths.stem_read_version(segment[1]) is None
+
+
+def is_same(first: Snapshot, second: Snapshot) -> bool:
+    """Whether two states are equal."""
+    return first == second
 
 
 Rows = Set[tuple[int, int, bytes]]

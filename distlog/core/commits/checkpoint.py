@@ -538,6 +538,8 @@ def transactions_of(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
 
 def _segment_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The columns of a SegmentTable; older libraries write fewer columns, newer ones more."""
+    if rows.schema.equals(segment_table.SCHEMA) and not _any_unknown(rows):
+        return _batch(rows.columns, segment_table.SCHEMA)
     defaults = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo)}
     written = set(rows.schema.names)
     if any(name not in written and defaults[name] is MISSING for name in segment_table.SCHEMA.names):

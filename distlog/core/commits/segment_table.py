@@ -86,7 +86,7 @@ def _arrow_type(check: object) -> pa.DataType:
 SCHEMA = pa.schema(
     [*((name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()), ("unknown", pa.string())]
 )
-
+_NUMBERS = [spec.name for spec in SCHEMA if spec.type == pa.int64()]
 _DEFAULTS = {spec.name: spec.default for spec in fields(SegmentInfo) if spec.default is not MISSING}
 #: The columns that name segments.
 REMOVED_SCHEMA = pa.schema([("partition", pa.int64()), ("stem", pa.string())])
@@ -303,13 +303,16 @@ def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
 
 
 _COLUMNS = {pa.int64(): integers, pa.bool_(): booleans, pa.string(): texts}
+#: How each column is made of segments: to look at the fields of a schema takes longer than to make a short column.
+_MAKERS = {spec.name: (attrgetter(spec.name), _COLUMNS[spec.type]) for spec in SCHEMA}
 
 
 def to_columns(segments: Sequence[SegmentInfo], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """The segments as one batch of SCHEMA, or of a `schema` with some of its columns."""
     if isinstance(segments, SegmentTable):
         return segments.columns().select(schema.names)
-    columns = [_COLUMNS[spec.type](list(map(attrgetter(spec.name), segments))) for spec in schema]
+    makers = _MAKERS.values() if schema is SCHEMA else [_MAKERS[name] for name in schema.names]
+    columns = [make(list(map(get, segments))) for get, make in makers]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -389,7 +392,7 @@ def check_rows(rows: pa.RecordBatch) -> None:
     """Raise ValueError unless each row of a batch of SCHEMA is a segment."""
     for name, check in checks(SegmentInfo).items():
         check_column(name, rows[name], check)
-    numbers = {spec.name: numbers_of(rows[spec.name]) for spec in SCHEMA if spec.type == pa.int64()}
+    numbers = {name: numbers_of(rows[name]) for name in _NUMBERS}
     base, end, newest = numbers["base_offset"], numbers["next_offset"], numbers["offset_of_max_timestamp"]
     is_bundled, times = numbers["log_position"] >= 0, numbers["append_time_ms"]
     by_append_time = [numbers[name] != times for name in ("first_timestamp", "min_timestamp", "max_timestamp")]
