@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=1, help="how many seeds, at most")
     parser.add_argument("--disk", action="store_true", help="on a local disk")
     parser.add_argument("--short", action="store_true", help="of few actors and requests")
+    parser.add_argument("--mixed", action="store_true", help="short ones, and a twentieth as many of the others")
     parser.add_argument("--cores", type=int, default=1, help="so many at once, 0 for all, until a promise is broken")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after so long")
     parser.add_argument("--trace", action="store_true", help="tell the histories")
@@ -48,6 +49,8 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     kind = ON_DISK if arguments.disk else SHORT if arguments.short else ON_STORE
+    if arguments.mixed:
+        return _run_mixed(arguments)
     if arguments.planted:
         return _look_for(arguments, kind)
     if arguments.shrink is not None:
@@ -95,6 +98,18 @@ def _run_on_cores(arguments: argparse.Namespace, kind: Kind) -> int:
     print(f"{done.histories} histories, {done.requests} requests, {seconds:.1f} s", end="; ")
     print(f"{int(done.broken is not None)} broke a promise; to go on from here: --seed {done.end}")
     return 1 if done.broken is not None else 0
+
+
+def _run_mixed(arguments: argparse.Namespace) -> int:
+    """Run histories of all kinds, one kind after the other, until a promise is broken."""
+    from simulation.kinds import ON_DISK, ON_STORE, SHORT
+
+    count = arguments.histories
+    for kind, share in ((SHORT, 1), (ON_STORE, 20), (ON_DISK, 20)):
+        arguments.histories = -(-count // share)
+        if _run_on_cores(arguments, kind):
+            return 1
+    return 0
 
 
 def _shrink(kind: Kind, drawn: Drawn, broken: str, flaws: Flaws) -> None:

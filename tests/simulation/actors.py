@@ -415,6 +415,8 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             topic.log.commit(topic.snapshot, "pin", lambda _: [Pin(name, version, until_ms)])
         case "config":
             topic.alter_config({"segment.bytes": random.choice((1 << 20, 1 << 24, None))})
+        case "policy":
+            topic.alter_config({"cleanup.policy": random.choice(("compact", "delete"))})
         case "partitions":
             if topic.partitions < stage.partitions + 3:
                 with suppress(distlog.InvalidPartitionsError):  # another process was faster

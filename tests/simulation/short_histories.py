@@ -61,9 +61,21 @@ ROLES = {
 }
 _WRITERS = [name for name, role in ROLES.items() if role.writes]
 #: Jobs of maintenance, of which one actor does up to three.
-_JOBS = ("compact", "compact", "vacuum", "vacuum", "config", "rebuild", "delete-records", "partitions", "restore")
+_JOBS = (
+    "compact",
+    "compact",
+    "vacuum",
+    "vacuum",
+    "config",
+    "rebuild",
+    "delete-records",
+    "partitions",
+    "restore",
+    "policy",
+)
 #: What compaction takes is not brought back, and its keys stay in their partitions.
 _NOT_OF_COMPACTED = frozenset({"delete-records", "partitions", "restore"})
+_OF_COMPACTED = frozenset({"policy"})
 #: Most of what there is meets what is written, and what maintenance makes of it.
 _OFTEN = ["maintainer"] * 5 + ["reader", "opener", "follower"]
 
@@ -73,7 +85,7 @@ def plan(seed: int) -> Plan:
     random = Random(f"short/{seed}")
     names = _names(random)
     is_compacted = random.random() < 0.3
-    jobs = [job for job in _JOBS if not is_compacted or job not in _NOT_OF_COMPACTED]
+    jobs = [job for job in _JOBS if job not in (_NOT_OF_COMPACTED if is_compacted else _OF_COMPACTED)]
     # commits are kept for longer than that, and the history is longer than that again
     delay_s = 20 if "vacuumer" in names else random.choice((20, 60, 300))
     config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}

@@ -57,6 +57,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "exactly-once-on-s3": exactly_once.run_on_s3,
     "hostile-frames": hostile_frames.run,
     "histories": histories.run,
+    "short-histories": partial(histories.run, more=["--short"]),
     "histories-on-disk": partial(histories.run, more=["--disk"]),
     "planted-bugs": histories.find_planted,
     "stops": stops.run,

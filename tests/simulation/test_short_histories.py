@@ -1,0 +1,30 @@
+"""Short histories keep every promise, and let every pair of actors meet."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from simulation.short_histories import ROLES, plan
+from simulation.test_histories import simulated
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 1000, 250))
+def test_short_histories_keep_every_promise(first: int) -> None:
+    done = simulated("--short", "--seed", str(first), "--histories", "250")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_old_listings_lose_nothing_in_short_histories() -> None:
+    done = simulated("--short", "--listing-lag", "30", "--histories", "50")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_pair_of_actors_meets() -> None:
+    met = set[tuple[str, ...]]()
+    for drawn in map(plan, range(1000)):
+        met.update(combinations(sorted({name for name, _ in drawn.cast}), 2))
+    assert met == set(combinations(sorted(ROLES), 2))
