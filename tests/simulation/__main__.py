@@ -126,6 +126,8 @@ def _shrink(kind: Kind, drawn: Drawn, broken: str, flaws: Flaws) -> None:
 def _look_for(arguments: argparse.Namespace, kind: Kind) -> int:
     found = kind.found()
     names = [name for name in arguments.planted if name not in ("all", "found")] or list(kind.bugs)
+    if arguments.planted == ["found"] and arguments.histories == 1:
+        names = [name for name in names if found.get(name) is not None]
     missed = 0
     for name in names:
         known = found.get(name) if "found" in arguments.planted else None

@@ -329,6 +329,8 @@ def _is_acknowledged(stage: Stage, batch: Batch, offsets: dict[int, tuple[int, i
 def consumes(stage: Stage, process: Process, memory: Memory) -> None:
     """Fetch a partition through gateways, from its beginning on: no record is skipped."""
     topic, number, position = stage.url.rpartition("/")[2], process.random.randrange(stage.partitions), 0
+    # else nobody is told which topic of the name it is
+    is_one_topic = "recreate" not in stage.jobs
     while stage.goes_on():
         try:
             data, shows_all = call(
@@ -340,14 +342,14 @@ def consumes(stage: Stage, process: Process, memory: Memory) -> None:
         except (NoAnswerError, DistlogError):
             stage.rest(process.random)
             continue
-        if not shows_all:
+        if not shows_all and is_one_topic:
             stage.oracle.says(f"a gateway does not show what it acknowledged in partition {number}")
         if data.batches is None or not len(data.batches):
             stage.rest(process.random)
             continue
         raw, topic_id = bytes(data.batches), stage.open().snapshot.topic_id
         rows = decode(raw, read_headers(raw), columns=["offset", "value"], start_offset=position).to_pylist()
-        for row in rows:
+        for row in rows if is_one_topic else ():
             stage.oracle.saw(topic_id, number, row["offset"], row["value"])
         if rows and rows[0]["offset"] > position and not stage.oracle.is_compacted and not stage.oracle.has_markers:
             stage.oracle.says(f"a consumer skipped offsets {position} to {rows[0]['offset']} of partition {number}")

@@ -11,7 +11,6 @@ import numpy as np
 from distlog.core.commits import checkpoint, row_changes
 from distlog.core.groups.group_log import WaitingChange
 from distlog.core.maintenance import log_floor, merge_job
-from distlog.core.maintenance.batch_join import BatchJoin
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.world import current
@@ -54,21 +53,6 @@ def on_a_stale_base() -> Any:
     return mock.patch.multiple(checkpoint, write_incremental=write, _read_file=read_file)
 
 
-def on_another_base() -> Any:
-    """A reader puts incremental checkpoints on the full one that it read first, not on those that they name."""
-    real, first = checkpoint.read, dict[Any, str]()
-
-    def read(storage: Any, name: str) -> Any:
-        fiber, base = current(), checkpoint.base_of(name)
-        if fiber is None or base is None:
-            return real(storage, name)
-        base = first.setdefault(fiber.process, base)
-        data, changes = (checkpoint._read_file(storage, each) for each in (base, name))
-        return checkpoint.decode(data, name, changes)
-
-    return mock.patch.object(checkpoint, "read", read)
-
-
 def bases_are_deleted() -> Any:
     """Vacuum deletes full checkpoints that incremental ones need."""
     return mock.patch.object(log_floor, "with_bases", set)
@@ -88,16 +72,6 @@ def damage_is_not_noticed() -> Any:
 def waiting_changes_count_as_made() -> Any:
     """A member whose change waits takes any later version for the one that has it."""
     return mock.patch.object(WaitingChange, "is_made", return_value=True)
-
-
-def beats_tell_of_changes() -> Any:
-    """A member whose change waits goes by its beat alone, which another change may have moved on."""
-    real = WaitingChange.is_made
-
-    def is_made(self: WaitingChange, state: Any) -> bool:
-        return real(dataclasses.replace(self, positions={}), state)
-
-    return mock.patch.object(WaitingChange, "is_made", is_made)
 
 
 # ---
@@ -120,11 +94,6 @@ def the_index_has_no_age() -> Any:
         self._looked_ms |= dict.fromkeys(taken, self._clock())
 
     return mock.patch.object(TopicIndex, "_read", read)
-
-
-def the_next_version_tells_for_ever() -> Any:
-    """A gateway goes by the version after the one that it knows, however long ago that was the newest one."""
-    return mock.patch.object(topic_index._Known, "is_told_at", return_value=True)
 
 
 # ---
@@ -150,14 +119,3 @@ def merged_groups_are_swapped() -> Any:
         return {name: places[::-1].copy() for name, places in real(self, *arguments).items()}
 
     return mock.patch.object(merge_job._Writing, "_stored", stored)
-
-
-def joined_batches_have_no_holes() -> Any:
-    """A merge joins batches as if there were no offsets between them."""
-    real = BatchJoin._joins
-
-    def joins(self: Any, batches: Any, base_offsets: Any) -> Any:
-        counts = batches["last_offset_delta"].astype(np.int64) + 1
-        return real(self, batches, np.cumsum(counts) - counts)
-
-    return mock.patch.object(BatchJoin, "_joins", joins)

@@ -119,6 +119,7 @@ def lists(stage: Stage, process: Process, memory: Memory) -> None:
     random, root = process.random, stage.root
     assert root is not None
     index, world = TopicIndex(Storage(root.url, {})), stage.oracle.world
+    telling_s = _TELLING_S + stage.oracle.store.flaws.listing_lag_s
     while stage.goes_on():
         max_age_s, asked_s = random.choice((0.0, 5.0, 60.0)), world.now
         found = index.facts(root.names, int(max_age_s * 1000))
@@ -127,7 +128,7 @@ def lists(stage: Stage, process: Process, memory: Memory) -> None:
             if isinstance(one, Exception):
                 continue
             seen = ("", 0) if one is None else (one.topic_id, one.partitions)
-            if seen not in root.was(name, asked_s - max_age_s - _TELLING_S):
+            if seen not in root.was(name, asked_s - max_age_s - telling_s):
                 stage.oracle.says(f"a list has {name} as {seen}, as it was not within {max_age_s:.0f} s")
         if random.random() < 0.2:
             root.damage(random)

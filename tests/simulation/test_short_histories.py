@@ -11,9 +11,9 @@ from simulation.test_histories import simulated
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(0, 1000, 250))
+@pytest.mark.parametrize("first", [0, 150])
 def test_short_histories_keep_every_promise(first: int) -> None:
-    done = simulated("--short", "--seed", str(first), "--histories", "250")
+    done = simulated("--short", "--seed", str(first), "--histories", "150")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

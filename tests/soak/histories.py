@@ -28,7 +28,7 @@ def run(folder: Path, seed: int, *, minutes: float = 1.0, more: Sequence[str] = 
 
 
 def find_planted(folder: Path, seed: int) -> Tally:
-    """Plant each known bug in all kinds of histories; raises Violation if the seed that is known to find it does not."""
+    """Plant each known bug in histories of all kinds; raises Violation if the seed that finds it does not."""
     kinds = ([], ["--short"], ["--disk"])
     return Tally({"planted bugs": sum(_told("--planted", "found", *kind).count(": by seed ") for kind in kinds)})
 
