@@ -156,7 +156,8 @@ def appends(stage: Stage, process: Process, memory: Memory) -> None:
 def _check_may_fail(stage: Stage, memory: Memory, error: Exception) -> None:
     """A batch that is sent again is a replay, and no conflict."""
     is_conflict = isinstance(error, CommitConflictError) and not isinstance(error, distlog.TransactionTooOldError)
-    if is_conflict and not any(text in str(error) for text in ("until the deadline", "was dropped")):
+    texts = ("until the deadline", "was dropped", "is compacted since")
+    if is_conflict and not any(text in str(error) for text in texts):
         stage.oracle.says(f"batch {memory.number} of {memory.name} is refused: {error}")
 
 
