@@ -79,7 +79,7 @@ demo: setup
 # kernels and the tests, and archives Spark's classes. Then three workers on two cores, since many tests wait.
 test: setup
 	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes compiled-tests
-	@$(PYTHON_BIN) -m pytest -n 3
+	@$(PYTHON_BIN) -m pytest -n 4
 
 # What failed in the last `make test`; that nothing did is an error.
 test-failed: setup

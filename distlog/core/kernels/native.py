@@ -448,10 +448,7 @@ os.register_at_fork(
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first call to run without the interpreter lock; the machine code is kept.
-
-    `kept_code` says where. If no folder for compiled code can be written, the kernel compiles once per process.
-    """
+    """Compile `function` on first call, to run without the interpreter lock; the machine code is kept, if it can be."""
     return _kept(function, nogil=True)
 
 
