@@ -448,7 +448,7 @@ os.register_at_fork(
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first call, to run without the interpreter lock; the machine code is kept, if it can be."""
+    """Compile `function` on first call, to run without the interpreter lock; the code is kept, if it can be."""
     return _kept(function, nogil=True)
 
 
