@@ -76,10 +76,10 @@ demo: setup
 		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
 # mypy has one core, so the other does what else each worker or each session of Spark would: it compiles distlog's
-# kernels and the tests, and archives Spark's classes. Then four workers on two cores, since many tests wait.
+# kernels and the tests, and archives Spark's classes. Then three workers on two cores, since many tests wait.
 test: setup
 	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes compiled-tests
-	@$(PYTHON_BIN) -m pytest -n 4
+	@$(PYTHON_BIN) -m pytest -n 3
 
 # What failed in the last `make test`; that nothing did is an error.
 test-failed: setup
