@@ -76,10 +76,7 @@ demo: setup
 		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
 # mypy has one core, so the other does what else each worker or each session of Spark would: it compiles distlog's
-# kernels and the tests, and archives Spark's classes. Then three workers on two cores, since many tests wait. The C
-# library keeps 256 MiB of what tests have freed: a tenth of their CPU went into asking the kernel for it again.
-test check: export MALLOC_MMAP_THRESHOLD_ := 33554432
-test check: export MALLOC_TRIM_THRESHOLD_ := 268435456
+# kernels and the tests, and archives Spark's classes. Then three workers on two cores, since many tests wait.
 test: setup
 	@$(MAKE) --no-print-directory -j2 lint kernels spark-classes compiled-tests
 	@$(PYTHON_BIN) -m pytest -n 3
