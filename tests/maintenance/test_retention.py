@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ from histories import History, segment
 from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
+from topics import Clock, topic_on
 
 from distlog.core import paths
 from distlog.core.commits.actions import AddTable, RemoveTable, SetLogStartOffset
@@ -21,6 +23,8 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import to_columns
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
 from distlog.core.maintenance.retention import LOG_END, delete_records, plan_retention, retention
+from distlog.core.storage.storage import Storage
+from distlog.core.times import NO_TIMESTAMP, now_ms
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import open_topic as topics
 from distlog.core.topics.topic import Topic
@@ -73,6 +77,25 @@ def test_records_without_a_time_age_from_when_they_were_written(tmp_path: Path) 
     written = topic.snapshot.partitions[0].segments[0].created_ms
     assert left(topic, written + 500) == [0]
     assert left(topic, written + 501) == []
+
+
+@pytest.mark.parametrize("ahead_ms", [500, None], ids=["in the future", "without a time"])
+@pytest.mark.parametrize("flush_messages", [1, 100])
+def test_what_was_appended_in_place_a_moment_ago_stays_however_old_its_segment_is(
+    tmp_path: Path, ahead_ms: int | None, flush_messages: int
+) -> None:
+    """Nothing tells the age of such records but the time of their append: neither now, nor after the seal."""
+    clock = Clock(now_ms() - 60_000)
+    topic = topic_on(Storage(f"{tmp_path}/log"), 1, {"retention.ms": 1000, "flush.messages": flush_messages}, clock)
+    with closing(topic.destination(None)) as place:
+        for _ in range(5):
+            clock.now_ms += 900
+            timestamp = NO_TIMESTAMP if ahead_ms is None else clock.now_ms + ahead_ms
+            place.send(pa.record_batch({"value": [b"vv"], "timestamp": [timestamp]}))
+            assert topic.retention(dry_run=True).partitions == topic.retention().partitions == ()
+    topic.append([{"value": b"seals the segment", "timestamp": clock.now_ms}])
+    assert left(topic, clock.now_ms + 900) == [0, 5]
+    assert left(topic, clock.now_ms + 1600) == []
 
 
 @pytest.mark.parametrize(

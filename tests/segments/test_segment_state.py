@@ -244,6 +244,6 @@ def test_the_packed_state_of_a_segment_is_that_of_its_state(tmp_path: Path) -> N
 def test_readers_of_the_tail_are_told_that_it_is_active_and_how_far_its_indexes_go(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, index_interval_bytes=0)
     append(segment, records(0), records(1))
-    info = segment.state.tail_info(0)
+    info = segment.state.tail_info(0, NOW)
     assert info.is_active
     assert (info.offset_index_bytes, info.time_index_bytes, info.log_bytes) == (8, 12, segment.size)

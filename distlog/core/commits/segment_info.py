@@ -55,6 +55,7 @@ class SegmentInfo:
     leader_epoch: int = stored(Integer(-1, MAX_INT), default=-1)
     compacted: bool = stored(fields.boolean, default=False)
     has_transactions: bool = stored(fields.boolean, default=False)
+    # By then all of its records were written; the age of records that have no time counts from here.
     created_ms: int = stored(LONG)
     # CRC-32C of the whole log file.
     crc32c: int = stored(_CRC)

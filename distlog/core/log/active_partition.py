@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -361,7 +361,11 @@ class ActivePartition:
         finally:
             segment.close()
         self.lock.count(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
-        return SealedSegment(self.partition, before, state.segment_info(self.partition) if state.batches else None)
+        if not state.batches:
+            return SealedSegment(self.partition, before, None)
+        # records without a time of their own age from here, and the seal may come long after the last of them
+        info = replace(state.segment_info(self.partition), created_ms=before.written_by_ms(state.flushed_ms))
+        return SealedSegment(self.partition, before, info)
 
     def end_seal(self) -> None:
         """Publish that no segment is active, after the commit that sealed it."""

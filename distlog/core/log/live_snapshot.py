@@ -158,7 +158,7 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
                 # a writer that came meanwhile has appended behind the end of the walk
                 if error is not None and value == stored_value(page) and not _known_state(page, snapshot, active):
                     _warn_once(segment.file, str(error))
-    return state.tail_info(partition) if state.batches else None
+    return state.tail_info(partition, handle.clock()) if state.batches else None
 
 
 def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:

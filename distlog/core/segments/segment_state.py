@@ -219,9 +219,15 @@ class SegmentState:
             first_unstable_offset=self.first_unstable_offset,
         )
 
-    def tail_info(self, partition: int) -> SegmentInfo:
+    def tail_info(self, partition: int, now_ms: int) -> SegmentInfo:
         """The segment as readers see it before its seal: its files are longer, or get longer, than this says."""
-        return dataclasses.replace(self.segment_info(partition), is_active=True)
+        return dataclasses.replace(
+            self.segment_info(partition), is_active=True, created_ms=self.written_by_ms(now_ms)
+        )
+
+    def written_by_ms(self, now_ms: int) -> int:
+        """A time by which all batches were appended: that of the sync that covered them, or now if none has."""
+        return self.flushed_ms if self.flushed_offset == self.next_offset else now_ms
 
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]
