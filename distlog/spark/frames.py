@@ -35,6 +35,7 @@ from distlog.core.times import Time, check_unit, to_ms
 from distlog.core.topics.append_commit import (
     AppendResult,
     BatchId,
+    after_commit,
     check_batch,
     check_room,
     replayed,
@@ -164,8 +165,9 @@ def append(
         compression=compression,
         timestamp_unit=timestamp_unit,
     )
-    warn_of_early(result.early_ms, topic.snapshot, 3)
-    warn_of_retention(result.expired, topic.snapshot)
+    with after_commit():
+        warn_of_early(result.early_ms, topic.snapshot, 3)
+        warn_of_retention(result.expired, topic.snapshot)
     if isinstance(url, Topic) and result.version is not None:
         url.refresh()
     return result

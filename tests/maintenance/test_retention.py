@@ -328,3 +328,23 @@ def test_the_warning_names_the_line_of_the_caller(tmp_path: Path) -> None:
     with pytest.warns(RetentionWarning) as caught:
         topic.append([{"value": "v", "timestamp": 0}])
     assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("error::distlog.RetentionWarning")
+def test_where_warnings_are_errors_nothing_is_appended(tmp_path: Path) -> None:
+    topic = topics.create(str(tmp_path / "log"))
+    for _ in range(2):
+        with pytest.raises(RetentionWarning):
+            topic.append([{"value": "v", "timestamp": "2015-05-17"}])
+    assert topic.refresh().end_offsets() == {0: 0}
+
+
+@pytest.mark.filterwarnings("error::distlog.RetentionWarning")
+def test_a_producer_tells_of_what_it_committed_even_where_warnings_are_errors(
+    memory_url: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, told = topics.create(f"{memory_url.url}/log"), list[Any]()
+    with topic.producer(on_delivery=told.append) as producer:
+        producer.append("v", timestamp="2015-05-17")
+    assert [(each.first_offset, each.error) for each in told] == [(0, None)]
+    assert "1 record is older than retention.ms" in caplog.text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -23,7 +25,13 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.waiting_append import pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
-from distlog.core.errors import CommitConflictError, InvalidRecordError, RetentionWarning, StorageFullError
+from distlog.core.errors import (
+    CommitConflictError,
+    InvalidRecordError,
+    RetentionWarning,
+    StorageFullError,
+    TimestampWarning,
+)
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.appendable import Appendable, early_of, warn_of_early
@@ -297,6 +305,8 @@ def _check_stored(app_id: str | None, batch_id: BatchId | None) -> None:
 #: From the caller of `Topic.append`, by the transaction's end and commit, to the warning.
 CALLS = 5
 
+_log = logging.getLogger("distlog")
+
 
 def records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
     """The number of records, in segments with no younger one, that retention is to delete by their time."""
@@ -316,6 +326,15 @@ def expiry_text(expired: int, retention_ms: object) -> str:
         f"{counted(expired, 'record')} {verb} older than retention.ms={retention_ms}, so the next retention deletes "
         "them: to keep them, set retention.ms higher, or to -1"
     )
+
+
+@contextmanager
+def after_commit() -> Iterator[None]:
+    """Log a warning that is an error by the caller's filters: it must not look as if nothing had been appended."""
+    try:
+        yield
+    except (RetentionWarning, TimestampWarning) as warning:
+        _log.warning("%s", warning)
 
 
 def warn_of_retention(expired: int, snapshot: Snapshot) -> None:
@@ -407,12 +426,13 @@ class Transaction:
         Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
         """
         appender, self._appender = self._open_appender(), None
-        segments = appender.close()
+        segments, snapshot = appender.close(), self._current.snapshot
         # before the commit: where warnings are errors, nothing is appended
-        warn_of_early(early_of(segments), self._current.snapshot, CALLS)
+        warn_of_early(early_of(segments), snapshot, CALLS)
+        warn_of_retention(records_beyond(segments, snapshot.config, self._handle.clock()), snapshot)
         self.result, snapshot = commit_append(
             self._handle,
-            self._current.snapshot,
+            snapshot,
             segments,
             read_version=self._read_version,
             app_id=self._app_id,
@@ -421,7 +441,6 @@ class Transaction:
             in_order=self._in_order,
         )
         self._current.advance(snapshot)
-        warn_of_retention(self.result.expired, snapshot)
         return self.result
 
     def _open_appender(self) -> Appender:
