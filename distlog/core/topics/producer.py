@@ -45,7 +45,13 @@ from distlog.core.log.sealed_commit import wait_for_appends
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult, after_commit, commit_append, open_appender, warn_of_retention
+from distlog.core.topics.append_commit import (
+    AppendResult,
+    after_commit,
+    commit_append,
+    open_appender,
+    warn_of_retention,
+)
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.committed_batches import ConcurrentAppendError, Parts, ProducerCheck, commit_batches
 from distlog.core.topics.destinations import (
