@@ -231,3 +231,29 @@ def test_headers_of_another_struct_layout_are_cast() -> None:
     table = pa.table({"value": [b"v"], "headers": pa.array([[{"key": "k", "value": b"v"}]], kind)})
     batch = normalize(table.to_batches()[0], TopicConfig(), NOW)
     assert batch.column("headers").type == HEADERS_TYPE
+
+
+@pytest.mark.parametrize("fields", [("key", "val"), ("key",), ("key", "value", "more"), ("key", "key", "value")])
+def test_a_header_with_other_fields_is_refused_since_a_cast_would_lose_them(fields: tuple[str, ...]) -> None:
+    pair = pa.StructArray.from_arrays([pa.array(["h"])] * len(fields), list(fields))
+    headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pair)
+    with pytest.raises(InvalidRecordError, match="headers must be .* with the fields key and value alone"):
+        normalized(pa.table({"value": ["v"], "headers": headers}))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.struct([("value", pa.binary()), ("key", pa.string())])),
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]), 1),
+        pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())])),
+        pa.map_(pa.string(), pa.binary()),
+    ],
+    ids=str,
+)
+def test_headers_are_lists_or_maps_with_their_fields_in_any_order_also_in_slices(kind: pa.DataType) -> None:
+    rows: list[Any] = [[{"key": name, "value": value}] for name, value in (("a", b"1"), ("b", None), ("c", b""))]
+    pairs = [[(one["key"], one["value"]) for one in row] for row in rows]
+    column = pa.array([*(pairs if pa.types.is_map(kind) else rows), None], kind).slice(1)
+    found = normalized(pa.table({"value": ["v"] * 3, "headers": column}))
+    assert [row["headers"] or [] for row in found] == [*rows[1:], []]

@@ -559,6 +559,7 @@ def normalize(
     if "partition" in batch.schema.names:
         columns = {"partition": _cast(batch, "partition", pa.int32()), **columns}
     if "headers" in batch.schema.names and not pa.types.is_null(batch.schema.field("headers").type):
+        _check_header_fields(batch.schema.field("headers").type)
         columns["headers"] = _cast(batch, "headers", HEADERS_TYPE)
     if "compact" in config.cleanup_policy and columns["key"].null_count:
         row = pc.index(pc.is_null(columns["key"]), True).as_py()
@@ -599,6 +600,21 @@ def _check_names(names: Collection[Any]) -> None:
         raise InvalidRecordError(unknown_columns(unknown))
     if len(set(names)) < len(names):
         raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
+
+
+#: Of views of lists, Arrow's cast to lists makes arrays that are not valid.
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+
+def _check_header_fields(kind: pa.DataType) -> None:
+    """Raise InvalidRecordError for a column whose cast would leave out a field, or make one up: Arrow's does both."""
+    if pa.types.is_map(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)):
+        return
+    is_list = any(is_kind(kind) for is_kind in _LISTS) and pa.types.is_struct(kind.value_type)
+    if not is_list or sorted(field.name for field in kind.value_type) != ["key", "value"]:
+        raise InvalidRecordError(
+            f"column headers must be {HEADERS_TYPE}, or a map, with the fields key and value alone", type=kind
+        )
 
 
 def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
