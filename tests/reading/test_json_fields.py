@@ -56,6 +56,9 @@ def test_fields_stand_in_place_of_the_value() -> None:
         (["1", 2, True, 1.5], pa.string(), ["1", "2", "true", "1.5"]),
         ([{"b": [1, 2]}, [3]], pa.string(), ['{"b":[1,2]}', "[3]"]),
         ([2**64 - 1, 1], pa.string(), [str(2**64 - 1), "1"]),
+        ([2**60, 1.5], pa.float64(), [2.0**60, 1.5]),
+        ([2**53 + 1, 1.5], pa.string(), [str(2**53 + 1), "1.5"]),
+        ([2**70 + 1], pa.string(), [str(2**70 + 1)]),
         ([None, None], pa.string(), [None, None]),
     ],
 )

@@ -163,10 +163,18 @@ def _typed(texts: pa.ChunkedArray, kinds: set[str]) -> pa.ChunkedArray:
     for accepted, kind in _TYPES:
         if kinds and kinds <= accepted:
             try:
-                return texts.cast(kind)
+                numbers = texts.cast(kind)
             except pa.ArrowInvalid:
                 return texts  # numbers that the type cannot hold stay as they are written
+            return numbers if kind != pa.float64() or _are_held(texts, numbers) else texts
     return texts
+
+
+def _are_held(texts: pa.ChunkedArray, doubles: pa.ChunkedArray) -> bool:
+    """True if no whole number of the texts is another one as a double, and no number is infinite as one."""
+    whole = pc.unique(texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,}$"))).to_pylist()
+    infinite = pc.and_(pc.is_inf(doubles), pc.match_substring_regex(texts, "^-?[0-9]"))
+    return not pc.any(infinite).as_py() and all(float(each) == int(each) for each in whole)
 
 
 # ---
@@ -424,8 +432,8 @@ class Scan:
         """All records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
 
         A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
-        columns `user` and `city`. A column is int64, double or bool if all its values are; else it is text, an
-        object or an array as JSON. A missing field is null, and so is each one of a null value. With `framed`, values
+        columns `user` and `city`. A column is int64, double or bool if all its values are, without a change of
+        a whole number; else it is text, an object or an array as JSON. A missing field is null, and so is each one of a null value. With `framed`, values
         begin with the header of a registry's JSON Schema, which is passed over. DuckDB must be installed.
 
         Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
