@@ -434,7 +434,8 @@ class Scan:
         A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
         columns `user` and `city`. A column is int64, double or bool if all its values are, and no whole number
         changes; else it is text, an object or an array as JSON. A missing field is null, and so is each one of a null
-        value. With `framed`, values begin with the header of a registry's JSON Schema, which is passed over. DuckDB must be installed.
+        value. With `framed`, values begin with the header of a registry's JSON Schema, which is passed over. DuckDB
+        must be installed.
 
         Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
         then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
