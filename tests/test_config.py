@@ -68,6 +68,7 @@ def test_settings_are_parsed_from_strings_and_stored_as_strings() -> None:
         ("message.timestamp.after.max.ms", "-1"),
         ("segment.bytes", str(2**31)),
         ("retention.ms", "-2"),
+        ("retention.bytes", str(2**63)),
         ("retention.ms", "soon"),
         ("retention.ms", ""),
         ("cleanup.policy", "shrink"),

@@ -101,7 +101,13 @@ class TopicConfig(ShownSettings):
     preallocate: bool = _setting(
         False, lambda value: True, "true or false", "gives an active segment's log its largest size at once"
     )
-    retention_bytes: int = _setting(-1, lambda value: True, "an integer", "size kept per partition; -1 keeps all")
+    retention_bytes: int = _setting(
+        -1,
+        lambda value: MIN_LONG <= value <= MAX_LONG,
+        f"between {MIN_LONG} and {MAX_LONG}",
+        "size kept per partition; -1 keeps all",
+        lambda value: True,
+    )
     retention_ms: int = _between(7 * DAY_MS, -1, MAX_LONG, "age kept; -1 keeps all")
     segment_bytes: int = _setting(
         1 << 30,

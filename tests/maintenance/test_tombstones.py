@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from compacting import DAY, NOW, CompactedTopic
 from compacting import log as log
 from keyed_batches import keyed, last_offsets
 from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import DELETE_HORIZON
+from distlog.core.config import MAX_LONG
 
 #: KAFKA's bytes, from the vectors V10 and V11: a tombstone, and the same after a cleaning at NOW.
 TOMBSTONE = bytes.fromhex(
@@ -40,6 +43,18 @@ def test_a_tombstone_is_kept_until_its_horizon_and_takes_older_values_along(log:
     log.append((b"e", b"1"))
     log.compact()
     assert log.offsets() == [1, 3, 4, 5]
+
+
+def test_tombstones_may_be_kept_for_ever(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", delete_retention_ms=MAX_LONG)
+    log.append((b"a", b"1"), (b"b", None))
+    for _ in range(3):
+        log.append((b"a", None))
+        log.clock.now += 1000 * DAY
+        log.compact()
+        assert log.values() == {b"a": None, b"b": None}
+    times = log.topic().scan(columns="timestamp").to_table()["timestamp"].cast("int64").to_pylist()
+    assert min(times) >= NOW
 
 
 def test_a_horizon_is_counted_from_the_first_cleaning_not_from_the_record(log: CompactedTopic) -> None:

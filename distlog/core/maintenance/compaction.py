@@ -19,7 +19,7 @@ from distlog.core.batches.rewritten_batches import Flags, Longs, RecordBytes, la
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import TopicConfig
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kernels.record_write import KEPT, choose_records
@@ -334,7 +334,8 @@ class BatchFilter:
         whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~_mistimed(batches, kept)
         headers = batches.copy()
         headers["record_count"] = kept["records"]
-        _set_times(headers, kept, some & ~whole, wants_horizon, self.now_ms + self.delete_retention_ms)
+        horizon_ms = min(self.now_ms + self.delete_retention_ms, MAX_LONG)
+        _set_times(headers, kept, some & ~whole, wants_horizon, horizon_ms)
         emptied = ~some & outcomes.stays_empty
         _empty(headers, emptied)
         offsets_of_max = np.where(some, kept["offset_of_max"], -1)

@@ -153,7 +153,7 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
         # those that can be removed before the partition falls below `retention.bytes`
         sums = np.append(0, np.cumsum(columns.facts["log_bytes"]))
-        most = sums[columns.ends] - config.retention_bytes
+        most = sums[columns.ends] - min(config.retention_bytes, MAX_LONG)
         size = age = columns.run_ends(sums[1:] <= columns.of_each(most), below)
     if "delete" in config.cleanup_policy and config.retention_ms >= 0:
         times = _times(columns.facts["max_timestamp"], columns.facts["created_ms"], now_ms)
