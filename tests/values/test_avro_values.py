@@ -147,6 +147,21 @@ def test_a_schema_alone_wrote_the_values() -> None:
     }
 
 
+@pytest.mark.parametrize("count", [1, 200])
+def test_values_that_are_more_than_their_schema_says_are_refused(count: int) -> None:
+    """As those with a registry's header, when only a schema is given: five zeros are a number and a text."""
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}],
+    }
+    topic = topic_of(*[framed(0, avro(schema, {"a": 1, "b": "x"}))] * count)
+    with pytest.raises(distlog.InvalidRecordError, match="6 bytes are left behind it.*offset=0"):
+        topic.scan(columns="value").avro(schema)
+    assert topic.scan(columns="value").avro(schema, on_error="null")["a"].null_count == count
+    assert topic.scan(columns="value").avro(schema, registry={0: schema})["a"].to_pylist() == [1] * count
+
+
 def test_one_column_may_hold_all_fields() -> None:
     topic = topic_of(framed(7, avro(CLICK, click(1))), None, b"bad")
     table = topic.scan(columns=["value", "offset"]).avro(registry={7: CLICK}, flatten=False, on_error="null")

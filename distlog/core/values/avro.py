@@ -250,6 +250,9 @@ class AvroDecoder:
     def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """All payloads as columns, or None if one of them cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", "'distlog[avro]'")
+        # bulk does not see bytes that are left, as all values have where their schema is another one
+        if len(payloads) and attempt(_reads(writer, self._reader), payloads[0].as_py())[1]:
+            return None
         try:
             columns = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
             columns.validate(full=True)  # texts that are no UTF-8 pass it
@@ -265,7 +268,7 @@ class AvroDecoder:
         good: list[int] = []
         made = []
         for number, payload in enumerate(payloads.to_pylist()):
-            value, fault = attempt(read, io.BytesIO(payload))
+            value, fault = attempt(read, payload)
             if fault:
                 faults[int(rows[number])] = f"the value is no Avro of its schema: {fault}"
             else:
@@ -296,14 +299,22 @@ class AvroDecoder:
         return rows[np.array(kept, np.intp)], pa.RecordBatch.from_pylist(values, self.schema)
 
 
-def _reads(writer: AvroSchema, reader: AvroSchema | None) -> Callable[[io.BytesIO], Any]:
-    """A function that reads one value; both schemas are parsed once."""
+def _reads(writer: AvroSchema, reader: AvroSchema | None) -> Callable[[bytes], Any]:
+    """A function that reads one value, which must be all of its bytes; both schemas are parsed once."""
     fastavro = optional("fastavro", "avro()", "'distlog[avro]'")
     own = fastavro.parse_schema(writer.plain)
-    if reader is None or reader.plain == writer.plain:
-        return lambda file: fastavro.schemaless_reader(file, own)
-    resolved = fastavro.parse_schema(reader.plain)
-    return lambda file: fastavro.schemaless_reader(file, own, resolved)
+    is_same = reader is None or reader.plain == writer.plain
+    resolved = None if is_same or reader is None else fastavro.parse_schema(reader.plain)
+
+    def read(payload: bytes) -> Any:
+        file = io.BytesIO(payload)
+        value = fastavro.schemaless_reader(file, own, resolved)
+        if left := len(payload) - file.tell():
+            # of another schema, or a registry's header was taken for the first fields
+            raise ValueError(f"{left} bytes are left behind it")
+        return value
+
+    return read
 
 
 def _writer(registry: SchemaRegistry | None, schema_id: int) -> AvroSchema | str:
