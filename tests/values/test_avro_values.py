@@ -156,7 +156,7 @@ def test_values_that_are_more_than_their_schema_says_are_refused(count: int) -> 
         "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}],
     }
     topic = topic_of(*[framed(0, avro(schema, {"a": 1, "b": "x"}))] * count)
-    with pytest.raises(distlog.InvalidRecordError, match="6 bytes are left behind it.*offset=0"):
+    with pytest.raises(distlog.InvalidRecordError, match=r"6 bytes are left behind it.*offset=0"):
         topic.scan(columns="value").avro(schema)
     assert topic.scan(columns="value").avro(schema, on_error="null")["a"].null_count == count
     assert topic.scan(columns="value").avro(schema, registry={0: schema})["a"].to_pylist() == [1] * count
