@@ -250,7 +250,7 @@ class AvroDecoder:
     def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """All payloads as columns, or None if one of them cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", "'distlog[avro]'")
-        # bulk does not see bytes that are left: without a registry the schema may be another one than that of the values
+        # bulk does not see bytes that are left, as all values have where a schema without a registry is another one
         if self._registry is None and len(payloads) and attempt(_reads(writer, self._reader), payloads[0].as_py())[1]:
             return None
         try:
