@@ -226,7 +226,11 @@ def _are_plain(fields: pa.RecordBatch) -> bool:
 
 
 def parsed_one_by_one(
-    block: bytes, lines_before: int, row_of: Callable[[bytes, Any], dict[str, Any]], schema: pa.Schema = _SCHEMA
+    block: bytes,
+    lines_before: int,
+    row_of: Callable[[bytes, Any], dict[str, Any]],
+    schema: pa.Schema = _SCHEMA,
+    parse_float: Callable[[str], float] = float,
 ) -> Parsed:
     """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped."""
     rows: list[dict[str, Any]] = []
@@ -234,7 +238,7 @@ def parsed_one_by_one(
     for number, line in enumerate(block.split(b"\n"), lines_before + 1):
         if line.strip():
             try:
-                rows.append(row_of(line, json.loads(line)))
+                rows.append(row_of(line, json.loads(line, parse_float=parse_float)))
             except (ValueError, RecursionError) as error:
                 bad.append(BadLine(number, len(rows), f"not a record: {error}"))
     return Parsed(pa.Table.from_pylist(rows, schema), bad)
@@ -361,7 +365,9 @@ def json_fields(fields: Fields) -> LineFormat:
 
     def parse(block: bytes, lines_before: int) -> Parsed:
         rows = _objects_in_bulk(block, fields)
-        return parsed_one_by_one(block, lines_before, row_of, _FIELDS_SCHEMA) if rows is None else Parsed(rows)
+        if rows is not None:
+            return Parsed(rows)
+        return parsed_one_by_one(block, lines_before, row_of, _FIELDS_SCHEMA, _Written.of)
 
     return parse
 
@@ -383,10 +389,33 @@ def _objects_in_bulk(block: bytes, fields: Fields) -> pa.Table | None:
     return pa.table({field.name: columns[field.name].cast(field.type) for field in _FIELDS_SCHEMA})
 
 
+class _Written(float):
+    """A number with a fraction or an exponent, and its text: as a float alone it may lose digits."""
+
+    __slots__ = ("text",)
+    text: str
+
+    @classmethod
+    def of(cls, text: str) -> _Written:
+        """The number that a text of JSON is."""
+        number = cls(text)
+        number.text = text
+        return number
+
+
 def _text(value: Any) -> bytes | None:
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
-    return json_text(value).encode()
+    return _json(value).encode()
+
+
+def _json(value: Any) -> str:
+    """A value as JSON, with its numbers as they were written."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json_text(name)}: {_json(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return value.text if isinstance(value, _Written) else json_text(value)
 
 
 # ---

@@ -43,6 +43,14 @@ def test_fields_of_an_object_are_the_parts_of_a_record() -> None:
     assert values == [b'{"x": 1}', None, None]
 
 
+@pytest.mark.parametrize(
+    "number", ["1.10", "12345678901234567.89", "1e2", "1E400", "-0.0", "0.1000000000000000055", '[{"x": [1.50, 2]}]']
+)
+def test_numbers_stay_as_they_were_written(number: str) -> None:
+    parsed = json_fields(Fields(key="n", value="n"))(f'{{"n": {number}}}'.encode(), 0)
+    assert [(row["key"], row["value"]) for row in rows(parsed)] == [(number.encode(), number.encode())]
+
+
 def test_lines_that_are_no_objects_and_times_that_are_none_are_named() -> None:
     parsed = json_fields(Fields(timestamp="at"))(b'[1]\n{"at": 1}\n{"at": "soon"}\n{no', 9)
     assert [(each[0], each[1]) for each in bad(parsed)] == [(10, 0), (12, 1), (13, 1)]
