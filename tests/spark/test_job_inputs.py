@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 from pathlib import Path
 
@@ -89,10 +90,33 @@ def test_rows_of_parquet_have_types(spark: SparkSession, tmp_path: Path) -> None
     assert json.loads(value) == {
         "id": 1,
         "body": base64.b64encode(b"\xff\x00").decode(),
-        "at": "1970-01-01T00:00:01.000Z",
+        "at": "1970-01-01T00:00:01.000000Z",
         "tags": ["a"],
         "ms": 5,
     }
+
+
+def test_a_row_of_parquet_as_json_has_all_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    path, moment = tmp_path / "events.parquet", 1_700_000_000_123_456
+    columns = {"zoned": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")}
+    pq.write_table(pa.table({name: pa.array([moment, None], kind) for name, kind in columns.items()}), path)
+    assert [json.loads(row[1]) for row in rows(spark, path)] == [
+        {"zoned": "2023-11-14T22:13:20.123456Z", "local": "2023-11-14T22:13:20.123456"},
+        {"zoned": None, "local": None},
+    ]
+
+
+CELLS = ["plain", 'a "b" c', "C:\\new", "ends with \\", "a, b", " kept ", "", '"', 'x\\"y', '""', "null", "1.10"]
+
+
+def test_every_row_that_python_writes_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["id", 'the "name"'], *([cell, cell] for cell in CELLS)])
+    assert [row[:2] for row in rows(spark, path, key="id", value='the "name"')] == [
+        (cell.encode(), cell.encode()) for cell in CELLS
+    ]
+    assert [json.loads(row[1]) for row in rows(spark, path)] == [{"id": cell, 'the "name"': cell} for cell in CELLS]
 
 
 def test_time_formats_become_sparks() -> None:

@@ -106,20 +106,26 @@ def _jsonl(spark: SparkSession, source: JobInput) -> DataFrame:
 
 
 def _csv(spark: SparkSession, source: JobInput) -> DataFrame:
-    names = spark.read.csv(list(source.paths), header=True).columns
+    # a quote in a quoted field is doubled, as RFC 4180 has it, and a backslash is one: Spark's default is another
+    names = spark.read.csv(list(source.paths), header=True, escape='"').columns
     _check_columns(source, names)
     schema = StructType([StructField(name, StringType()) for name in (*names, _CORRUPT)])
     reader = spark.read.option("columnNameOfCorruptRecord", _CORRUPT).option("columnPruning", "false")
-    table = reader.csv(list(source.paths), header=True, schema=schema)
+    table = reader.csv(list(source.paths), header=True, schema=schema, escape='"')
     corrupt = F.col(_CORRUPT)
     bad = F.when(corrupt.isNotNull(), F.concat(F.lit("not a row of the header's columns: "), _shown(corrupt)))
-    return _rows(table, source, _columns(source, names), bad)
+    return _rows(table, source, _columns(source, names, _cell), bad)
+
+
+def _cell(name: str) -> Column:
+    """A field of CSV: an empty one is no null, which would delete a key."""
+    return F.coalesce(_named(name), F.lit(""))
 
 
 def _parquet(spark: SparkSession, source: JobInput) -> DataFrame:
     table = spark.read.parquet(*source.paths)
     _check_columns(source, table.columns)
-    return _rows(table, source, _columns(source, table.columns), F.lit(None))
+    return _rows(table, source, _columns(source, table.columns, _named), F.lit(None))
 
 
 _READERS: Mapping[str, Callable[[SparkSession, JobInput], DataFrame]] = {
@@ -138,11 +144,22 @@ def _check_columns(source: JobInput, names: Sequence[str]) -> None:
             raise InvalidConfigError(f"the input has no column {name}; it has {', '.join(names)}")
 
 
-def _columns(source: JobInput, names: Sequence[str]) -> dict[str, Column]:
+#: How a row becomes JSON: all of its fields, and times with their microseconds.
+_TIME_OF_DAY = "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]"
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": f"{_TIME_OF_DAY}[XXX]",
+    "timestampNTZFormat": _TIME_OF_DAY,
+}
+
+
+def _columns(source: JobInput, names: Sequence[str], cell: Callable[[str], Column]) -> dict[str, Column]:
     """The requested columns. If no value column is requested, the value is the whole row as a JSON object."""
-    wanted = {"key": source.key, "value": source.value, "timestamp": source.timestamp}
-    chosen = {name: _named(column) for name, column in wanted.items() if column is not None}
-    return {"value": F.to_json(F.struct(*map(_named, names))), **chosen}
+    wanted = {"key": source.key, "value": source.value}
+    chosen = {name: cell(column) for name, column in wanted.items() if column is not None}
+    if source.timestamp is not None:
+        chosen["timestamp"] = _named(source.timestamp)
+    return {"value": F.to_json(F.struct(*(cell(name).alias(name) for name in names)), _JSON), **chosen}
 
 
 def _named(name: str) -> Column:
