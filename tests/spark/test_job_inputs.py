@@ -27,13 +27,14 @@ def test_lines_are_kept_byte_by_byte(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_groups_of_a_pattern_are_key_value_and_time(spark: SparkSession, tmp_path: Path) -> None:
-    log = lines_file(tmp_path, "app.log", ["a=1 @5", "=2 @2015-05-17", "a:3 @6", "a=4 @soon"])
-    pattern = r"^(?P<key>\w*)=(?P<value>\d) @(?P<timestamp>.+)"
+    log = lines_file(tmp_path, "app.log", ["a=1 @5", "=2 @2015-05-17", "a:3 @6", "a=4 @soon", "b= @7"])
+    pattern = r"^(?P<key>\w*)=(?P<value>\d?) @(?P<timestamp>.+)"
     assert rows(spark, log, pattern=pattern) == [
         (b"a", b"1", 5, None),
         (None, b"2", ms("2015-05-17"), None),
         (None, None, None, "the pattern does not match: a:3 @6"),
         (b"a", b"4", None, f"{NO_TIME}: soon"),
+        (b"b", b"", 7, None),
     ]
 
 

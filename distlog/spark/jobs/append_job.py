@@ -73,7 +73,11 @@ def _text(spark: SparkSession, source: JobInput) -> DataFrame:
         return _rows(lines, source, {"value": line}, F.lit(None))
     java, groups = java_pattern(source.pattern)
     columns = {name: F.nullif(F.regexp_extract(line, java, group), F.lit("")) for name, group in groups.items()}
-    unmatched = F.when(~F.rlike(line, F.lit(java)), F.concat(F.lit("the pattern does not match: "), _shown(line)))
+    is_match = F.rlike(line, F.lit(java))
+    if "value" in groups:
+        # an empty one is no null, which would delete a key
+        columns["value"] = F.when(is_match, F.regexp_extract(line, java, groups["value"]))
+    unmatched = F.when(~is_match, F.concat(F.lit("the pattern does not match: "), _shown(line)))
     return _rows(lines, source, {"value": line, **columns}, unmatched)
 
 
