@@ -6,6 +6,7 @@ import re
 from datetime import date, datetime, timedelta, timezone
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -37,6 +38,15 @@ def test_a_time_without_a_zone_is_utc(value: object, expected: int) -> None:
 def test_parts_of_a_millisecond_are_cut_off_as_arrow_does() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=timezone.utc)
     assert to_ms(moment) == pa.scalar(moment, pa.timestamp("us", "UTC")).value // 1000 == 1_767_323_045_678
+
+
+@pytest.mark.parametrize("more_us", [0, 1, 999])
+def test_a_bound_with_a_part_of_a_millisecond_is_the_next_one(more_us: int) -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678_000 + more_us, tzinfo=timezone.utc)
+    wanted = 1_767_323_045_678 + (more_us > 0)
+    assert to_ms(moment, up=True) == to_ms(moment.isoformat(), up=True) == wanted
+    assert to_ms(np.datetime64(moment.replace(tzinfo=None)), up=True) == wanted
+    assert to_ms(pd.Timestamp(moment) + pd.Timedelta(1, "ns"), up=True) == 1_767_323_045_679
 
 
 def test_every_millisecond_of_a_datetime_is_exact() -> None:

@@ -30,21 +30,21 @@ def partition_offset(text: str) -> tuple[int | None, int]:
     return None if match[1] is None else int(match[1]), int(match[2])
 
 
-def time(text: str, clock: Callable[[], int] = now_ms) -> int:
+def time(text: str, clock: Callable[[], int] = now_ms, *, up: bool = False) -> int:
     """Milliseconds since 1970, from digits, ISO 8601 (no zone means UTC), `now`, or a time ago like `-90s`."""
     if text == "now":
         return clock()
     if ago := _AGO.fullmatch(text):
         return clock() - int(ago[1]) * _UNITS[ago[2]]
     try:
-        return to_ms(text)
+        return to_ms(text, up=up)
     except ValueError:
         raise ValueError(f"{text!r} is none of milliseconds since 1970, ISO 8601, now, and -1h") from None
 
 
 def record_time(text: str) -> int:
     """A time that a record may have: not before 1970."""
-    milliseconds = time(text)
+    milliseconds = time(text, up=True)
     if milliseconds < 0:
         raise ValueError(f"{text!r} is before 1970; give a later time")
     return milliseconds
@@ -52,7 +52,7 @@ def record_time(text: str) -> int:
 
 def time_or_special(text: str) -> int:
     """A time, or the number that stands for `earliest`, `latest` or `max-timestamp`."""
-    return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text)
+    return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text, up=True)
 
 
 class FromEnd(int):

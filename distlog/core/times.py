@@ -73,11 +73,12 @@ def wrong_unit(number: int, unit: str = "ms") -> str | None:
     )
 
 
-def to_ms(value: Time, unit: str = "ms") -> int:
+def to_ms(value: Time, unit: str = "ms", *, up: bool = False) -> int:
     """Milliseconds since 1970 of a number of units, a datetime of Python, pandas or numpy, or ISO 8601 text.
 
-    No zone means UTC, and a date its midnight. Parts of a millisecond are cut off, as Arrow does. Raises ValueError
-    for anything else.
+    No zone means UTC, and a date its midnight. Parts of a millisecond are cut off, as Arrow does; with `up` a time
+    with such a part is the next millisecond, as for a bound of records' times, which have none. Raises ValueError for
+    anything else.
     """
     try:
         if isinstance(value, str):
@@ -88,12 +89,13 @@ def to_ms(value: Time, unit: str = "ms") -> int:
         if isinstance(value, np.datetime64):
             if np.isnat(value):
                 raise ValueError("not a time")
-            value = int(value.astype("datetime64[ms]").astype(np.int64))
+            whole = value.astype("datetime64[ms]")
+            value = int(whole.astype(np.int64)) + (up and bool(whole < value))
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-            return int((aware - _EPOCH) // _MILLISECOND)
+            return int(-((_EPOCH - aware) // _MILLISECOND) if up else (aware - _EPOCH) // _MILLISECOND)
         return in_ms(operator.index(value), unit)
     except (ValueError, TypeError):
         raise ValueError(f"a time must be ms since 1970, a datetime or ISO 8601 text: {value!r}") from None

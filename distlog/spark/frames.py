@@ -235,7 +235,7 @@ def read(
     else:
         options = _source_options(topic, _spans(slices) or {0: (topic.end_offsets()[0],) * 2})
         options |= {
-            name: str(to_ms(time))
+            name: str(to_ms(time, up=True))
             for name, time in (("startTime", start_time), ("endTime", end_time))
             if time is not None
         }
@@ -280,7 +280,7 @@ def stream(
     options = {
         "assign": None if partitions is None else format_assign(topic.name, starts),
         "startingOffsets": format_offsets(topic.name, starts),
-        "startingTimestamp": None if start_time is None else to_ms(start_time),
+        "startingTimestamp": None if start_time is None else to_ms(start_time, up=True),
         "startingOffsetsByTimestampStrategy": "latest",
         "kafka.isolation.level": isolation,
         "failOnDataLoss": str(fail_on_data_loss).lower(),

@@ -185,7 +185,7 @@ class ReadOptions:
                 IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
             ),
             version=options.integer("versionAsOf", 0),
-            timestamp_ms=_optional_time(options, "timestampAsOf"),
+            timestamp_ms=_optional_time(options, "timestampAsOf", up=False),
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             push_filters=options.flag("pushFilters", default=False),
         )
@@ -222,14 +222,14 @@ def _bound(options: Options, side: str, default: int) -> Bound:
     return Bound("offset", parse_offsets(text, name), name)
 
 
-def _optional_time(options: Options, name: str) -> int | None:
+def _optional_time(options: Options, name: str, *, up: bool = True) -> int | None:
     text = options.text(name)
-    return None if text is None else _time(name, text)
+    return None if text is None else _time(name, text, up=up)
 
 
-def _time(name: str, text: str) -> int:
+def _time(name: str, text: str, *, up: bool = True) -> int:
     try:
-        time = to_ms(text)
+        time = to_ms(text, up=up)
     except ValueError:
         time = -1
     if time < 0:

@@ -6,6 +6,7 @@ import pickle
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any
 
@@ -219,6 +220,18 @@ def test_the_start_is_in_the_end_is_out_and_nothing_is_between_turned_bounds(mem
     assert timestamps(topic, end_time=2**63 + 5) == [5, 3, 4, 2**63 - 1, 3, 0]
     assert timestamps(topic, start_time=4, end_time=4) == timestamps(topic, start_time=5, end_time=3) == []
     assert timestamps(topic, end_time=0) == timestamps(topic, start_time=2**63 + 5, end_time=2**65) == []
+
+
+def test_bounds_between_two_milliseconds_have_what_lies_on_their_side(memory_url: Any) -> None:
+    """A reader that goes on a microsecond behind the last record does not get that record again."""
+    topic = distlog.create(memory_url.url)
+    topic.append([{"value": b"%d" % n, "timestamp": OCTOBER + n} for n in range(3)])
+    between = datetime.fromtimestamp(OCTOBER / 1000, timezone.utc) + timedelta(microseconds=1)
+    assert topic.scan(start_time=between).to_table()["value"].to_pylist() == [b"1", b"2"]
+    assert topic.scan(end_time=between).to_table()["value"].to_pylist() == [b"0"]
+    assert topic.offsets_for_times(between) == {0: (1, OCTOBER + 1)}
+    (batch,) = topic.follow(start=between, timeout=0)
+    assert batch["value"].to_pylist() == [b"1", b"2"]
 
 
 def test_a_record_without_a_timestamp_is_of_no_range_of_times(memory_url: Any) -> None:

@@ -48,7 +48,7 @@ def start_offset(
     if own is None:
         return state.log_start_offset
     if isinstance(own, str | date):
-        return _at_time(reader, snapshot, partition, to_ms(own))
+        return _at_time(reader, snapshot, partition, to_ms(own, up=True))
     offset = whole_number("start", own)
     if offset < 0:
         return _at_time(reader, snapshot, partition, offset)

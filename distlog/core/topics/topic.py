@@ -467,7 +467,7 @@ class Topic:
         by_partition = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
         for partition in by_partition:
             self.check_partition(partition)
-        asked = {number: to_ms(time) for number, time in by_partition.items()}
+        asked = {number: to_ms(time, up=True) for number, time in by_partition.items()}
         return offsets_for_times(self.reader, self.live_snapshot.partitions, asked)
 
     def history(self, limit: int | None = None) -> Listing:
