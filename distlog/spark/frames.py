@@ -6,6 +6,7 @@ import json
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
-from distlog.core.errors import InvalidConfigError, InvalidTopicError, StorageFullError, TopicNotFoundError
+from distlog.core.errors import (
+    DistlogError,
+    InvalidConfigError,
+    InvalidTopicError,
+    StorageFullError,
+    TopicNotFoundError,
+)
 from distlog.core.integers import count_of
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.merge import CompactReport, compact_or_merge, job_bytes_of
@@ -169,7 +176,9 @@ def append(
         warn_of_early(result.early_ms, topic.snapshot, 3)
         warn_of_retention(result.expired, topic.snapshot)
     if isinstance(url, Topic) and result.version is not None:
-        url.refresh()
+        # the rows are committed, and an error would say that they are not
+        with suppress(DistlogError):
+            url.refresh()
     return result
 
 

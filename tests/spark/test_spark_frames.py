@@ -13,7 +13,7 @@ from kafka.partitioner.default import murmur2
 from pyspark.sql import DataFrame, SparkSession
 
 import distlog
-from distlog.core.errors import InvalidRecordError, TopicNotFoundError
+from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.spark import append, read, register
 from distlog.spark.spark_session import DEFAULTS, default_settings
 
@@ -83,6 +83,24 @@ def test_append_takes_a_topic_which_moves_on_to_the_commit(spark: SparkSession, 
         append(rows, topic, storage_options=s3_url.options)
     with pytest.raises(distlog.ReadOnlyTopicError):
         append(rows, old)
+
+
+def test_an_append_is_no_error_if_only_the_look_behind_its_commit_fails(
+    spark: SparkSession, topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh, looks = distlog.Topic.refresh, list[int]()
+
+    def failing(topic: distlog.Topic) -> distlog.Topic:
+        looks.append(topic.version)
+        if len(looks) > 1:
+            raise StorageError("the storage is gone")
+        return refresh(topic)
+
+    monkeypatch.setattr(distlog.Topic, "refresh", failing)
+    assert append(people(spark), topic, value="line").record_count == 30
+    assert looks == [0, 0]
+    monkeypatch.undo()
+    assert sum(topic.refresh().end_offsets().values()) == 30
 
 
 def test_append_of_nothing_is_no_version(spark: SparkSession, topic: distlog.Topic) -> None:
