@@ -192,6 +192,17 @@ def test_large_inputs_come_in_slices_of_some_mib() -> None:
         assert sum(batch.num_rows for batch in found) == 33
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.string_view()], ids=str)
+def test_the_values_of_a_dictionary_count_where_they_are_repeated(kind: pa.DataType) -> None:
+    texts = pa.array(["x" * 10_000, "y" * 10_000, None]).cast(kind)
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2] * 1500).slice(1), texts)
+    slices = list(batches(pa.table({"value": column})))
+    sizes = [normalize(each, TopicConfig(), NOW).column("value").nbytes for each in slices]
+    assert 3 <= len(slices) <= 5
+    assert max(sizes) < 1.1 * SLICE_BYTES
+    assert sum(each.num_rows for each in slices) == len(column)
+
+
 def test_dicts_are_taken_from_an_iterator_as_they_are_needed() -> None:
     taken = 0
 

@@ -144,7 +144,7 @@ def test_slices_are_gathered_up_to_a_limit(storages: Iterator[Storage], monkeypa
 def test_values_of_a_dictionary_are_not_all_repeated_in_memory(
     storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distlog.core.topics.appendable.SLICE_BYTES", 10_000)
+    monkeypatch.setattr("distlog.core.topics.appendable.SLICE_BYTES", 800_000)
     steps, normalize, writer = list[str](), appender_module.normalize, appender_module.SegmentWriter
 
     def noted(name: str, real: Any) -> Any:

@@ -437,6 +437,14 @@ _USUAL_KINDS = (
     pa.types.is_primitive,
     pa.types.is_null,
 )
+#: The kinds of values that a dictionary saves bytes of.
+_VARIED = (
+    pa.types.is_binary,
+    pa.types.is_string,
+    pa.types.is_large_binary,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+)
 _KEY_NEEDED = "a compacted topic needs a key in every record"
 
 #: Arrow (table, batch, reader, any object with `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts.
@@ -450,8 +458,17 @@ def batches(data: Appendable, unit: str = "ms") -> Generator[pa.RecordBatch, Non
     """
     for batch in _as_given(data, unit):
         _check_memory(batch)
-        rows = max(1, batch.num_rows * SLICE_BYTES // max(batch.nbytes, SLICE_BYTES))
+        size = batch.nbytes + sum(map(_repeated_bytes, batch.columns))
+        rows = max(1, batch.num_rows * SLICE_BYTES // max(size, SLICE_BYTES))
         yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def _repeated_bytes(column: pa.Array) -> int:
+    """The bytes that the values of a dictionary have in all rows together; 0 for any other column."""
+    if not pa.types.is_dictionary(column.type) or not any(is_kind(column.type.value_type) for is_kind in _VARIED):
+        return 0
+    sizes = pc.binary_length(column.dictionary.cast(pa.large_binary()))
+    return int(pc.sum(sizes.take(column.indices).cast(pa.int64())).as_py() or 0)
 
 
 def rows_of(data: Appendable) -> int | None:
