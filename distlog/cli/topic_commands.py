@@ -148,13 +148,22 @@ def list_topics(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """List the topics right below a folder."""
-    rows = [_row(topic) for topic in distlog.topics(root, storage_options=dict(storage))]
-    if not rows and not Folder(root, dict(storage)).is_there():
+    """List the topics right below a folder.
+
+    The exit status is 1 if some topic cannot be opened; its error is on standard error, or in the JSON.
+    """
+    errors: dict[str, distlog.DistlogError] = {}
+    rows = [_row(topic) for topic in distlog.topics(root, dict(storage), errors)]
+    if not rows and not errors and not Folder(root, dict(storage)).is_there():
         raise distlog.TopicNotFoundError("nothing is here: check the address", root=root)
-    if not rows and not as_json:
+    if not rows and not errors and not as_json:
         print(f"distlog: there is no topic right below {root}", file=sys.stderr)
-    print_report(Summary("", {"topics": rows}, rows), as_json=as_json)
+    damaged = {name: str(error) for name, error in sorted(errors.items())}
+    report = Summary("", {"topics": rows, "errors": damaged, "ok": not errors}, rows)
+    print_report(report, as_json=as_json)
+    for error in () if as_json else damaged.values():
+        print(f"distlog: {output.text(error)}", file=sys.stderr)
+    raise typer.Exit(status_of(report))
 
 
 def _row(topic: distlog.Topic) -> dict[str, Any]:

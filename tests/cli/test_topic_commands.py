@@ -12,6 +12,7 @@ from forked_programs import command
 
 import distlog
 from distlog.console import output
+from distlog.core import paths
 
 
 def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) -> None:
@@ -34,7 +35,20 @@ def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) 
     # a store of objects has no folders, so there every one of them is there
     for empty in (str(tmp_path / "empty"), "memory://new"):
         assert cli.bare("list", empty) == (0, "", f"distlog: there is no topic right below {empty}\n")
-        assert cli.bare("list", empty, "--json") == (0, '{"topics": []}\n', "")
+        assert cli.bare("list", empty, "--json") == (0, '{"topics": [], "errors": {}, "ok": true}\n', "")
+
+
+def test_list_shows_the_topics_beside_a_damaged_one_and_its_error(cli: CommandLine, tmp_path: Path) -> None:
+    for name in ("clicks", "damaged", "views"):
+        distlog.create(str(tmp_path / name))
+    (tmp_path / "damaged" / paths.commit_file(0)).write_bytes(b"{}")
+    status, out, err = cli.bare("list", str(tmp_path))
+    assert (status, [line.split("\t")[0] for line in out.splitlines()]) == (1, ["topic", "clicks", "views"])
+    assert (err.count("\n"), err.startswith("distlog: "), "topic=damaged" in err) == (1, True, True)
+    listed = cli.bare("list", str(tmp_path), "--json")
+    assert (listed.status, listed.err, listed.json["ok"]) == (1, "", False)
+    assert [row["topic"] for row in listed.json["topics"]] == ["clicks", "views"]
+    assert listed.json["errors"] == {"damaged": err.removeprefix("distlog: ").rstrip("\n")}
 
 
 def test_list_of_a_folder_that_is_not_there_fails(cli: CommandLine, tmp_path: Path) -> None:

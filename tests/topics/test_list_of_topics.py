@@ -64,6 +64,32 @@ def test_the_error_of_a_damaged_topic_names_it(storage_url: Address) -> None:
     assert caught.value.details["file"] == paths.commit_file(0)
 
 
+def test_the_topics_beside_a_damaged_one_are_opened(storage_url: Address) -> None:
+    for name in ("a", "b", "c"):
+        distlog.create(f"{storage_url.url}/{name}", storage_options=storage_url.options)
+    Storage(*storage_url).put(f"b/{paths.commit_file(0)}", b"{}")
+    errors: dict[str, distlog.DistlogError] = {}
+    found = distlog.topics(storage_url.url, storage_url.options, errors)
+    assert [topic.name for topic in found] == ["a", "c"]
+    assert [(name, type(error), error.details["topic"]) for name, error in errors.items()] == [
+        ("b", distlog.CorruptMetadataError, "b")
+    ]
+
+
+def test_a_store_that_does_not_answer_is_no_damaged_topic(
+    memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distlog.create(f"{memory_url.url}/a")
+
+    def silent(*_: object) -> None:
+        raise distlog.StorageError("no answer")
+
+    monkeypatch.setattr(Storage, "list", silent)
+    monkeypatch.setattr(Storage, "list_after", silent)
+    with pytest.raises(distlog.StorageError, match="no answer"):
+        distlog.topics(memory_url.url, errors={})
+
+
 def test_a_topic_of_many_commits_is_listed_as_it_is_opened(
     memory_url: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,8 @@ from distlog.core.errors import (
     DistlogError,
     InvalidConfigError,
     InvalidTopicError,
+    StorageError,
+    StorageRefusedError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -157,10 +159,14 @@ def open_or_create(
     return topic
 
 
-def topics(root: str, storage_options: StorageOptions | None = None) -> list[Topic]:
+def topics(
+    root: str, storage_options: StorageOptions | None = None, errors: MutableMapping[str, DistlogError] | None = None
+) -> list[Topic]:
     """The topics right below the folder `root`, opened, by name; dropped topics are left out.
 
-    The error of a topic that cannot be opened has its name as the detail `topic`.
+    The error of a topic that cannot be opened has its name as the detail `topic`. It is raised; or, with a dict for
+    `errors`, put there by that name, and the other topics are opened. An object store that does not answer any more
+    is no error of one topic, so its error is raised in any case.
     """
     folder = Storage(root, storage_options)
 
@@ -173,7 +179,10 @@ def topics(root: str, storage_options: StorageOptions | None = None) -> list[Top
             return None
         except DistlogError as error:
             error.details.setdefault("topic", name)
-            raise
+            if errors is None or not (folder.is_local or _is_of_one_topic(error)):
+                raise
+            errors[name] = error
+            return None
         return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
     folders = set(folder.list_folders()) - {paths.COMMITS_DIR}
@@ -182,6 +191,11 @@ def topics(root: str, storage_options: StorageOptions | None = None) -> list[Top
     # but another name may be none that an address can have
     names = sorted(usual.union(_topics_of(folder, folders - usual)))
     return [topic for topic in in_order((partial(opened, name) for name in names), _OPENED) if topic is not None]
+
+
+def _is_of_one_topic(error: DistlogError) -> bool:
+    """False of a store that gave no answer for a minute, which it would not give for the next topic either."""
+    return not isinstance(error, StorageError) or isinstance(error, StorageRefusedError)
 
 
 def find_topics(root: Storage) -> list[Storage]:
