@@ -18,7 +18,16 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distlog.cli.line_formats import Fields, LineFormat, Parsed, csv_format, json_fields, jsonl_format, text_format
+from distlog.cli.line_formats import (
+    Fields,
+    LineFormat,
+    MissedFields,
+    Parsed,
+    csv_format,
+    json_fields,
+    jsonl_format,
+    text_format,
+)
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.topics.append_commit import Transaction
 from distlog.core.topics.appendable import scaled
@@ -163,6 +172,10 @@ class Input:
     format: Format
     fields: Fields
     key_separator: str | None = None
+    missed: MissedFields = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "missed", MissedFields(self.fields))
 
     def check(self) -> None:
         """Raise InvalidConfigError for options that the format does not have."""
@@ -181,7 +194,7 @@ class Input:
         if self.format is Format.CSV:
             return csv_format(self.fields)
         if self.format is Format.JSONL:
-            return json_fields(self.fields) if self.fields.named else jsonl_format(self.fields.timestamp_unit)
+            return json_fields(self.fields, self.missed) if self.fields.named else jsonl_format(self.fields.timestamp_unit)
         return text_format(self.key_separator)
 
 

@@ -23,7 +23,7 @@ from distlog.console.output import json_text
 from distlog.console.record_lines import json_texts
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.topics.appendable import ACCEPTED, IGNORED, scaled
 
@@ -324,6 +324,8 @@ def with_headers(records: pa.Table, headers: Iterable[tuple[str, str]]) -> pa.Ta
 
 
 _FIELDS_SCHEMA = pa.schema([("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+#: How many names of fields are shown beside a wrong one.
+_NAMES_SEEN = 20
 #: How Arrow reads a field, by the type that it has in the first object.
 _BULK_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), type(None): pa.string()}
 
@@ -353,8 +355,37 @@ class Fields:
                 raise InvalidRecordError(f"the input has no field {name}; it has {', '.join(names)}")
 
 
-def json_fields(fields: Fields) -> LineFormat:
-    """A parser of objects, one a line."""
+class MissedFields:
+    """The named fields that no object of the input had so far, and names that objects have instead.
+
+    A field may be missing in some objects, so only the end of the input tells that its name is wrong.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        self._missed, self._names = {*fields.named.values()}, dict[str, None]()
+
+    def look(self, block: bytes) -> None:
+        """Look for the fields in a block of lines; once all of them were seen, it costs nothing."""
+        if not self._missed:
+            return
+        for line in block.split(b"\n"):
+            if len(self._names) < _NAMES_SEEN or b"\\u" in line or any(name.encode() in line for name in self._missed):
+                names = first_object(line).keys()
+                self._names |= dict.fromkeys(list(names)[:_NAMES_SEEN])
+                self._missed -= names
+            if not self._missed:
+                return
+
+    def error(self) -> InvalidConfigError | None:
+        """The error of a field that no object has; None if all were seen, or if there was no object."""
+        if not self._missed or not self._names:
+            return None
+        seen = ", ".join([*self._names][:_NAMES_SEEN])
+        return InvalidConfigError(f"no line has a field {min(self._missed)}; the lines have {seen}")
+
+
+def json_fields(fields: Fields, missed: MissedFields | None = None) -> LineFormat:
+    """A parser of objects, one a line; it tells `missed` of their fields."""
 
     def row_of(line: bytes, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -364,6 +395,8 @@ def json_fields(fields: Fields) -> LineFormat:
         return {"value": line.removesuffix(b"\r"), **text, "timestamp": time_of(time, fields.timestamp_unit)}
 
     def parse(block: bytes, lines_before: int) -> Parsed:
+        if missed is not None:
+            missed.look(block)
         rows = _objects_in_bulk(block, fields)
         if rows is not None:
             return Parsed(rows)

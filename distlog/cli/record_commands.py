@@ -63,15 +63,21 @@ def append(
         Progress("appending", total_bytes=size) as progress,
         Appending(topic, partition, compression, seconds, time.monotonic) as appending,
     ):
-        skipped = 0
+        skipped, is_told = 0, False
         for path in paths:
             for part in interrupt.until(source.parts(path, appending.wait)):
                 if part is not None:
                     skipped += _take(appending, part, path, headers, skip=bad_lines is options.BadLines.SKIP)
                     progress.add(part.parsed.records.num_rows, part.size)
                 appending.commit_if_due()
+                # a stream may have no end
+                if appending.appended.records and not is_told and (wrong_name := source.missed.error()):
+                    print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
+                    is_told = True
         if interrupt.signal and size is not None:
             appending.abort()
+        if not interrupt.signal and (wrong_name := source.missed.error()):
+            raise wrong_name
     _report(topic, appending.appended, skipped, interrupt.signal, as_json=as_json)
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else DONE)
 

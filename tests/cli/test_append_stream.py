@@ -90,6 +90,35 @@ def test_fields_and_headers_of_each_format(cli: CommandLine, topic: distlog.Topi
     assert {tuple(record.headers) for record in distlog.open(cli.url).records()} == {(("h", b"1"), ("h", b"2"))}
 
 
+@pytest.mark.parametrize("option", ["--key", "--value", "--timestamp"])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_field_that_no_object_has_is_an_error_and_nothing_is_appended(
+    option: str, is_file: bool, cli: CommandLine, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    text = '{"user": "a", "at": 5}\n{"at": 6, "n": null}\n'
+    files = [lines(tmp_path, "a", text)] if is_file else []
+    outcome = cli("append", *files, "--format", "jsonl", option, "usr", stdin=text.encode())
+    why = "no line has a field usr; the lines have user, at, n (appended=0)"
+    assert outcome == (2, "", f"distlog: {why}\n")
+    assert topic.refresh().version == 0
+
+
+def test_a_field_that_some_objects_have_is_null_in_the_others(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    files = [lines(tmp_path, "a", '{"n": 1}\n' * 30), lines(tmp_path, "b", '{"n": 2}\n{"us\\u0065r": null}\n')]
+    assert cli.ok("append", *files, "--format", "jsonl", "--key", "user").out.startswith("appended 32 records")
+    assert cli.ok("append", lines(tmp_path, "c", ""), "--format", "jsonl", "--key", "user").out == (
+        "appended 0 records\n"
+    )
+
+
+def test_a_stream_tells_of_a_wrong_field_at_its_end(cli: CommandLine, topic: distlog.Topic) -> None:
+    outcome = cli("append", "--format", "jsonl", "--key", "usr", "--commit-interval", "0", stdin=b'{"user": "a"}')
+    why = "no line has a field usr; the lines have user"
+    assert outcome == (2, "", f"distlog: so far {why}\ndistlog: {why} (appended=1)\n")
+
+
 def test_headers_of_the_command_come_behind_those_of_the_record(cli: CommandLine, topic: distlog.Topic) -> None:
     line = b'{"value": "v", "headers": [{"key": "a", "value": "0"}]}'
     cli.ok("append", "--format", "jsonl", "--header", "b=1", stdin=line)
