@@ -194,7 +194,8 @@ class Input:
         if self.format is Format.CSV:
             return csv_format(self.fields)
         if self.format is Format.JSONL:
-            return json_fields(self.fields, self.missed) if self.fields.named else jsonl_format(self.fields.timestamp_unit)
+            named = self.fields.named
+            return json_fields(self.fields, self.missed) if named else jsonl_format(self.fields.timestamp_unit)
         return text_format(self.key_separator)
 
 

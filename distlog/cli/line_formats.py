@@ -126,11 +126,15 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no record: its number from 1, the number of records before it in its block, and the reason."""
+    """A line that is no record: its number from 1, the number of records before it in its block, and the reason.
+
+    With `is_last` nobody can tell which of the lines behind it are records, so it cannot be left out.
+    """
 
     line: int
     records_before: int
     reason: str
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +373,8 @@ class MissedFields:
         if not self._missed:
             return
         for line in block.split(b"\n"):
-            if len(self._names) < _NAMES_SEEN or b"\\u" in line or any(name.encode() in line for name in self._missed):
+            may_have = b"\\u" in line or any(name.encode() in line for name in self._missed)
+            if may_have or len(self._names) < _NAMES_SEEN:
                 names = first_object(line).keys()
                 self._names |= dict.fromkeys(list(names)[:_NAMES_SEEN])
                 self._missed -= names
@@ -456,6 +461,9 @@ def _json(value: Any) -> str:
 #
 # A row is a line, whose quoted fields end on it. Arrow reads a block of lines at once. If some of them are no rows,
 # or blank, they are found and left out all at once too, so many bad lines take no longer than a few.
+#
+# Of a quoted field with line ends all lines are bad, up to the quote that ends it, also lines that look like rows.
+# A quote inside of it that stands neither doubled nor at its end shows that the one that began it was a stray one.
 
 
 _MASK = bytes(min(byte, 127) for byte in range(256))
@@ -463,11 +471,16 @@ _BLANK = r"^[\s\v]*$"
 #: Fields as Arrow reads them: a quote counts where a field begins, and the text behind its end belongs to the field.
 _FIELD = r'(?:"(?:[^"]|"")*"(?:[^",][^,]*)?|[^",][^,]*|)'
 _ROW = rf"^{_FIELD}(?:,{_FIELD})*$"
+_QUOTED = re.compile(rb'(?:[^"]++|"")*+"')
+_REST_OF_ROW = re.compile(rf"(?:,{_FIELD})*".encode())
+#: So many lines inside of a quoted field are more likely rows behind a stray quote.
+_LONGEST_FIELD = 1000
 
 
 def csv_format(fields: Fields) -> LineFormat:
     """A parser of the lines of one file, whose first line it takes for the names."""
     names: list[str] = []
+    quote = _OpenQuote()
 
     def parse(block: bytes, lines_before: int) -> Parsed:
         if not names:
@@ -475,12 +488,55 @@ def csv_format(fields: Fields) -> LineFormat:
             names.extend(_names(line))
             fields.check(names)
             lines_before += 1
-        return _rows(block, lines_before, names, fields)
+        return _rows(block, lines_before, names, fields, quote)
 
     return parse
 
 
+class _OpenQuote:
+    """The quoted field that was not ended on its line, nor on one of those after it so far, if there is one."""
+
+    def __init__(self) -> None:
+        self.line: int | None = None
+
+    def lines_inside(self, lines: pa.Array, lines_before: int, torn: npt.NDArray[np.int64]) -> dict[int, int]:
+        """The rows that continue quoted fields, by their number, and the lines on which these began.
+
+        `torn` are the numbers of rows that by themselves leave a quoted field open. If one is too long, all rows that
+        follow are inside of it.
+        """
+        inside: dict[int, int] = {}
+        row, is_torn = 0, set(torn.tolist())
+        while row < len(lines) and not self.is_too_long(lines_before + row):
+            if self.line is None:
+                place = np.searchsorted(torn, row)
+                if place == len(torn):
+                    break
+                row = int(torn[place])
+                self.line = lines_before + row + 1
+            else:
+                text = lines[row].as_py()
+                quoted = _QUOTED.match(text)
+                rest = text[quoted.end() :] if quoted else b""
+                if quoted is None or rest[:1] in (b"", b","):
+                    inside[row] = self.line
+                    if quoted:
+                        self.line = None if _REST_OF_ROW.fullmatch(rest) else lines_before + row + 1
+                else:
+                    self.line = lines_before + row + 1 if row in is_torn else None
+            row += 1
+        if self.line is not None:
+            inside |= dict.fromkeys(range(row, len(lines)), self.line)
+        return inside
+
+    def is_too_long(self, line: int) -> bool:
+        """True if the field goes on at a line that is too far behind the one on which it began."""
+        return self.line is not None and line - self.line >= _LONGEST_FIELD
+
+
 def _names(line: bytes) -> list[str]:
+    if not re.fullmatch(_ROW.encode(), line):
+        raise InvalidRecordError("a quoted name in the first line of CSV must end on that line", line=1)
     try:
         names = next(csv.reader([line.decode().removesuffix("\r")]), [])
     except (UnicodeDecodeError, csv.Error):
@@ -490,11 +546,11 @@ def _names(line: bytes) -> list[str]:
     return names
 
 
-def _rows(block: bytes, lines_before: int, names: list[str], fields: Fields) -> Parsed:
-    table, bad = _all_rows(block, names), dict[int, str]()
+def _rows(block: bytes, lines_before: int, names: list[str], fields: Fields, quote: _OpenQuote) -> Parsed:
+    table, bad = None if quote.line else _all_rows(block, names), dict[int, str]()
     if table is None:
         lines = split_lines(block)
-        numbers, bad = _sorted_out(lines, names)
+        numbers, bad = _sorted_out(lines, lines_before, names, quote)
         table = _read_rows(b"\n".join(lines.take(pa.array(numbers)).to_pylist()), names)
     else:
         numbers = np.arange(table.num_rows)
@@ -505,7 +561,11 @@ def _rows(block: bytes, lines_before: int, names: list[str], fields: Fields) -> 
         columns, numbers = columns.take(pa.array(good)), numbers[good]
     before = np.searchsorted(numbers, sorted(bad))
     places = zip(sorted(bad), before.tolist(), strict=True)
-    return Parsed(columns, [BadLine(lines_before + row + 1, records, bad[row]) for row, records in places])
+    bad_lines = [BadLine(lines_before + row + 1, records, bad[row]) for row, records in places]
+    if quote.is_too_long(lines_before + block.count(b"\n") + 1):
+        why = f"a quoted field that begins on line {quote.line} has not ended {_LONGEST_FIELD} lines later: end it"
+        bad_lines.append(BadLine(int(quote.line or 0), len(columns), why, is_last=True))
+    return Parsed(columns, bad_lines)
 
 
 def _all_rows(block: bytes, names: list[str]) -> pa.Table | None:
@@ -524,7 +584,9 @@ def _all_rows(block: bytes, names: list[str]) -> pa.Table | None:
     return table if table.num_rows == text.count(b"\n") + 1 else None
 
 
-def _sorted_out(lines: pa.Array, names: list[str]) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
+def _sorted_out(
+    lines: pa.Array, lines_before: int, names: list[str], quote: _OpenQuote
+) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
     """The numbers of the lines that are rows, and the fault of each bad line; blank lines are neither."""
     is_blank = _flags(pc.match_substring_regex(lines, _BLANK))
     has_return = _flags(pc.match_substring(lines, "\r"))
@@ -532,7 +594,11 @@ def _sorted_out(lines: pa.Array, names: list[str]) -> tuple[npt.NDArray[np.int64
     bad = dict.fromkeys(np.flatnonzero(is_torn & ~is_blank).tolist(), "a quoted field must end on its line")
     returns = np.flatnonzero(has_return & ~is_blank).tolist()
     bad |= dict.fromkeys(returns, "a carriage return must end its line")
-    rows = np.flatnonzero(~(is_blank | has_return | is_torn))
+    inside = quote.lines_inside(lines, lines_before, np.flatnonzero(is_torn & ~is_blank))
+    bad |= {row: f"the line is inside of a quoted field, which began on line {line}" for row, line in inside.items()}
+    is_inside = np.zeros(len(lines), np.bool_)
+    is_inside[[*inside]] = True
+    rows = np.flatnonzero(~(is_blank | has_return | is_torn | is_inside))
     bad_rows = _refused(lines.take(pa.array(rows)).to_pylist(), names)
     bad |= {int(rows[row]): reason for row, reason in bad_rows.items()}
     return np.delete(rows, [*bad_rows]), bad

@@ -88,7 +88,7 @@ def _take(appending: Appending, part: FilePart, path: str, headers: list[tuple[s
     Raises InvalidRecordError for the first bad line, when it has taken the records before, unless lines may be bad.
     """
     parsed = part.parsed
-    bad = None if skip or not parsed.bad else parsed.bad[0]
+    bad = next((each for each in parsed.bad if each.is_last or not skip), None)
     good = parsed.records if bad is None else parsed.records.slice(0, bad.records_before)
     file = None if path == STANDARD_INPUT else path
     try:
@@ -97,7 +97,8 @@ def _take(appending: Appending, part: FilePart, path: str, headers: list[tuple[s
         error.details["file"] = file
         raise
     if bad is not None:
-        raise InvalidRecordError(f"{bad.reason} (--bad-lines skip leaves such lines out)", file=file, line=bad.line)
+        hint = "" if bad.is_last else " (--bad-lines skip leaves such lines out)"
+        raise InvalidRecordError(f"{bad.reason}{hint}", file=file, line=bad.line)
     return len(parsed.bad)
 
 

@@ -79,6 +79,16 @@ def test_bad_lines_are_left_out_and_counted(cli: CommandLine, topic: distlog.Top
     assert cli.ok(*given, "--json", stdin=b"[\n").json["skipped"] == 1
 
 
+def test_no_part_of_a_quoted_field_with_line_ends_is_appended(cli: CommandLine, topic: distlog.Topic) -> None:
+    given = ("append", "--format", "csv", "--value", "b", "--bad-lines", "skip")
+    assert cli.ok(*given, stdin=b'a,b\n1,"x\n2,y\n3,"\n4,z').out.endswith("[0, 1); left out 3 bad lines\n")
+    assert values(topic) == [b"z"]
+    outcome = cli(*given, stdin=b'a,b\n0,w\n1,"x\n' + b"2,y\n" * 1100)
+    why = "a quoted field that begins on line 3 has not ended 1000 lines later: end it"
+    assert outcome == (1, "", f"distlog: {why} (line=3 appended=1)\n")
+    assert values(topic) == [b"z", b"w"]
+
+
 def test_fields_and_headers_of_each_format(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": ["p"], "body": [b"\xff"], "at": [3]}), tmp_path / "t.parquet")
     fields = ("--key", "user", "--value", "body", "--timestamp", "at", "--header", "h=1", "--header", "h=2")

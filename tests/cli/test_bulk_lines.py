@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,7 +152,7 @@ def test_a_carriage_return_within_a_row_is_named() -> None:
 
 def test_as_many_rows_as_lines_need_not_be_one_in_each() -> None:
     parsed = line_formats.csv_format(Fields(value="a"))(b'a,b\n1,2\r3,4\n"5\n6,7', 0)
-    assert facts(parsed) == ([{"value": b"6"}], [(2, 0), (3, 0)])
+    assert facts(parsed) == ([], [(2, 0), (3, 0), (4, 0)])
 
 
 def test_blank_lines_of_one_column_are_no_rows() -> None:
@@ -173,14 +176,20 @@ def test_any_objects_are_the_same_as_one_by_one(objects: list[object], name: str
 LINES = st.text('ab,"\r 1-:TZ\v\f\x85é', max_size=8)
 
 
+def read_alone(fields: Fields, head: str, row: str) -> Parsed:
+    return line_formats.csv_format(fields)(f"{head}\n{row}".encode(), 0)
+
+
 @given(st.lists(LINES, max_size=5), st.sampled_from(["k,t", "k"]))
 def test_no_row_depends_on_the_lines_around_it(rows: list[str], head: str) -> None:
     fields = Fields("k", None, "t" if head == "k,t" else None)
+    # but those behind a quoted field that is open
+    rows = [row for row in rows if not any("quoted" in bad.reason for bad in read_alone(fields, head, row).bad)]
     parsed = line_formats.csv_format(fields)("\n".join([head, *rows]).encode(), 0)
     records: list[dict[str, Any]] = []
     bad: list[tuple[int, int]] = []
     for number, row in enumerate(rows, 2):
-        alone = line_formats.csv_format(fields)(f"{head}\n{row}".encode(), 0)
+        alone = read_alone(fields, head, row)
         bad += [(number, len(records))] * len(alone.bad)
         records += alone.records.to_pylist()
     assert facts(parsed) == (records, bad)
@@ -193,10 +202,51 @@ def test_the_same_line_is_bad_at_any_place(line: str) -> None:
         rows = [good, good]
         rows.insert(place, line)
         parsed = line_formats.csv_format(Fields("k", "t"))("\n".join(["k,t", *rows]).encode(), 0)
-        is_row = line == '"a"b",1'
+        is_row, is_open = line == '"a"b",1', line in ('"a,1', 'a,"1', '"a""')
         assert (parsed.records.num_rows, [bad.line for bad in parsed.bad]) == (
-            (3, []) if is_row else (2, [place + 2])
+            (3, []) if is_row else (place, [*range(place + 2, 5)]) if is_open else (2, [place + 2])
         )
+
+
+CELLS = st.text('ab,"\n1', max_size=5)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), max_size=6), st.lists(st.integers(0, 40), max_size=4))
+def test_no_line_of_a_quoted_field_with_line_ends_is_a_row(rows: list[tuple[str, str]], cuts: list[int]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
+    lines = text.getvalue().encode().removesuffix(b"\n").split(b"\n")
+    parse = line_formats.csv_format(Fields("k", "v"))
+    parse(b"k,v", 0)
+    records: list[dict[str, Any]] = []
+    bad: list[int] = []
+    edges = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
+    for start, end in itertools.pairwise(edges):
+        parsed = parse(b"\n".join(lines[start:end]), 1 + start)
+        records += parsed.records.to_pylist()
+        bad += [each.line for each in parsed.bad]
+    whole = [row for row in rows if "\n" not in "".join(row)]
+    assert records == [{"key": key.encode(), "value": value.encode()} for key, value in whole]
+    assert len(bad) == (len(lines) - len(whole) if rows else 0)
+
+
+def test_a_quote_within_a_quoted_field_shows_that_the_first_one_was_stray() -> None:
+    rows = ['1,"a', "2,b", '3,"c"', '"4",d', '5,"e', 'f","g', 'h",i', "6,j"]
+    parsed = line_formats.csv_format(Fields("k", "v"))("\n".join(["k,v", *rows]).encode(), 0)
+    assert facts(parsed) == (
+        [{"key": key, "value": value} for key, value in ((b"3", b"c"), (b"4", b"d"), (b"6", b"j"))],
+        [(2, 0), (3, 0), (6, 2), (7, 2), (8, 2)],
+    )
+    assert parsed.bad[-1].reason == "the line is inside of a quoted field, which began on line 7"
+
+
+def test_a_quoted_field_that_does_not_end_is_no_line_to_leave_out() -> None:
+    parse = line_formats.csv_format(Fields("k", "v"))
+    before = parse(b'k,v\n1,a\n2,"b\n' + b"3,c\n" * 500, 0)
+    after = parse(b"4,d\n" * 600, 504)
+    assert (before.records.num_rows, after.records.num_rows) == (1, 0)
+    assert [bad.line for bad in (*before.bad, *after.bad) if bad.is_last] == [3]
+    assert "has not ended 1000 lines later" in after.bad[-1].reason
 
 
 def test_times_are_cut_to_milliseconds() -> None:

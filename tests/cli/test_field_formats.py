@@ -77,9 +77,9 @@ def test_times_of_csv_are_milliseconds_or_iso_8601() -> None:
 
 
 def test_lines_with_other_fields_than_the_names_are_left_out_and_named_by_their_number() -> None:
-    parsed = csv('a,b\n1,2\n\n3\n4,5,6\n"x\n7,8\n', value="a")
+    parsed = csv('a,b\n1,2\n\n3\n4,5,6\n7,8\n"x', value="a")
     assert rows(parsed) == [{"value": b"1"}, {"value": b"7"}]
-    assert [each[:2] for each in bad(parsed)] == [(4, 1), (5, 1), (6, 1)]
+    assert [each[:2] for each in bad(parsed)] == [(4, 1), (5, 1), (7, 2)]
     assert parsed.bad[0].reason == "the line has 1 fields, not 2"
     assert parsed.bad[2].reason == "a quoted field must end on its line"
 
@@ -94,6 +94,8 @@ def test_the_names_stand_in_the_first_block_alone() -> None:
 def test_names_that_are_none_are_refused(head: str) -> None:
     with pytest.raises(InvalidRecordError, match="names of the fields"):
         csv_format(Fields())(head.encode("latin-1"), 0)
+    with pytest.raises(InvalidRecordError, match="must end on that line"):
+        csv('a,"b\nc"\n1,2')
     with pytest.raises(InvalidRecordError, match="no field c; it has a, b"):
         csv("a,b\n1,2", key="c")
 
