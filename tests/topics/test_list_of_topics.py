@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +10,9 @@ from conftest import Address
 import distlog
 from distlog.core import paths
 from distlog.core.commits import snapshot_loader
+from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage, StorageCounters
+from distlog.core.topic_handle import topic_log
 
 
 def test_the_topics_of_a_root_are_opened_and_other_folders_left_out(storage_url: Address) -> None:
@@ -22,8 +23,7 @@ def test_the_topics_of_a_root_are_opened_and_other_folders_left_out(storage_url:
     root = Storage(*storage_url)
     root.put("no topic/a file", b"")
     root.put("also-none/_commits/a file", b"")
-    with suppress(distlog.TopicExistsError):
-        distlog.create(f"{storage_url.url}/a/inner", storage_options=storage_url.options)
+    topic_log(root.child("a/inner")).create(1, TopicConfig())
     found = distlog.topics(storage_url.url, storage_options=storage_url.options)
     assert [(topic.name, topic.partitions) for topic in found] == [("a", 2), ("b", 1)]
     result = found[0].append([{"value": b"v"}])

@@ -76,6 +76,44 @@ def test_a_topic_is_made_once(storage_url: Address) -> None:
         create(storage_url)
 
 
+def test_a_folder_that_holds_topics_or_lies_in_one_is_no_place_for_a_topic(storage_url: Address) -> None:
+    root, options = storage_url.url, storage_url.options
+    for name in ("clicks", "views"):
+        distlog.create(f"{root}/{name}", storage_options=options)
+    for make in (distlog.create, distlog.open_or_create):
+        with pytest.raises(
+            distlog.InvalidTopicError, match=r"create a topic in it, as in .*/NAME \(topics=clicks, vi"
+        ):
+            make(root, storage_options=options)
+        with pytest.raises(distlog.InvalidTopicError, match=r"lies in a topic: .* \(topic=.*/clicks\)"):
+            make(f"{root}/clicks/inner", storage_options=options)
+    assert [topic.name for topic in distlog.topics(root, options)] == ["clicks", "views"]
+    with pytest.raises(distlog.TopicExistsError):
+        distlog.create(f"{root}/clicks", storage_options=options)
+
+
+def test_dropped_topics_leave_the_place_free(storage_url: Address) -> None:
+    root, options = storage_url.url, storage_url.options
+    distlog.create(f"{root}/clicks", storage_options=options).drop()
+    distlog.create(f"{root}/clicks/inner", storage_options=options).drop()
+    assert distlog.create(f"{root}/clicks", storage_options=options).version > 0
+    distlog.open(f"{root}/clicks", storage_options=options).drop()
+    assert distlog.create(root, storage_options=options).version == 0
+
+
+def test_a_topic_far_above_is_found_on_a_disk(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    with pytest.raises(distlog.InvalidTopicError, match="lies in a topic"):
+        distlog.create(str(tmp_path / "clicks" / "a" / "b"))
+
+
+def test_a_place_is_looked_at_without_further_requests(memory_url: Address) -> None:
+    distlog.create(f"{memory_url.url}/a")
+    counters = distlog.create(f"{memory_url.url}/b").storage.counters
+    # three of the probe's and the commit's; the newest checkpoint and two commits; and the place, two lists
+    assert (counters.gets, counters.lists, counters.puts, counters.deletes) == (4, 3, 2, 1)
+
+
 @pytest.mark.parametrize("partitions", [0, -1, 10**6, "4", 1.0, True, None])
 def test_a_number_of_partitions_that_cannot_be_is_refused(partitions: Any, tmp_path: Path) -> None:
     with pytest.raises(distlog.InvalidConfigError, match=r"1 to 100000 partitions|must be a whole number"):

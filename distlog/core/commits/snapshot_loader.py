@@ -436,7 +436,9 @@ class SnapshotLoader:
         """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
         start = snapshot.version if snapshot else 0
         new = start + 1 if snapshot else 0
-        groups = self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new, asked=asked)
+        # where nothing was seen there mostly is no topic
+        group = _FIRST_GROUP if known >= 0 else 1
+        groups = self._files.follow(start, end=end, known=known, group=group, whole_from=new, asked=asked)
         for commits in groups:
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])

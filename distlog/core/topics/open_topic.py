@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -62,17 +63,58 @@ def create(
 ) -> Topic:
     """Create a topic at `url`, any fsspec URL or local path, whose last part is the topic's name.
 
-    Raises TopicExistsError, InvalidTopicError, InvalidConfigError, or StorageError when the storage cannot hold
-    a log (it must refuse to overwrite when asked to).
+    Raises TopicExistsError, InvalidTopicError, also for a folder that holds topics or lies in one,
+    InvalidConfigError, or StorageError when the storage cannot hold a log (it must refuse
+    to overwrite when asked to).
     """
     partitions = whole_number("partitions", partitions)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
     storage = Storage(url, storage_options)
+    _check_place(storage)
     log = topic_log(storage)
     snapshot = log.create(partitions, TopicConfig.parse(config or {}))
     handle = TopicHandle.of(storage, snapshot.name, log)
     return Topic(handle, snapshot)
+
+
+def _check_place(storage: Storage) -> None:
+    """Raise InvalidTopicError if the folder holds topics, or lies in a topic: the files of both would be mixed.
+
+    It takes two requests, and none for the second on a disk, where all folders above are looked at. It says nothing
+    of a topic that is there already, and if the storage does not tell.
+    """
+    looks = _topics_in, _topics_above
+    each = [look(storage) for look in looks] if storage.is_local else in_parallel(lambda look: look(storage), looks)
+    names, above = each
+    if names:
+        text = f"this folder holds topics, so it is none: create a topic in it, as in {storage.url}/NAME"
+        raise InvalidTopicError(text, topics=_listed(names))
+    if above:
+        raise InvalidTopicError("this folder lies in a topic: choose one beside the topic", topic=above[0])
+
+
+def _topics_in(storage: Storage) -> list[str]:
+    """Topics in the folder, unless it is one; none if the storage does not tell."""
+    with suppress(DistlogError, OSError):
+        folders = storage.list_folders()
+        return [] if paths.COMMITS_DIR in folders else _open_names(storage, folders)
+    return []
+
+
+def _topics_above(storage: Storage) -> list[str]:
+    """The URLs of topics in which the folder lies, of an object store at most that of the folder above."""
+    with suppress(DistlogError, OSError):
+        if storage.is_local:
+            folders = map(str, Path(storage.url).parents)
+            return [
+                each for each in folders if os.path.isdir(f"{each}/{paths.COMMITS_DIR}") and _is_open(Storage(each))
+            ]
+        beside = storage.sibling(paths.COMMITS_DIR)
+        if beside and next(iter(beside.list_after("")), None):
+            above = Storage(beside.url.rpartition("/")[0], storage.options)
+            return [above.url] if _is_open(above) else []
+    return []
 
 
 def open(
@@ -99,17 +141,24 @@ def naming_topics(storage: Storage) -> Iterator[None]:
         names = _names_below(storage)
         if not names:
             raise
-        named = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-        text = f"this is no topic, but a folder of topics: add the name of one: {named}"
+        text = f"this is no topic, but a folder of topics: add the name of one: {_listed(names)}"
         raise TopicNotFoundError(text, **error.details) from None
 
 
 def _names_below(storage: Storage) -> list[str]:
     """Topics among the first folders below that can be opened; none if the storage does not tell."""
     with suppress(DistlogError, OSError):
-        names = sorted(name for name in storage.list_folders() if paths.is_topic_name(name))[:_LOOKED_AT]
-        return [name for name in _topics_of(storage, names) if _is_open(storage.child(name))]
+        return _open_names(storage, storage.list_folders())
     return []
+
+
+def _open_names(storage: Storage, folders: Iterable[str]) -> list[str]:
+    names = sorted(name for name in folders if paths.is_topic_name(name))[:_LOOKED_AT]
+    return [name for name in _topics_of(storage, names) if _is_open(storage.child(name))]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 def _is_open(storage: Storage) -> bool:
