@@ -316,7 +316,7 @@ def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
         return
     part.is_noted = True
     if part.error is not None and part.code is ErrorCode.none:
-        part.code = _code_of(part.error)
+        part.code = _code_of(part.error, part.topic)
     if part.code is ErrorCode.none and part.records:
         failed.appended(part.topic, part.number, part.records)
     elif part.code.retriable and part.records:
@@ -324,9 +324,12 @@ def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
         failed.failed(part.topic, part.number, part.records)
 
 
-def _code_of(error: BaseException) -> ErrorCode:
+def _code_of(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:
+    """The code of a partition's error; of a topic that was given by its id, and ends meanwhile, the id is unknown."""
     if isinstance(error, TransactionRefusedError):
         return ErrorCode.invalid_producer_epoch if error.code is ErrorCode.producer_fenced else error.code
+    if isinstance(error, TopicNotFoundError) and isinstance(topic, uuid.UUID) and "partition" not in error.details:
+        return ErrorCode.unknown_topic_id
     return error_code(error)
 
 
@@ -476,7 +479,7 @@ def _read(
     except OffsetOutOfRangeError:
         return _FetchedPartition(topic, wanted.partition, partition, None, ErrorCode.offset_out_of_range)
     except TopicNotFoundError as error:
-        return _FetchedPartition(topic, wanted.partition, None, None, error_code(error))
+        return _FetchedPartition(topic, wanted.partition, None, None, _code_of(error, topic))
     except Exception as error:
         return _FetchedPartition(topic, wanted.partition, partition, None, error_code(error))
 

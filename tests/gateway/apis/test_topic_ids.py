@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gateways import FETCH, PRODUCE, Wire, fetch_fields, fetching, produce_fields, producing, serving
@@ -13,7 +14,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 
 FETCHES = range(13, 18)
 
@@ -52,6 +53,31 @@ def test_a_topic_that_was_created_again_has_none_of_the_records_for_the_old_id(g
         new = id_of(gateway)
         assert producing(wire, data(), topic=new, version=13).base_offset == 0
         assert fetching(wire, 0, topic=new, version=17).high_watermark == 1
+
+
+@pytest.mark.parametrize("method", ["clients_topic", "readable_topic"])
+@pytest.mark.parametrize("by_id", [True, False])
+def test_a_topic_that_ends_within_a_request_is_unknown_as_the_request_names_it(
+    gateway: GatewayServer, by_id: bool, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, topic = getattr(MetadataCache, method), id_of(gateway) if by_id else "clicks"
+
+    def ended(cache: MetadataCache, name: Any) -> HostedTopic:
+        hosted: HostedTopic = found(cache, name)
+        distlog.open(f"{gateway.root}/clicks").drop()
+        return hosted
+
+    def code(partition: int) -> ErrorCode:
+        if method == "clients_topic":
+            told = producing(wire, data(), partition, topic=topic, version=13 if by_id else 12)
+        else:
+            told = fetching(wire, 0, partition, topic=topic, version=17 if by_id else 12)
+        return ErrorCode(told.error_code)
+
+    with Wire(gateway) as wire:
+        assert code(7) is ErrorCode.unknown_topic_or_partition
+        monkeypatch.setattr(MetadataCache, method, ended)
+        assert code(0) is (ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
 
 
 def test_one_list_of_all_topics_serves_all_ids_that_no_topic_has_for_a_while(
