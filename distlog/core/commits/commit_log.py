@@ -186,16 +186,23 @@ class CommitLog:
         return self._monotonic() < self._crowded_at + within_s
 
     def create(
-        self, partitions: int, config: TopicConfig, *, topic_id: str | None = None, imported: Sequence[Action] = ()
+        self,
+        partitions: int,
+        config: TopicConfig,
+        *,
+        topic_id: str | None = None,
+        imported: Sequence[Action] = (),
+        absent_ms: int | None = None,
     ) -> Snapshot:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
-        It holds what is `imported` from the start. Without `topic_id` it gets a new one.
+        It holds what is `imported` from the start. Without `topic_id` it gets a new one. `absent_ms` is as of
+        `SnapshotLoader.load`.
         Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a
         log, UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
         """
         actions = [*creation(self._storage.url, partitions, config), *imported]
-        head = self._head_to_create_on()
+        head = self._head_to_create_on(absent_ms)
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
         limit = self._commit_limit if imported else MAX_CONDITIONAL_BYTES
         attempts = self._attempts("import" if imported else "create", UNNAMED, limit)
@@ -221,8 +228,8 @@ class CommitLog:
         files = self._storage.list_after(paths.COMMITS_DIR, paths.commit_file(0).rpartition("/")[2])
         return all(not paths.parse_commit_file(file.name.rpartition("/")[2]) for file in files)
 
-    def _head_to_create_on(self) -> Snapshot | None:
-        head = self._loader.load()
+    def _head_to_create_on(self, absent_ms: int | None = None) -> Snapshot | None:
+        head = self._loader.load(absent_ms=absent_ms)
         if head and not head.dropped:
             self._sync()
             raise TopicExistsError("the topic exists already: open it, or drop it first", url=self._storage.url)

@@ -170,19 +170,24 @@ class SnapshotLoader:
         self._unusable = set[str]()
 
     def load(
-        self, version: int | None = None, known: Snapshot | None = None, recent: range = _NEVER
+        self,
+        version: int | None = None,
+        known: Snapshot | None = None,
+        recent: range = _NEVER,
+        absent_ms: int | None = None,
     ) -> Snapshot | None:
         """The snapshot at `version`, or at the head; None when there is no topic.
 
-        `known` was loaded here before: if its commit is still there, only that and later commits are read, up to the
-        first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such version yet, or no more,
-        CorruptMetadataError.
+        `absent_ms` is a time of the store's clock before a listing of the topic's folder that showed no commits: then
+        they are not listed again. `known` was loaded here before: if its commit is still there, only that and later
+        commits are read, up to the first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such
+        version yet, or no more, CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
         snapshot = self._from_known(known, end, recent) if known and known.version < end else None
-        snapshot = snapshot or self._from_hint(end) or self._from_listings(end)
+        snapshot = snapshot or self._from_hint(end) or self._from_listings(end, absent_ms=absent_ms)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
         return self._with_defaults(snapshot)
@@ -346,13 +351,13 @@ class SnapshotLoader:
         assert isinstance(written_ms, int)
         return base, written_ms
 
-    def _from_listings(self, end: int, *, few: bool = False) -> Snapshot | None:
+    def _from_listings(self, end: int, *, few: bool = False, absent_ms: int | None = None) -> Snapshot | None:
         """The snapshot, found by a listing; by another one if commits that it showed were deleted meanwhile."""
         first = -1
-        for _ in range(LISTINGS_TRIED):
+        for tried in range(LISTINGS_TRIED):
             with suppress(BehindFloorError):
                 try:
-                    return self._from_listing(end, few=few)
+                    return self._from_listing(end, few=few, absent_ms=absent_ms if tried == 0 else None)
                 except CorruptMetadataError:
                     if first == self._first_listed:
                         raise
@@ -362,11 +367,12 @@ class SnapshotLoader:
             file=paths.COMMITS_DIR,
         )
 
-    def _from_listing(self, end: int, *, few: bool = False) -> Snapshot | None:
-        self.listed_ms = listed_ms = self._storage.replied_ms()
+    def _from_listing(self, end: int, *, few: bool = False, absent_ms: int | None = None) -> Snapshot | None:
+        self.listed_ms = listed_ms = self._storage.replied_ms() if absent_ms is None else absent_ms
         self._unusable.clear()
         first, known, names = MAX_LONG, -1, list[str]()
-        for count, file in enumerate(self._storage.list_after(paths.COMMITS_DIR), 1):
+        files = self._storage.list_after(paths.COMMITS_DIR) if absent_ms is None else iter(())
+        for count, file in enumerate(files, 1):
             if few and count > FEW_NAMES:
                 return self.load()
             known = max(known, _version_seen(file.name))
@@ -436,9 +442,7 @@ class SnapshotLoader:
         """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
         start = snapshot.version if snapshot else 0
         new = start + 1 if snapshot else 0
-        # where nothing was seen there mostly is no topic
-        group = _FIRST_GROUP if known >= 0 else 1
-        groups = self._files.follow(start, end=end, known=known, group=group, whole_from=new, asked=asked)
+        groups = self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new, asked=asked)
         for commits in groups:
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])

@@ -71,38 +71,42 @@ def create(
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
     storage = Storage(url, storage_options)
-    _check_place(storage)
+    settings = TopicConfig.parse(config or {})
+    absent_ms = _check_place(storage)
     log = topic_log(storage)
-    snapshot = log.create(partitions, TopicConfig.parse(config or {}))
+    snapshot = log.create(partitions, settings, absent_ms=absent_ms)
     handle = TopicHandle.of(storage, snapshot.name, log)
     return Topic(handle, snapshot)
 
 
-def _check_place(storage: Storage) -> None:
+def _check_place(storage: Storage) -> int | None:
     """Raise InvalidTopicError if the folder holds topics, or lies in a topic: the files of both would be mixed.
 
-    It takes two requests, and none for the second on a disk, where all folders above are looked at. It says nothing
-    of a topic that is there already, and if the storage does not tell.
+    Returns the time of the store's clock before a listing that showed no commits, which need not be listed again; so
+    this takes a request more than a creation without it, and none on a disk. It says nothing of a topic that is there
+    already, and if the storage does not tell.
     """
-    looks = _topics_in, _topics_above
+    before_ms, looks = storage.replied_ms(), (_folders_in, _topics_above)
     each = [look(storage) for look in looks] if storage.is_local else in_parallel(lambda look: look(storage), looks)
-    names, above = each
-    if names:
+    folders, above = each
+    if folders is None or paths.COMMITS_DIR in folders:
+        return None
+    if folders and (names := _open_names(storage, folders)):
         text = f"this folder holds topics, so it is none: create a topic in it, as in {storage.url}/NAME"
         raise InvalidTopicError(text, topics=_listed(names))
     if above:
         raise InvalidTopicError("this folder lies in a topic: choose one beside the topic", topic=above[0])
+    return before_ms
 
 
-def _topics_in(storage: Storage) -> list[str]:
-    """Topics in the folder, unless it is one; none if the storage does not tell."""
+def _folders_in(storage: Storage) -> list[str] | None:
+    """The folders in the folder; None if the storage does not tell."""
     with suppress(DistlogError, OSError):
-        folders = storage.list_folders()
-        return [] if paths.COMMITS_DIR in folders else _open_names(storage, folders)
-    return []
+        return storage.list_folders()
+    return None
 
 
-def _topics_above(storage: Storage) -> list[str]:
+def _topics_above(storage: Storage) -> list[str] | None:
     """The URLs of topics in which the folder lies, of an object store at most that of the folder above."""
     with suppress(DistlogError, OSError):
         if storage.is_local:
@@ -113,8 +117,8 @@ def _topics_above(storage: Storage) -> list[str]:
         beside = storage.sibling(paths.COMMITS_DIR)
         if beside and next(iter(beside.list_after("")), None):
             above = Storage(beside.url.rpartition("/")[0], storage.options)
-            return [above.url] if _is_open(above) else []
-    return []
+            return [above.url] if _is_open(above) else None
+    return None
 
 
 def open(
@@ -138,23 +142,19 @@ def naming_topics(storage: Storage) -> Iterator[None]:
     try:
         yield
     except TopicNotFoundError as error:
-        names = _names_below(storage)
+        names = _open_names(storage, _folders_in(storage) or ())
         if not names:
             raise
         text = f"this is no topic, but a folder of topics: add the name of one: {_listed(names)}"
         raise TopicNotFoundError(text, **error.details) from None
 
 
-def _names_below(storage: Storage) -> list[str]:
-    """Topics among the first folders below that can be opened; none if the storage does not tell."""
-    with suppress(DistlogError, OSError):
-        return _open_names(storage, storage.list_folders())
-    return []
-
-
 def _open_names(storage: Storage, folders: Iterable[str]) -> list[str]:
-    names = sorted(name for name in folders if paths.is_topic_name(name))[:_LOOKED_AT]
-    return [name for name in _topics_of(storage, names) if _is_open(storage.child(name))]
+    """Topics among the first of the folders that can be opened; none if the storage does not tell."""
+    with suppress(DistlogError, OSError):
+        names = sorted(name for name in folders if paths.is_topic_name(name))[:_LOOKED_AT]
+        return [name for name in _topics_of(storage, names) if _is_open(storage.child(name))]
+    return []
 
 
 def _listed(names: Sequence[str]) -> str:
