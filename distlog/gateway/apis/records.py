@@ -317,11 +317,23 @@ def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
     part.is_noted = True
     if part.error is not None and part.code is ErrorCode.none:
         part.code = _code_of(part.error, part.topic)
+        _let_go_of_frames(part.error)
     if part.code is ErrorCode.none and part.records:
         failed.appended(part.topic, part.number, part.records)
     elif part.code.retriable and part.records:
         # the topic may not have been found: a name and an id are two places, of which the log looks at both
         failed.failed(part.topic, part.number, part.records)
+
+
+def _let_go_of_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and of those behind it, which the log has by now.
+
+    Their frames hold the request, which holds the error: only the garbage collector would free it and its records.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        _let_go_of_frames(error.__cause__)
+        error = error.__context__
 
 
 def _code_of(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 
 import pytest
 from gateways import PRODUCE, Wire, framed, opened, produce_fields, producing, request
@@ -232,4 +233,36 @@ def test_an_answered_request_leaves_no_circle_of_objects_to_the_garbage_collecto
                 wire.frame()
             assert gc.collect() < 100
         finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("clicks", 0, corrupt()),
+        ("clicks", 0, b""),
+        ("clicks", 0, data(b"x" * 1_048_577)),
+        ("clicks", 0, data(b"a", attributes=16, producer=7, sequence=0)),
+        ("clicks", 0, data(b"a", sequence=5, producer=7)),
+        ("clicks", 9, data(b"v")),
+        ("none", 0, data(b"v")),
+    ],
+    ids=["corrupt", "empty", "large", "transaction", "sequence", "partition", "topic"],
+)
+def test_a_failed_request_leaves_no_circle_either(gateway: GatewayServer, asked: tuple[str, int, bytes]) -> None:
+    with Wire(gateway) as wire:
+        assert producing(wire, data(b"a", sequence=0, producer=7)).error_code is ErrorCode.none
+        frame = framed(request(PRODUCE, 9, 1, **produce_fields(9, [asked])))
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(10):
+                wire.socket.sendall(frame)
+                assert wire.frame()
+            gc.collect()
+            assert Counter(type(each).__name__ for each in gc.garbage) == {}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
             gc.enable()
