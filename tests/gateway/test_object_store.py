@@ -83,6 +83,25 @@ def test_an_answered_request_keeps_no_records_until_garbage_is_collected(gateway
             gc.enable()
 
 
+@pytest.mark.parametrize(("sequence", "name"), [(5, "clicks"), (-1, "none")])
+def test_a_failed_request_leaves_no_circle_of_objects(gateway: GatewayServer, sequence: int, name: str) -> None:
+    wrong = data(b"a", sequence=sequence, producer=7 if sequence >= 0 else -1)
+    with Wire(gateway) as wire:
+        assert producing(wire, data(b"a", sequence=0, producer=7)).error_code is ErrorCode.none
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(5):
+                assert producing(wire, wrong, topic=name).error_code is not ErrorCode.none
+            gc.collect()
+            assert not [each for each in gc.garbage if type(each).__name__ in ("_ProducedBatch", "GatheredBatch")]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
+
 def _referred() -> list[Any]:
     """The objects that batches of requests refer to."""
     batches = [each for each in gc.get_objects() if type(each).__name__ == "_ProducedBatch"]
