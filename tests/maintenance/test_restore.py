@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from searches import examples
 from topics import NOW, Clock, contents, topic_on, values
 
-from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -43,6 +43,39 @@ def test_what_retention_deleted_comes_back_in_one_commit(storage: Storage) -> No
     assert contents(topic) == contents(topic_on(storage)) == all_of(6)
     assert topic.history(1)["operation"].to_pylist() == ["restore"]
     assert topic.verify().ok
+
+
+def test_more_segments_than_a_commit_takes_come_back_by_several(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_on(storage, 3, {"retention.ms": -1})
+    for _ in range(260):
+        topic.append([{"value": b"v", "partition": number} for number in range(3)])
+    before, was = topic.version, contents(topic)
+    for number in range(3):
+        topic.delete_records({number: 260})
+        assert topic.retention().to_dict()["segments"] == 260
+    monkeypatch.setattr("distlog.core.commits.commit_json.MOST_ROWS", 600)
+    monkeypatch.setattr("distlog.core.maintenance.restore.MOST_SEGMENTS", 600, raising=False)
+    dry, report = topic.restore(before, dry_run=True), topic.restore(before)
+    assert report.to_dict()["partitions"] == dry.to_dict()["partitions"]
+    assert report.to_dict()["records"] == 780
+    assert contents(topic) == contents(topic_on(storage)) == was
+    assert topic.history(3)["operation"].to_pylist() == ["restore", "restore", "retention"]
+    assert topic.restore(before).to_dict()["records"] == 0
+
+
+def test_more_segments_of_a_partition_than_a_commit_takes_are_refused_with_advice(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = old_topic(storage)
+    before = topic.version
+    topic.retention()
+    monkeypatch.setattr("distlog.core.maintenance.restore.MOST_SEGMENTS", 4)
+    for dry_run in (True, False):
+        with pytest.raises(CommitConflictError, match="a commit takes 4 segments: restore a later version first"):
+            topic.restore(before, dry_run=dry_run)
+    assert topic.history(1)["operation"].to_pylist() == ["retention"]
 
 
 def test_parts_of_a_bundle_come_back_too(storage: Storage) -> None:

@@ -1,8 +1,8 @@
 """Restore: brings back what an older version had and vacuum has not deleted, and keeps what came since.
 
 Retention, delete-records and compaction only change metadata; the files stay until vacuum. So their segments can be
-named again, in one commit. Vacuum keeps the files of the versions from the gc floor on, so a segment that was removed
-by a later commit than the floor is still there.
+named again, in one commit or a few. Vacuum keeps the files of the versions from the gc floor on, so a segment that
+was removed by a later commit than the floor is still there.
 
 Where compaction or merging replaced segments, the old ones take the place of the new ones again. That works for whole
 groups: if one old segment of a group is gone, or the new one has later records too, the new one stays, and of a
@@ -12,18 +12,21 @@ the version come back as well: else the log would have a gap.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.vacuum import RemovedSince, removed_files_held
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.storage.parallel import in_order
@@ -31,6 +34,8 @@ from distlog.core.topic_handle import TopicHandle
 
 #: How many files are looked for at the same time.
 _LOOKUPS = 32
+#: So many segments come and leave by one commit, which takes no more rows.
+MOST_SEGMENTS = MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,11 @@ class PartitionRestore:
 def restore(
     handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
 ) -> tuple[list[PartitionRestore], Snapshot]:
-    """Bring back what was live at `version`, in one commit; returns what came back, and the new state.
+    """Bring back what was live at `version`; returns what came back, and the new state.
 
-    With `dry_run` nothing is committed. Raises OffsetOutOfRangeError for a version that the topic does not have,
-    TopicNotFoundError if it is of another topic, which was dropped.
+    It is one commit, or several of whole partitions if one does not take so many segments. With `dry_run` nothing is
+    committed. Raises OffsetOutOfRangeError for a version that the topic does not have, TopicNotFoundError if it is of
+    another topic, which was dropped, and CommitConflictError for a partition that gets more than MOST_SEGMENTS.
     """
     snapshot = handle.log.refresh(snapshot)
     if not snapshot.log_floor <= version <= snapshot.version:
@@ -80,20 +86,41 @@ def restore(
     if wanted.topic_id != snapshot.topic_id:
         raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
     removed = RemovedSince(version)
-    restored: list[PartitionRestore] = []
+    planned: list[PartitionRestore] = []
+    now: list[PartitionRestore] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
         removed.read(handle.log, current.version)
-        restored[:] = plan_restore(handle, current, wanted, removed)
-        back = (one for one in restored if one.segments or one.log_start_offset < _start(current, one.partition))
+        planned[:] = plan_restore(handle, current, wanted, removed)
+        now[:] = _in_one_commit(planned)
+        back = (one for one in now if one.segments or one.log_start_offset < _start(current, one.partition))
         return [action for one in back for action in _actions(one, max(version, current.gc_floor))] or None
 
     if dry_run:
         plan(snapshot)
-        return restored, snapshot
+        return planned, snapshot
+    restored: dict[int, PartitionRestore] = {}
     with removed_files_held(handle.storage):
-        _, after = handle.log.commit(snapshot, "restore", plan)
-    return restored, after
+        while not restored or len(now) < len(planned):
+            _, snapshot = handle.log.commit(snapshot, "restore", plan)
+            # a partition that lost segments is planned again
+            restored = {one.partition: one for one in now} | restored
+            if not planned:
+                break
+    return [restored[number] for number in sorted(restored)], snapshot
+
+
+def _in_one_commit(planned: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
+    """The first of the partitions whose segments one commit takes."""
+    sizes = [len(one.segments) + len(one.replaced) for one in planned]
+    for one, size in zip(planned, sizes, strict=True):
+        if size > MOST_SEGMENTS:
+            raise CommitConflictError(
+                f"a commit takes {MOST_SEGMENTS} segments: restore a later version first, with some of them",
+                partition=one.partition,
+                segments=size,
+            )
+    return planned[: bisect_right(list(accumulate(sizes)), MOST_SEGMENTS)]
 
 
 def plan_restore(

@@ -697,7 +697,8 @@ class Topic:
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
         """Bring back, in one commit, the records of `version` that vacuum has not deleted; newer records stay.
 
-        It takes back the changes that retention, `delete_records` and compaction made since. Raises
+        Of more than 2 million segments it makes several commits, each of whole partitions. It takes back the changes
+        that retention, `delete_records` and compaction made since. Raises
         OffsetOutOfRangeError for a version that does not exist, TopicNotFoundError if it is of a dropped topic.
         """
         self._check_writable()
