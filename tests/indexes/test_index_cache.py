@@ -58,8 +58,8 @@ def cache(folder: Path) -> Any:
 
 
 def names(folder: Path) -> set[str]:
-    """The files in the cache."""
-    return {file.name for file in folder.iterdir()}
+    """The files in the cache, but that of the last listing."""
+    return {file.name for file in folder.iterdir() if file.name != ".listed"}
 
 
 def test_a_remote_file_is_fetched_once(cache: Any, folder: Path) -> None:
@@ -123,6 +123,7 @@ def test_a_deleted_copy_or_folder_is_fetched_again(cache: Any, folder: Path) -> 
     remote = RemoteFiles({"a.index": b"12345678"})
     Path(cache.place(remote, Part.file("a.index", 8))[0]).unlink()
     Path(cache.place(remote, Part.file("a.index", 8))[0]).unlink()
+    (folder / ".listed").unlink()
     folder.rmdir()
     assert Path(cache.place(remote, Part.file("a.index", 8))[0]).read_bytes() == b"12345678"
 
@@ -152,10 +153,32 @@ def test_the_least_recently_used_copies_go_first(folder: Path) -> None:
     for number, path in enumerate(paths):
         age(path, 1000 + number)
     assert filler.place(remote, Part.file("3", 1000))[0] == paths[3]  # used now
+    age(str(folder / ".listed"), 1000)
     last = IndexCache(str(folder), 16_000).place(remote, Part.file("29", 1000))[0]
     kept = {Path(path).name for path in [*paths[7:], paths[3], last]}
     assert names(folder) == kept
     assert sum(file.stat().st_size for file in folder.iterdir()) == 15_000
+
+
+def test_a_folder_that_was_listed_just_before_is_not_listed_for_the_first_copy_of_a_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, real = list[int](), IndexCache._copies
+
+    def counted(cache: IndexCache) -> list[tuple[int, int, str]]:
+        looks.append(1)
+        return real(cache)
+
+    monkeypatch.setattr(IndexCache, "_copies", counted)
+    remote = RemoteFiles({str(number): bytes(100) for number in range(30)})
+    for number in range(20):
+        # each stands for a process
+        IndexCache(str(folder), 16_000).place(remote, Part.file(str(number), 100))
+    assert len(looks) == 1
+    for number, ahead_s in ((20, -61), (21, 61)):
+        age(str(folder / ".listed"), int(folder.stat().st_mtime) + ahead_s)
+        IndexCache(str(folder), 16_000).place(remote, Part.file(str(number), 100))
+    assert len(looks) == 3
 
 
 def test_one_process_stays_within_the_limit(folder: Path) -> None:
