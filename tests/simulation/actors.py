@@ -25,6 +25,9 @@ from distlog import (
     TopicNotFoundError,
 )
 from distlog.core.commits.actions import Pin
+from distlog.core.config import TopicConfig
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle, topic_log
 from simulation.gateways import Gateway, Register, registers
 from simulation.oracle import Batch, Oracle, Rows, rows_of
 from simulation.world import BEGIN_MS, Process
@@ -464,12 +467,20 @@ def recreates(stage: Stage, process: Process, memory: Memory) -> None:
     create(stage, stage.config)
 
 
+def make(url: str, partitions: int, config: Mapping[str, object] | None) -> None:
+    """Create a topic as a gateway does: without a look at the folders around, which is for people."""
+    storage = Storage(url)
+    log = topic_log(storage)
+    snapshot = log.create(partitions, TopicConfig.parse(config or {}))
+    TopicHandle.of(storage, snapshot.name, log)
+
+
 def create(stage: Stage, config: dict[str, object] | None = None) -> None:
     """Create the topic, unless another process did."""
     while True:
         with suppress(PASSING):
             with suppress(TopicExistsError):
-                distlog.create(stage.url, partitions=stage.partitions, config=config)
+                make(stage.url, stage.partitions, config)
             return
         stage.oracle.world.pause(5.0)
 

@@ -17,7 +17,7 @@ from distlog.core.commits.commit_json import Commit
 from distlog.core.storage.storage import Storage
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
-from simulation.actors import PASSING, Memory, Stage
+from simulation.actors import PASSING, Memory, Stage, make
 from simulation.object_store import ObjectStore
 from simulation.world import Process, World
 
@@ -99,7 +99,7 @@ def founds(stage: Stage, process: Process, memory: Memory) -> None:
         try:
             if random.random() < 0.5:
                 with suppress(TopicExistsError):
-                    distlog.create(url, partitions=random.randrange(1, 4), config=_CONFIG)
+                    make(url, random.randrange(1, 4), _CONFIG)
             else:
                 topic = distlog.open(url)
                 match random.choice(("drop", "grow", "grow", "vacuum", "vacuum", "vacuum")):
