@@ -72,11 +72,18 @@ def test_a_relative_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "s3://", "memory:///", "s3:/bucket/x", "simplecache::s3://bucket/x", "file://", "a\0b"]
+    "wrong",
+    ["", "s3://", "memory:///", "s3:/bucket/x", "simplecache::s3://bucket/x", "file://", "a\0b", b"/data", None],
 )
-def test_what_is_no_address_is_refused(wrong: str) -> None:
+def test_what_is_no_address_is_refused(wrong: Any) -> None:
     with pytest.raises(StorageError, match="address"):
         parse_url(wrong)
+
+
+@pytest.mark.parametrize("protocol", ["s3", "gs", "abfs"])
+def test_a_folder_is_not_taken_for_a_bucket(protocol: str) -> None:
+    with pytest.raises(StorageError, match=f"names no bucket: write it .*, as in {protocol}://bucket/folder"):
+        parse_url(f"{protocol}:///logs/clicks")
 
 
 @pytest.mark.parametrize(

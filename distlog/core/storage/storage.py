@@ -73,7 +73,9 @@ def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
 
     Raises StorageError when it holds credentials or is no address; the error does not repeat the address.
     """
-    text = os.fspath(url)
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str):
+        raise StorageError("an address is text or a path, as in /data/logs/clicks", got=type(text).__name__)
     if local := _LOCAL.fullmatch(text):
         if local["server"] not in (None, "", "localhost"):
             # RFC 8089: two slashes are followed by a server, so `file://tmp/x` would not mean /tmp/x
@@ -81,7 +83,7 @@ def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
             raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or give its path")
         return _local(local["path"])
     if remote := _REMOTE.fullmatch(text):
-        return _remote(remote["protocol"].lower(), remote["rest"].strip("/"))
+        return _remote(remote["protocol"].lower(), remote["rest"])
     if _LOOKS_REMOTE.match(text):
         _refuse_protocol(text.partition(":")[0].lower())
         raise StorageError("not an address: write a path, or one protocol and two slashes, as in s3://bucket/folder")
@@ -96,8 +98,14 @@ def _local(path: str) -> StorageUrl:
 
 def _remote(protocol: str, rest: str) -> StorageUrl:
     protocol = _ALIASES.get(protocol, protocol)
-    _refuse_credentials(protocol, rest)
+    _refuse_credentials(protocol, rest.strip("/"))
     _refuse_protocol(protocol)
+    if rest.startswith("/") and protocol != "memory":
+        # the name of a folder must not be taken for that of a bucket
+        raise StorageError(
+            f"the address names no bucket: write it behind two slashes, as in {protocol}://bucket/folder"
+        )
+    rest = rest.strip("/")
     if not rest:
         raise StorageError("the address names no bucket or folder", protocol=protocol)
     return StorageUrl(protocol, f"{protocol}://{rest}")
