@@ -98,6 +98,14 @@ def test_a_number_of_partitions_is_a_number(tmp_path: Path) -> None:
             distlog.create(str(tmp_path / "b"), partitions=wrong)  # type: ignore[arg-type]
 
 
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "clicks").write_text("a file")
+    for address in (tmp_path / "clicks", tmp_path / "clicks" / "inner"):
+        for do in (distlog.open, distlog.create):
+            with pytest.raises(distlog.StorageError, match=r"a part of the path is a file.*file=.*/clicks"):
+                do(str(address))
+
+
 def test_one_column_and_one_partition_need_no_list(topic: distlog.Topic) -> None:
     topic.append([{"value": "zero", "partition": 0}, {"value": "one", "partition": 1}])
     assert topic.scan(partitions=1, columns="value").to_table().to_pydict() == {"value": [b"one"]}

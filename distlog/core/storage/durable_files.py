@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _UNCLEAR = (errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_HINTS = {
+    errno.EMFILE: "raise the limit of the process (ulimit -n)",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: check the address",
+}
 
 
 class LocalErrors(ErrorClassifier):
@@ -51,8 +55,8 @@ class LocalErrors(ErrorClassifier):
     def describe(self, error: Exception) -> str:
         """The operating system's words."""
         words = (isinstance(error, OSError) and error.strerror) or type(error).__name__
-        is_limit = isinstance(error, OSError) and error.errno == errno.EMFILE
-        return f"{words}: raise the limit of the process (ulimit -n)" if is_limit else words
+        hint = _HINTS.get(error.errno) if isinstance(error, OSError) and error.errno else None
+        return f"{words}: {hint}" if hint else words
 
 
 def _free_bytes(path: str) -> int | None:
