@@ -130,3 +130,10 @@ def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPat
     for call in (lambda: storage.read("a"), lambda: storage.put_if_absent("a", b"1")):
         with pytest.raises(StorageError, match="no credentials were found: set the storage options key and secret"):
             call()
+
+
+@pytest.mark.parametrize("options", ["anon=true", [("anon", True)]])
+def test_options_that_are_no_dict_are_refused_without_being_shown(options: Any, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="storage options are a dict, as in") as raised:
+        Storage(str(tmp_path), options)
+    assert "anon" not in str(raised.value)

@@ -162,6 +162,8 @@ class Storage:
         Raises StorageError when the URL holds credentials: give them in `options` or in the environment.
         """
         address = parse_url(url)
+        if not isinstance(options or {}, Mapping):
+            raise StorageError("storage options are a dict, as in {'endpoint_url': URL}", got=type(options).__name__)
         self._options = StorageOptions(options or {})
         self.counters = StorageCounters()
         self._backend = _backend(address, self._options, self.counters)
