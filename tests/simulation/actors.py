@@ -27,7 +27,7 @@ from distlog import (
 from distlog.core.commits.actions import Pin
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.topics.open_topic import make_topic
 from simulation.gateways import Gateway, Register, registers
 from simulation.oracle import Batch, Oracle, Rows, rows_of
 from simulation.world import BEGIN_MS, Process
@@ -469,10 +469,7 @@ def recreates(stage: Stage, process: Process, memory: Memory) -> None:
 
 def make(url: str, partitions: int, config: Mapping[str, object] | None) -> None:
     """Create a topic as a gateway does: without a look at the folders around, which is for people."""
-    storage = Storage(url)
-    log = topic_log(storage)
-    snapshot = log.create(partitions, TopicConfig.parse(config or {}))
-    TopicHandle.of(storage, snapshot.name, log)
+    make_topic(Storage(url), partitions, TopicConfig.parse(config or {}))
 
 
 def create(stage: Stage, config: dict[str, object] | None = None) -> None:

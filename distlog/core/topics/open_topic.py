@@ -72,11 +72,14 @@ def create(
         raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
     storage = Storage(url, storage_options)
     settings = TopicConfig.parse(config or {})
-    absent_ms = _check_place(storage)
+    return make_topic(storage, partitions, settings, absent_ms=_check_place(storage))
+
+
+def make_topic(storage: Storage, partitions: int, config: TopicConfig, *, absent_ms: int | None = None) -> Topic:
+    """Create a topic in `storage`, without a look at the folders around; otherwise as `CommitLog.create`."""
     log = topic_log(storage)
-    snapshot = log.create(partitions, settings, absent_ms=absent_ms)
-    handle = TopicHandle.of(storage, snapshot.name, log)
-    return Topic(handle, snapshot)
+    snapshot = log.create(partitions, config, absent_ms=absent_ms)
+    return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
 
 def _check_place(storage: Storage) -> int | None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
 from distlog.core.consumer_offsets import (
     OFFSETS_TOPIC,
     OffsetKey,
@@ -32,8 +33,9 @@ from distlog.core.errors import (
 )
 from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
 from distlog.core.topics.destinations import Delivery
-from distlog.core.topics.open_topic import create, open
+from distlog.core.topics.open_topic import make_topic, open
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 from distlog.gateway.groups.classic_group import GroupRecord, Stored
@@ -383,7 +385,7 @@ def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None
     except TopicNotFoundError:
         with suppress(TopicExistsError):
             # another gateway may create it first
-            create(url, partitions, _CONFIG, options)
+            make_topic(Storage(url, options), partitions, TopicConfig.parse(_CONFIG))
     return open(url, storage_options=options)
 
 
