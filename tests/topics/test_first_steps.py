@@ -106,6 +106,12 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
                 do(str(address))
 
 
+@pytest.mark.parametrize("before", [100, [100], None])
+def test_offsets_to_delete_records_before_are_a_dict(topic: distlog.Topic, before: Any) -> None:
+    with pytest.raises(distlog.InvalidConfigError, match=r"offsets are a dict by partition, as in \{0: 100\}"):
+        topic.delete_records(before)
+
+
 def test_one_column_and_one_partition_need_no_list(topic: distlog.Topic) -> None:
     topic.append([{"value": "zero", "partition": 0}, {"value": "one", "partition": 1}])
     assert topic.scan(partitions=1, columns="value").to_table().to_pydict() == {"value": [b"one"]}

@@ -269,6 +269,8 @@ def delete_records(
     exist, InvalidConfigError when `cleanup.policy` is compact alone (Kafka's PolicyViolationException), and
     StorageError if the lock of an active segment is not free in time.
     """
+    if not isinstance(before, Mapping):
+        raise InvalidConfigError("offsets are a dict by partition, as in {0: 100}", got=type(before).__name__)
     snapshot = handle.log.refresh(snapshot)
     wanted = _resolved(with_tails(handle, snapshot), before)
 
