@@ -81,7 +81,7 @@ def append_to(
 
     The topic's metadata is loaded again only for the commit.
     """
-    check_batch(app_id, batch_id)
+    batch_id = check_batch(app_id, batch_id)
     check_unit(timestamp_unit)
     batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
     if shuffle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from topics import TINY, contents, files, topic_on, values
@@ -179,3 +180,10 @@ def test_a_batch_of_another_application_does_not_fence_a_producer(local: Storage
             topic.append(values([1]), app_id="producer:billing", batch_id=1 << 62)
         producer.append(b"still mine")
     assert contents(topic.refresh()) == {0: [b"still mine"]}
+
+
+def test_a_batch_id_may_be_an_integer_of_numpy(local: Storage) -> None:
+    topic = topic_on(local, 1)
+    ids: list[Any] = [5, np.int64(5), *np.array([5, 6])]
+    versions = [topic.append(values([1]), app_id="load", batch_id=each).version for each in ids]
+    assert versions == [1, 1, 1, 2]

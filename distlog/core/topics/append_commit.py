@@ -271,17 +271,20 @@ def check_room(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None,
         )
 
 
-def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
-    """Raise InvalidRecordError unless an application may append this: both or neither, of the right types.
+def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
+    """The batch's id, of an integer of numpy too; InvalidRecordError unless an application may append this.
 
-    The application id must not be one of distlog's own.
+    Both ids or neither must be given, of the right types. The application's must not be one of distlog's own.
     """
+    if isinstance(batch_id, np.integer):
+        batch_id = int(batch_id)
     _check_stored(app_id, batch_id)
     if app_id is not None and app_id.startswith(RESERVED_APPS):
         begin = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
         raise InvalidRecordError(
             f"application ids that begin with {begin} are distlog's own: give another app_id", app_id=app_id[:100]
         )
+    return batch_id
 
 
 def _check_stored(app_id: str | None, batch_id: BatchId | None) -> None:

@@ -550,8 +550,8 @@ class Topic:
         timestamp_unit: str = "ms",
     ) -> Transaction:
         """Several appends that become visible together at the end of a `with` block, or not at all."""
-        check_batch(app_id, batch_id)
-        return Transaction(self.handle, self.current, app_id, batch_id, compression, timestamp_unit=timestamp_unit)
+        batch = check_batch(app_id, batch_id)
+        return Transaction(self.handle, self.current, app_id, batch, compression, timestamp_unit=timestamp_unit)
 
     def writer(
         self,
