@@ -13,6 +13,7 @@ from distlog.cli.options import AtTime, AtVersion, DryRun, Json, Storage, Url, o
 from distlog.console import arguments, output
 from distlog.console.output import Summary, print_report, status_of
 from distlog.core.display import counted
+from distlog.core.paths import COMMITS_DIR
 from distlog.core.storage.storage import Storage as Folder
 
 # ---
@@ -154,8 +155,8 @@ def list_topics(
     """
     errors: dict[str, distlog.DistlogError] = {}
     rows = [_row(topic) for topic in distlog.topics(root, dict(storage), errors)]
-    if not rows and not errors and not Folder(root, dict(storage)).is_there():
-        raise distlog.TopicNotFoundError("nothing is here: check the address", root=root)
+    if not rows and not errors:
+        _check_root(root, dict(storage))
     if not rows and not errors and not as_json:
         print(f"distlog: there is no topic right below {root}", file=sys.stderr)
     damaged = {name: str(error) for name, error in sorted(errors.items())}
@@ -164,6 +165,15 @@ def list_topics(
     for error in () if as_json else damaged.values():
         print(f"distlog: {output.text(error)}", file=sys.stderr)
     raise typer.Exit(status_of(report))
+
+
+def _check_root(root: str, storage: dict[str, Any]) -> None:
+    """Raise TopicNotFoundError for what was hardly meant as the folder of topics."""
+    folder = Folder(root, storage)
+    if not folder.is_there():
+        raise distlog.TopicNotFoundError("nothing is here: check the address", root=root)
+    if COMMITS_DIR in folder.list_folders():
+        raise distlog.TopicNotFoundError("this is a topic, not a folder of topics: give the one above it", root=root)
 
 
 def _row(topic: distlog.Topic) -> dict[str, Any]:

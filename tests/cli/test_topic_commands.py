@@ -56,6 +56,12 @@ def test_list_of_a_folder_that_is_not_there_fails(cli: CommandLine, tmp_path: Pa
     assert cli.bare("list", wrong) == (1, "", f"distlog: nothing is here: check the address (root={wrong})\n")
 
 
+def test_list_of_a_topic_names_the_mistake(cli: CommandLine) -> None:
+    cli.ok("create")
+    said = f"distlog: this is a topic, not a folder of topics: give the one above it (root={cli.url})\n"
+    assert cli("list") == (1, "", said)
+
+
 def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     cli.ok("create", "--config", "retention.bytes=5")
     assert cli.ok("alter", "--config", "retention.ms=-1", "--unset", "retention.bytes").out == (

@@ -126,6 +126,16 @@ def test_a_root_that_is_not_there_yet_is_told_and_not_made(tmp_path: Path) -> No
     assert (managed.names(), managed.manager.errors) == (["clicks"], {})
 
 
+def test_a_root_that_is_a_topic_is_told(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks")
+    topic.append([{"value": "v"}])
+    managed = Managed(tmp_path / "clicks")
+    managed.after(minutes=1)
+    assert managed.manager.errors["load-logs"] == {
+        f"{tmp_path}/clicks": "this is a topic, not a folder of topics: give the one above it"
+    }
+
+
 def test_wrong_roots_are_refused_at_once() -> None:
     with pytest.raises(InvalidConfigError, match="at least one root"):
         distlog.LogManager([])

@@ -105,12 +105,13 @@ class LogDirectory:
 
     def _load_logs(self, run: TaskRun) -> None:
         try:
-            names = {name for name in self.storage.list_folders() if paths.may_be_topic_folder(name)}
+            folders = self.storage.list_folders()
         except Exception as error:
             self.is_offline = True
             run.failed(self.url, error)
             return
         self.is_offline = False
+        names = {name for name in folders if paths.may_be_topic_folder(name)}
         # links that lead to topics are not loaded, since tasks delete files in what they find
         for link in self.storage.links() if self.storage.is_local else ():
             if os.path.isdir(self.storage.local_path(f"{link}/{paths.COMMITS_DIR}")):
@@ -124,6 +125,8 @@ class LogDirectory:
         in_parallel(partial(self._refresh, run, known), known.keys() & names)
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
         run.add(loaded_topics=sum(loaded))
+        if paths.COMMITS_DIR in folders and not self.topics:
+            run.failed(self.url, "this is a topic, not a folder of topics: give the one above it")
 
     def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
         """Do `work` on each topic; a failure is noted, and the others go on. A dropped topic is let go of."""
