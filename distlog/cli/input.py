@@ -244,6 +244,8 @@ def _tables(path: str, fields: Fields) -> Parts:
             rows = 0
             columns = {name: name for name in ("partition", "timestamp", "key", "value", "headers") if name in names}
             columns |= fields.named
+            if "value" not in columns:
+                raise InvalidRecordError(f"no column is the value: name one by --value; there are {', '.join(names)}")
             for batch in file.iter_batches(columns=sorted({*columns.values()})):
                 arrays = {name: batch.column(field) for name, field in columns.items()}
                 if "timestamp" in arrays:
@@ -252,6 +254,9 @@ def _tables(path: str, fields: Fields) -> Parts:
                 yield FilePart(Parsed(table), table.nbytes)
     except pa.ArrowInvalid as error:
         raise InvalidRecordError(f"this is no Parquet file: {error}", file=path) from None
+    except InvalidRecordError as error:
+        error.details.setdefault("file", path)
+        raise
 
 
 # ---

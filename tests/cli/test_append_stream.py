@@ -142,6 +142,20 @@ def test_what_is_no_parquet_is_refused(cli: CommandLine, topic: distlog.Topic, t
     assert "no Parquet file" in outcome.err
 
 
+def test_a_parquet_file_without_a_value_is_no_empty_one(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"key": ["k"], "body": ["v"]}), file)
+    for option, why in (
+        ([], "no column is the value: name one by --value; there are key, body"),
+        (["--value", "text"], "the input has no field text; it has key, body"),
+    ):
+        outcome = cli("append", file, "--format", "parquet", *option)
+        assert outcome == (1, "", f"distlog: {why} (file={file} appended=0)\n")
+    assert cli.ok("append", file, "--format", "parquet", "--value", "body").out.startswith("appended 1 record,")
+
+
 def test_a_stream_is_committed_when_it_is_due_or_large(topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     with Appending(topic, None, None, 5.0, lambda: now[0]) as stream:
