@@ -111,7 +111,7 @@ def batches(
     """
     for partition in partitions:
         topic.check_partition(partition)
-    for partition in partitions:
+    for partition in dict.fromkeys(partitions):
         for batch in _from_partition(topic, partition, bounds, limit, columns):
             yield batch
             limit = None if limit is None else limit - batch.num_rows

@@ -61,6 +61,10 @@ def test_read_keeps_within_its_bounds(filled: CommandLine, options: list[str], o
     assert [json.loads(line) for line in lines] == [{"offset": int(offset)} for offset in offsets]
 
 
+def test_a_partition_that_is_named_twice_is_read_once(filled: CommandLine) -> None:
+    assert filled.ok("read", "-p", "0", "-p", "0").out == filled.ok("read", "-p", "0").out
+
+
 def test_times_are_those_of_the_records_also_where_they_step_back(cli: CommandLine) -> None:
     cli.ok("create", "--partitions", "2")
     for partition, times in (("0", (9, 3, 5)), ("1", (4, 8, 2))):
