@@ -13,6 +13,7 @@ from conftest import Address
 from topics import TINY, contents, values
 
 import distlog
+from distlog.core.storage.storage import Storage
 
 
 @pytest.fixture
@@ -90,6 +91,13 @@ def test_a_folder_that_holds_topics_or_lies_in_one_is_no_place_for_a_topic(stora
     assert [topic.name for topic in distlog.topics(root, options)] == ["clicks", "views"]
     with pytest.raises(distlog.TopicExistsError):
         distlog.create(f"{root}/clicks", storage_options=options)
+
+
+@pytest.mark.parametrize("name", ["_commits", "_groups"])
+def test_a_topic_has_no_name_of_a_folder_that_lists_leave_out(name: str, storage_url: Address) -> None:
+    with pytest.raises(distlog.InvalidTopicError, match="a folder of distlog's own: choose another"):
+        distlog.create(f"{storage_url.url}/{name}", storage_options=storage_url.options)
+    assert Storage(*storage_url).list_folders() == []
 
 
 def test_dropped_topics_leave_the_place_free(storage_url: Address) -> None:

@@ -34,6 +34,7 @@ from distlog.core.errors import (
     CommitStateUnknownError,
     CorruptMetadataError,
     InvalidPartitionsError,
+    InvalidTopicError,
     OffsetOutOfRangeError,
     ReadOnlyTopicError,
     StorageError,
@@ -96,6 +97,8 @@ def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
     """
     check_partition_count(partitions)
     name = paths.check_topic_name(url.rstrip("/").rpartition("/")[2])
+    if not paths.may_be_topic_folder(name):
+        raise InvalidTopicError("this is the name of a folder of distlog's own: choose another", topic=name)
     settings = {setting: str(value) for setting, value in config.overrides().items()}
     return [Create(name), SetPartitions(partitions), SetConfig(settings)]
 
