@@ -276,8 +276,9 @@ def check_batch(app_id: str | None, batch_id: BatchId | None) -> BatchId | None:
 
     Both ids or neither must be given, of the right types. The application's must not be one of distlog's own.
     """
-    if isinstance(batch_id, np.integer):
-        batch_id = int(batch_id)
+    given: object = batch_id
+    if isinstance(given, np.integer):
+        batch_id = int(given)
     _check_stored(app_id, batch_id)
     if app_id is not None and app_id.startswith(RESERVED_APPS):
         begin = ", ".join(repr(prefix) for prefix in RESERVED_APPS)
