@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
+import io
 import threading
 from typing import Any
 
@@ -12,8 +12,6 @@ def started() -> Any:
     """A `ThreadedMotoServer` on a free port, which its `stop` ends; those of a process share their buckets."""
     from moto.server import ThreadedMotoServer
 
-    # a line for each request, which pytest would keep
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     _patch()
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -22,6 +20,7 @@ def started() -> Any:
 
 @functools.cache
 def _patch() -> None:
+    from moto.moto_server import threaded_moto_server
     from moto.s3.responses import S3Response
     from moto.server import DomainDispatcherApplication
 
@@ -36,3 +35,44 @@ def _patch() -> None:
     # twice for each request it would list its own folder on the disk, and match the patterns of all services
     found = DomainDispatcherApplication.get_backend_for_host
     DomainDispatcherApplication.get_backend_for_host = functools.cache(found)
+    threaded_moto_server.MotoRequestHandler = _keeping_connections(threaded_moto_server.MotoRequestHandler)
+
+
+def _keeping_connections(handler: Any) -> Any:
+    """A handler that keeps connections, as S3 does, and answers by one write.
+
+    Werkzeug's closes each: a third of the CPU of a request, with the client's, went into the next one.
+    """
+    from werkzeug.test import run_wsgi_app
+
+    class Keeping(handler):  # type: ignore[misc]
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+        disable_nagle_algorithm = True
+
+        def run_wsgi(self) -> None:
+            # an answer to `Expect: 100-continue`
+            self.wfile.flush()
+            self.environ = environ = self.make_environ()
+            sent, is_chunked = environ["wsgi.input"], "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
+            # whole, or what is left would be taken for the next request
+            data = sent.read() if is_chunked else sent.read(int(environ.get("CONTENT_LENGTH") or 0))
+            answer, status, headers = run_wsgi_app(
+                self.server.app, {**environ, "wsgi.input": io.BytesIO(data)}, buffered=True
+            )
+            code, _, reason = status.partition(" ")
+            self.send_response(int(code), reason)
+            for name, value in headers:
+                self.send_header(name, value)
+            body = b"".join(answer)
+            if "Content-Length" not in headers and code not in ("204", "304"):
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+            self.wfile.flush()
+
+        def log_request(self, *_: object) -> None:
+            """Nothing: pytest would keep a line for each request."""
+
+    return Keeping
