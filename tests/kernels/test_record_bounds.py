@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from forked_programs import run
 from searches import FACTOR
 
 pytestmark = pytest.mark.long
 
 #: The suite tries a part of what `make soak` does.
 TRIES = str(5000 * min(FACTOR, 4))
-SUPPORT = str(Path(__file__).parents[1] / "support")
 DECODING = """
 import ctypes, mmap, random, struct, sys
 
-sys.path.insert(0, sys.argv[1])
 import numpy as np
 from raw_batches import batch, entry, record
 
@@ -51,7 +48,7 @@ def damaged():
 
 
 seen = {True: 0, False: 0}
-for _ in range(int(sys.argv[2])):
+for _ in range(int(sys.argv[1])):
     data = damaged()
     view = room[TOP - len(data) :]
     view[:] = np.frombuffer(bytes(data), np.uint8)
@@ -66,10 +63,9 @@ print(*seen.values())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_damaged_batches_at_the_end_of_memory_do_not_end_the_process() -> None:
-    command = [sys.executable, "-c", DECODING, SUPPORT, TRIES]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
-    decoded, refused = map(int, run.stdout.split())
+    ran = run(DECODING, TRIES)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    decoded, refused = map(int, ran.stdout.split())
     assert decoded > 500
     assert refused > 500
 
@@ -77,7 +73,6 @@ def test_damaged_batches_at_the_end_of_memory_do_not_end_the_process() -> None:
 POINTS = """
 import ctypes, mmap, random, struct, sys
 
-sys.path.insert(0, sys.argv[1])
 import numpy as np
 from raw_batches import batch, record
 
@@ -97,7 +92,7 @@ HEADERS = ((b"h1", b"x"), (b"h2", None))
 TEXTS = (None, b"", b"key", b"v" * 40)
 BYTES = (0, 1, 2, 0x7F, 0x80, 0xFF)
 seen = {True: 0, False: 0}
-for _ in range(int(sys.argv[2])):
+for _ in range(int(sys.argv[1])):
     made, base = b"", 0
     for _ in range(2):
         contents = [(pick.choice(TEXTS), pick.choice(TEXTS), HEADERS[: pick.randrange(3)]) for _ in range(3)]
@@ -125,10 +120,9 @@ print(*seen.values())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_looking_for_a_record_at_the_end_of_memory_does_not_end_the_process() -> None:
-    command = [sys.executable, "-c", POINTS, SUPPORT, TRIES]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
-    found, refused = map(int, run.stdout.split())
+    ran = run(POINTS, TRIES)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found, refused = map(int, ran.stdout.split())
     assert found > 500
     assert refused > 500
 
@@ -136,7 +130,6 @@ def test_looking_for_a_record_at_the_end_of_memory_does_not_end_the_process() ->
 COMPACTING = """
 import ctypes, mmap, random, sys
 
-sys.path.insert(0, sys.argv[1])
 import numpy as np
 from raw_batches import batch, record
 
@@ -182,7 +175,7 @@ def at_end(name, count, kind):
 pick = random.Random(11)
 TEXTS = (None, b"", b"k", b"key", b"eightkey", b"k" * 13, b"v" * 40)
 rewritten = 0
-for _ in range(int(sys.argv[2])):
+for _ in range(int(sys.argv[1])):
     count = pick.randrange(1, 5)
     made = [record(delta, pick.randrange(-5, 2**pick.randrange(1, 40)), pick.choice(TEXTS[1:]), pick.choice(TEXTS))
             for delta in range(count)]
@@ -230,7 +223,6 @@ print(rewritten)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_compaction_at_the_end_of_memory_does_not_end_the_process() -> None:
-    command = [sys.executable, "-c", COMPACTING, SUPPORT, "3000"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert int(run.stdout) > 1000
+    ran = run(COMPACTING, 3000)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert int(ran.stdout) > 1000
