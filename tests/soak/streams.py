@@ -10,8 +10,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from forked_programs import Program
 
 import distlog
 from soak import processes
@@ -83,10 +82,9 @@ class Pipeline:
         self._filling.start()
         self._driver = self._begin()
 
-    def _begin(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", self.driver, str(self._path)]
-        return subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
+    def _begin(self) -> Program:
+        imports = ["distlog.spark"]
+        return Program(self.driver, self._path, module=True, imports=imports, stdout=self._log, stderr=self._log)
 
     def _fill(self, pause_s: float) -> None:
         number, topic = 0, distlog.open(self.job.source, storage_options=self._options)
