@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disk_calls import Calls
+from forked_programs import run
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage import local_files
@@ -80,42 +79,59 @@ def test_a_writer_does_not_replace_a_file(storage: Storage) -> None:
 # --- a crash at every step: a child process ends at its n-th system call, before or after it
 
 
-def crash_in_child(action: Callable[[], object], step: int, after: bool) -> bool:
-    """Run `action` in a child that is ended at system call number `step`; True if it came that far."""
-    child = os.fork()
-    if child == 0:
-        left = [step]
+#: Puts a file in folders of their own, in children of which each ends at a system call, until one comes to its end.
+CRASHES = """
+import itertools, os, sys
+from distlog.core.storage.storage import Storage
 
-        def ending(real: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any, **options: Any) -> Any:
-                left[0] -= 1
-                if left[0] == 0 and not after:
-                    os._exit(9)
-                try:
-                    return real(*arguments, **options)
-                finally:
-                    if left[0] == 0:
-                        os._exit(9)
+root, method, name, old, new, when, *calls = sys.argv[1:]
+for step in itertools.count(1):
+    storage = Storage(f"{root}/{step}")
+    if old:
+        storage.put(name, old.encode())
+    if not (child := os.fork()):
+        break
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 9:
+        print(step - 1, flush=True)
+        os._exit(0)
+left = step
 
-            return call
-
-        for name in Calls.NAMES:
-            setattr(os, name, ending(getattr(os, name)))
+def ending(real):
+    def call(*arguments, **options):
+        global left
+        left -= 1
+        if not left and when == "before":
+            os._exit(9)
         try:
-            action()
+            return real(*arguments, **options)
         finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+            if not left:
+                os._exit(9)
+    return call
+
+for each in calls:
+    setattr(os, each, ending(getattr(os, each)))
+try:
+    getattr(storage, method)(name, new.encode())
+finally:
+    os._exit(0)
+"""
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_leaves_a_whole_commit_or_none(tmp_path: Path, after: bool) -> None:
+def crashed(root: Path, method: str, name: str, data: bytes, *, when: str, old: bytes = b"") -> Iterator[Storage]:
+    """The storages of processes that ended, one `when` each system call of a put of `data`.
+
+    The processes are forked from a small one: tests have much memory, whose tables each fork would copy.
+    """
+    given = (root, method, name, old.decode(), data.decode(), when, *Calls.NAMES)
+    for step in range(int(run(CRASHES, *given, check=True).stdout)):
+        yield Storage(root / str(step + 1))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_leaves_a_whole_commit_or_none(tmp_path: Path, when: str) -> None:
     left = []
-    for step in itertools.count(1):
-        storage = Storage(tmp_path / str(step))
-        if not crash_in_child(partial(storage.put_if_absent, NAME, OURS), step, after):
-            break
+    for storage in crashed(tmp_path, "put_if_absent", NAME, OURS, when=when):
         left.append([file.name for file in storage.list("_commits") if not file.name.endswith(".tmp")])
         standing = storage.put_if_absent(NAME, THEIRS)
         assert standing == storage.read(NAME) == (OURS if left[-1] else THEIRS)
@@ -123,15 +139,9 @@ def test_a_crash_leaves_a_whole_commit_or_none(tmp_path: Path, after: bool) -> N
     assert {str(names) for names in left} == {"[]", str([NAME])}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_crash_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    left = []
-    for step in itertools.count(1):
-        storage = Storage(tmp_path / str(step))
-        storage.put("_commits/_last_checkpoint", b"old")
-        if not crash_in_child(partial(storage.put, "_commits/_last_checkpoint", b"newer"), step, after=True):
-            break
-        left.append(storage.read("_commits/_last_checkpoint"))
+    name = "_commits/_last_checkpoint"
+    left = [each.read(name) for each in crashed(tmp_path, "put", name, b"newer", when="after", old=b"old")]
     assert left == sorted(left, reverse=True)
     assert set(left) == {b"old", b"newer"}
 
