@@ -88,7 +88,7 @@ test-failed: setup
 # What a change is tried with: no Spark, no servers, nothing long.
 check: setup
 	@$(MAKE) --no-print-directory -j2 lint kernels
-	@$(PYTHON_BIN) -m pytest -n 2 -m 'not spark and not s3 and not stores and not kafka and not long'
+	@$(PYTHON_BIN) -m pytest -n 3 -m 'not spark and not s3 and not stores and not kafka and not long'
 
 kernels: setup
 	@$(PYTHON_BIN) distlog_command.py warmup >/dev/null

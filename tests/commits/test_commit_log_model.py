@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 
 import memory_files
+import pytest
 from histories import Clock, commit_log, segment, topic_storage
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -312,5 +313,5 @@ def merged(inputs: list[SegmentInfo], outputs: int, read_version: int) -> list[S
     ]
 
 
-TestCommitLogModel = CommitLogMachine.TestCase
+TestCommitLogModel = pytest.mark.long(CommitLogMachine.TestCase)
 TestCommitLogModel.settings = examples(15, stateful_step_count=40)

@@ -93,6 +93,7 @@ def latency(source: random.Random, writes: bool) -> float:
     return source.uniform(0.02, 0.1)
 
 
+@pytest.mark.long
 def test_of_many_writers_none_waits_much_longer_than_the_others() -> None:
     outcome = race(50, 5, seed=1)
     assert outcome.part(0.99) < 5 * outcome.part(0.5)

@@ -450,5 +450,5 @@ class IncrementalMachine(CommitLogMachine):
         super().teardown()
 
 
-TestIncrementalModel = IncrementalMachine.TestCase
+TestIncrementalModel = pytest.mark.long(IncrementalMachine.TestCase)
 TestIncrementalModel.settings = examples(15, stateful_step_count=40)

@@ -7,6 +7,7 @@ import itertools
 import uuid
 
 import memory_files
+import pytest
 from followers import Time, follow, rows
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -179,4 +180,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 GroupMachine.TestCase.settings = examples(8, stateful_step_count=20)
-TestGroups = GroupMachine.TestCase
+TestGroups = pytest.mark.long(GroupMachine.TestCase)

@@ -160,7 +160,7 @@ class PartitionModel(RuleBasedStateMachine):
         self.root.cleanup()
 
 
-TestPartitionModel = PartitionModel.TestCase
+TestPartitionModel = pytest.mark.long(PartitionModel.TestCase)
 TestPartitionModel.settings = examples(
     12,
     stateful_step_count=20,

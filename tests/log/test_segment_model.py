@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from active_segments import append, files, new_segment, none_open, reopened
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -136,5 +137,5 @@ class SegmentModel(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-TestSegmentModel = SegmentModel.TestCase
+TestSegmentModel = pytest.mark.long(SegmentModel.TestCase)
 TestSegmentModel.settings = examples(20, stateful_step_count=20)

@@ -197,6 +197,7 @@ class Life:
         return int(self.log.topic().end_offsets()[0])
 
 
+@pytest.mark.long
 @examples(15)
 @given(st.lists(operation, min_size=3, max_size=25))
 def test_whatever_is_done_to_a_topic_leaves_nothing_wrong(operations: list[tuple[Any, ...]]) -> None:

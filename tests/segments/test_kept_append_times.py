@@ -135,6 +135,7 @@ def test_a_damaged_batch_is_found_before_its_time_is_written_anew(tmp_path: Path
     assert not topic.verify().ok
 
 
+@pytest.mark.long
 @given(st.integers(0, 2**32), st.sampled_from(["delete", "compact"]), st.sampled_from(["none", "lz4"]))
 @examples(6)
 def test_whatever_the_order_of_encoding_and_committing_time_never_steps_back(

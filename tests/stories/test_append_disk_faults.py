@@ -62,7 +62,7 @@ class BreakingStorage(Storage):
         return standing
 
 
-@pytest.mark.parametrize(("size", "least"), [(10, 4), (300_000, 8)])
+@pytest.mark.parametrize(("size", "least"), [(10, 4), pytest.param(300_000, 8, marks=pytest.mark.long)])
 def test_17_an_append_that_breaks_at_any_step_is_whole_or_absent(size: int, least: int, tmp_path: Path) -> None:
     """The small one is a bundle, the large one files of each partition."""
     rows = [{"value": b"%d" % number + b"x" * size, "partition": number % 2} for number in range(60)]

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import memory_files
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from searches import examples
@@ -150,5 +151,5 @@ class Bundles(RuleBasedStateMachine):
         assert files(self.topic.storage) == named_files(self.topic.refresh())
 
 
-TestBundles = Bundles.TestCase
+TestBundles = pytest.mark.long(Bundles.TestCase)
 TestBundles.settings = examples(10, stateful_step_count=25)

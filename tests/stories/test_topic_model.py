@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from searches import examples
@@ -259,5 +260,5 @@ class TopicAndLists(RuleBasedStateMachine):
             assert topic.scan().count() == sum(map(len, log))
 
 
-TestTopicAndLists = TopicAndLists.TestCase
+TestTopicAndLists = pytest.mark.long(TopicAndLists.TestCase)
 TestTopicAndLists.settings = examples(8, stateful_step_count=25)

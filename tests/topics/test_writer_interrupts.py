@@ -53,6 +53,7 @@ def interrupted_at(line: int, work: Callable[[], None]) -> bool:
 # --- interrupts
 
 
+@pytest.mark.long
 def test_an_interrupt_at_any_line_loses_no_record_that_was_taken_and_doubles_none(topic: Topic) -> None:
     line, was_interrupted = 0, True
     while was_interrupted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from consumer_groups import GROUP, Gateway
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -102,5 +103,5 @@ class GroupStories(RuleBasedStateMachine):
         assert self.gateway.admin.describe(GROUP).phase in {GroupPhase.EMPTY, GroupPhase.DEAD}
 
 
-TestGroupStories = GroupStories.TestCase
+TestGroupStories = pytest.mark.long(GroupStories.TestCase)
 TestGroupStories.settings = examples(60, stateful_step_count=40)

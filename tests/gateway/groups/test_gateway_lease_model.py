@@ -7,6 +7,7 @@ import uuid
 from queue import SimpleQueue
 
 import memory_files
+import pytest
 from followers import Time
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -146,5 +147,5 @@ class Gateways(RuleBasedStateMachine):
             gateway.store.close()
 
 
-TestGateways = Gateways.TestCase
+TestGateways = pytest.mark.long(Gateways.TestCase)
 TestGateways.settings = examples(10, stateful_step_count=20)
