@@ -1,5 +1,5 @@
 """`python -m distlog.cli`: runs the `distlog` command if its script is not on the path."""
 
-from distlog.cli import main
+from distlog_command import main
 
 main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import getpass
 import os
 import sys
@@ -15,7 +16,7 @@ import typer
 from distlog.cli import options as listener
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.processes import Child, run_processes
-from distlog.cli.services import LOOPBACK, Service, end, print_event, raise_open_files, serving
+from distlog.cli.services import LOOPBACK, Service, end, keep_what_is_loaded, print_event, raise_open_files, serving
 from distlog.console.output import StatusLine, Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
@@ -180,6 +181,8 @@ def serve(
 
     It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json lines are objects.
     """
+    # until `keep_what_is_loaded`
+    gc.disable()
     with _gateway_extra():
         from distlog.cli.services import serve as serve_until_signal
         from distlog.gateway.cluster import Maintenance
@@ -225,7 +228,12 @@ def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Pl
     places.check(processes)
     line = StatusLine("distlog", str)
     line.is_visible = False
-    child = run_processes(processes, partial(print_event, line, as_json=as_json), _together, warm_up)
+
+    def prepare() -> None:
+        warm_up()
+        keep_what_is_loaded()
+
+    child = run_processes(processes, partial(print_event, line, as_json=as_json), _together, prepare)
     if isinstance(child, int):
         end(child)
     return child, places.of(child)

@@ -48,6 +48,16 @@ def test_ctrl_c_after_the_imports_raises_as_usual() -> None:
     assert subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False).stdout == "True\n"
 
 
+def test_garbage_is_looked_for_after_the_imports_and_not_among_them() -> None:
+    """Collections in the midst of imports would take a third of a short command's time."""
+    found = "print(gc.isenabled(), gc.get_freeze_count() > 50_000, gc.get_stats()[2]['collections'])"
+    program = f"import gc, distlog_command, distlog.cli.app as all; all.app = lambda **_: {found}"
+    program = f"import gc; gc.disable(); {program}; gc.enable(); distlog_command.main()"
+    program = [sys.executable, "-c", program, "read"]
+    run = subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False)
+    assert run.stdout == "True True 0\n", run.stderr
+
+
 @pytest.mark.parametrize("streams", [">&-", ">&- 2>&- <&-"])
 def test_closed_standard_streams_are_no_failure(filled: CommandLine, streams: str) -> None:
     run = shell(f"{DISTLOG} verify {filled.url} {streams}")
