@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from distlog.core.arrays import booleans, flags_of, integers, numbers_of, texts
+from distlog.core.arrays import booleans, column_of, flags_of, integers, numbers_of, scalar_of, table_of_rows, texts
+from distlog.core.batches.record_batch import HEADERS_TYPE
 
 # What a command and each of Spark's planners do.
 PROGRAM = """
@@ -36,6 +37,106 @@ def test_a_program_that_opens_and_reads_a_topic_never_waits_for_pandas(tmp_path:
         topic.append([{"value": b"v"}] * 3, partition=partition)
     command = [sys.executable, "-c", PROGRAM, topic.url]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# What begins with a process of its own: a command, and what a gateway does before it listens.
+COMMANDS = """
+import contextlib, io, sys
+from distlog.cli import main
+from distlog.gateway.gateway_server import warm_up
+
+def run(*arguments, stdin=b""):
+    sys.argv, sys.stdin = ["distlog", *arguments], io.TextIOWrapper(io.BytesIO(stdin))
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main()
+    assert "pandas" not in sys.modules, arguments
+
+root, url = sys.argv[1:]
+for name in ("describe", "segments", "history", "offsets", "read", "verify", "retention", "vacuum", "groups"):
+    run(name, url)
+run("list", root)
+run("read", url, "--json")
+run("append", url, stdin=b"a line\\nanother")
+run("append", url, "--format", "jsonl", stdin=b'{"key": "k", "value": "v", "headers": [{"key": "h", "value": "x"}]}')
+import distlog
+
+topic = distlog.open(url)
+topic.append([{"key": "k", "value": b"v", "headers": [("h", b"x"), ("i", None)], "partition": 1}, {"value": None}])
+with topic.writer() as writer:
+    writer.append(b"v", key=b"k")
+warm_up()
+print("pandas" in sys.modules, topic.refresh().scan().to_table().num_rows)
+"""
+
+
+@pytest.mark.long
+def test_no_command_and_no_append_waits_for_pandas(tmp_path: object) -> None:
+    import distlog
+
+    pytest.importorskip("pandas")
+    topic = distlog.create(f"{tmp_path}/clicks", 2)
+    topic.append([{"value": b"v"}] * 3)
+    command = [sys.executable, "-c", COMMANDS, str(tmp_path), topic.url]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "False 9\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [1, None, -(2**63)]),
+        (pa.int32(), (2**31 - 1, 0)),
+        (pa.timestamp("ms", "UTC"), [None, 1_700_000_000_000]),
+        (pa.bool_(), [True, False, True]),
+        (pa.binary(), [b"", b"ab", None, b"c"]),
+        (pa.string(), ["", None, "kä日"]),
+        (HEADERS_TYPE, [None, [], [("a", b"b"), ("c", None)], [("d", b"e")]]),
+        (HEADERS_TYPE, [[{"key": "d", "value": b"e"}], [], None]),
+        (HEADERS_TYPE, [None]),
+        (pa.list_(pa.int64()), [[1, 2], None, [3]]),
+    ],
+)
+@pytest.mark.parametrize("times", [0, 1, 9])
+def test_values_of_python_go_to_arrow(
+    monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, values: list[object], times: int
+) -> None:
+    expected, first = pa.array(values * times, kind), pa.scalar(values[0], kind)
+    # it would import pandas
+    monkeypatch.delattr(pa, "array")
+    made = column_of(values * times, kind)
+    made.validate(full=True)
+    assert made.equals(expected)
+    assert made.null_count == expected.null_count
+    assert scalar_of(values[0], kind).equals(first)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.binary(), "text"),
+        (pa.binary(), bytearray(b"x")),
+        (pa.float64(), 1.5),
+        (pa.bool_(), None),
+        (pa.int64(), np.int64(4)),
+        (pa.string(), b"bytes"),
+    ],
+)
+def test_other_values_are_left_to_arrow(kind: pa.DataType, value: object) -> None:
+    assert column_of([value], kind).equals(pa.array([value], kind))
+
+
+@pytest.mark.parametrize(("kind", "value"), [(pa.int32(), 2**31), (pa.int64(), "1"), (pa.binary(), 1)])
+def test_what_arrow_refuses_is_refused_in_its_words(kind: pa.DataType, value: object) -> None:
+    with pytest.raises(pa.ArrowException) as ours:
+        column_of([value], kind)
+    with pytest.raises(pa.ArrowException) as theirs:
+        pa.array([value], kind)
+    assert (type(ours.value), str(ours.value)) == (type(theirs.value), str(theirs.value))
+
+
+def test_rows_become_a_table_and_what_they_lack_is_null() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    for rows in ([], [{"a": 1}, {"b": "x", "a": 2, "c": 3}]):
+        assert table_of_rows(rows, schema).equals(pa.Table.from_pylist(rows, schema))
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64()])

@@ -5,6 +5,7 @@ Most commands take a topic's URL first; all take `--json`. `distlog.console.outp
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,20 @@ from distlog.core.errors import DistlogError, RetentionWarning, TimestampWarning
 def main() -> None:
     """Run the command line of this process, and exit with its status."""
     load()()
+
+
+def load_to_stay() -> Callable[[], None]:
+    """As `load`, in a process that runs nothing else: none of what is imported will ever be garbage.
+
+    Looks for garbage among it, and the last one at the end, would take a third of the CPU of a short command.
+    """
+    gc.disable()
+    run = load()
+    gc.freeze()
+    # a gateway has more to load, and then does the same
+    if sys.argv[1:2] != ["serve"]:
+        gc.enable()
+    return run
 
 
 def load() -> Callable[[], None]:

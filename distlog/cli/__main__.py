@@ -1,5 +1,5 @@
 """`python -m distlog.cli`: runs the `distlog` command if its script is not on the path."""
 
-from distlog_command import main
+from distlog.cli import load_to_stay
 
-main()
+load_to_stay()()

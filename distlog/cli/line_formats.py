@@ -21,6 +21,7 @@ import pyarrow.json
 
 from distlog.console.output import json_text
 from distlog.console.record_lines import json_texts
+from distlog.core.arrays import column_of, flags_of, integers, scalar_of, table_of_rows
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -44,7 +45,7 @@ class Objects:
 
 def split_lines(block: bytes) -> pa.Array:
     """The lines as bytes without their ends."""
-    text = pa.scalar(block.replace(b"\r\n", b"\n").removesuffix(b"\r"), pa.binary())
+    text = scalar_of(block.replace(b"\r\n", b"\n").removesuffix(b"\r"), pa.binary())
     return pc.split_pattern(text, "\n").values
 
 
@@ -180,9 +181,9 @@ def text_format(key_separator: str | None) -> LineFormat:
         if key_separator is None:
             return Parsed(pa.table({"value": lines}))
         parts = pc.split_pattern(lines, key_separator, max_splits=1)
-        good = pc.equal(pc.list_value_length(parts), 2)
+        good = pc.equal(pc.list_value_length(parts), integers([2], pa.int32())[0])
         reason = "the line has no key separator: correct it, or leave out --key-separator"
-        rows = np.flatnonzero(~good.to_numpy(zero_copy_only=False)).tolist()
+        rows = np.flatnonzero(~flags_of(good)).tolist()
         bad = [BadLine(lines_before + row + 1, row - number, reason) for number, row in enumerate(rows)]
         parts = parts.filter(good) if bad else parts
         return Parsed(pa.table({"key": pc.list_element(parts, 0), "value": pc.list_element(parts, 1)}), bad)
@@ -210,7 +211,7 @@ def _records_in_bulk(block: bytes, unit: str) -> pa.Table | None:
     times = times_of(objects.fields["timestamp"], unit)
     if times is None:
         return None
-    headers = pc.coalesce(objects.fields["headers"], pa.scalar([], _HEADERS)).cast(HEADERS_TYPE)
+    headers = pc.coalesce(objects.fields["headers"], scalar_of([], _HEADERS)).cast(HEADERS_TYPE)
     columns = {name: objects.fields[name].cast(_SCHEMA.field(name).type) for name in ("partition", "key", "value")}
     return pa.table({**columns, "timestamp": times, "headers": headers}).select(_SCHEMA.names).cast(_SCHEMA)
 
@@ -245,7 +246,7 @@ def parsed_one_by_one(
                 rows.append(row_of(line, json.loads(line, parse_float=parse_float)))
             except (ValueError, RecursionError) as error:
                 bad.append(BadLine(number, len(rows), f"not a record: {error}"))
-    return Parsed(pa.Table.from_pylist(rows, schema), bad)
+    return Parsed(table_of_rows(rows, schema), bad)
 
 
 def _record(line: bytes, record: Any, unit: str) -> dict[str, Any]:
@@ -312,11 +313,11 @@ def with_headers(records: pa.Table, headers: Iterable[tuple[str, str]]) -> pa.Ta
     if not added or not records.num_rows:
         return records
     if "headers" not in records.schema.names:
-        column = pa.repeat(pa.scalar(added, HEADERS_TYPE), records.num_rows)
+        column = pa.repeat(scalar_of(added, HEADERS_TYPE), records.num_rows)
         return records.append_column("headers", column)
     lists = [[*own, *added] for own in records["headers"].to_pylist()]
     place = records.schema.get_field_index("headers")
-    return records.set_column(place, "headers", pa.array(lists, HEADERS_TYPE))
+    return records.set_column(place, "headers", column_of(lists, HEADERS_TYPE))
 
 
 # ---
@@ -551,14 +552,14 @@ def _rows(block: bytes, lines_before: int, names: list[str], fields: Fields, quo
     if table is None:
         lines = split_lines(block)
         numbers, bad = _sorted_out(lines, lines_before, names, quote)
-        table = _read_rows(b"\n".join(lines.take(pa.array(numbers)).to_pylist()), names)
+        table = _read_rows(b"\n".join(lines.take(integers(numbers)).to_pylist()), names)
     else:
         numbers = np.arange(table.num_rows)
     columns, bad_times = _columns(table, fields)
     if bad_times:
         bad |= {int(numbers[row]): reason for row, reason in bad_times.items()}
         good = np.delete(np.arange(len(numbers)), [*bad_times])
-        columns, numbers = columns.take(pa.array(good)), numbers[good]
+        columns, numbers = columns.take(integers(good)), numbers[good]
     before = np.searchsorted(numbers, sorted(bad))
     places = zip(sorted(bad), before.tolist(), strict=True)
     bad_lines = [BadLine(lines_before + row + 1, records, bad[row]) for row, records in places]
@@ -599,7 +600,7 @@ def _sorted_out(
     is_inside = np.zeros(len(lines), np.bool_)
     is_inside[[*inside]] = True
     rows = np.flatnonzero(~(is_blank | has_return | is_torn | is_inside))
-    bad_rows = _refused(lines.take(pa.array(rows)).to_pylist(), names)
+    bad_rows = _refused(lines.take(integers(rows)).to_pylist(), names)
     bad |= {int(rows[row]): reason for row, reason in bad_rows.items()}
     return np.delete(rows, [*bad_rows]), bad
 
@@ -624,7 +625,7 @@ def _refused(rows: Sequence[bytes], names: list[str]) -> dict[int, str]:
 def _read_rows(text: bytes, names: list[str], refuse: Callable[[Any], str] | None = None) -> pa.Table:
     """The rows as bytes; raises ArrowInvalid for one with other fields than the names, unless `refuse` skips it."""
     if not text:
-        return pa.table({name: pa.array([], pa.binary()) for name in names})
+        return pa.table({name: pa.nulls(0, pa.binary()) for name in names})
     kinds = {name: pa.binary() for name in names}
     return pyarrow.csv.read_csv(
         io.BytesIO(text),
@@ -656,7 +657,7 @@ def _times(column: pa.ChunkedArray, unit: str) -> tuple[pa.Array, dict[int, str]
         return times, {}
     bad_times: dict[int, str] = {}
     values = [_time_or_why(value, unit, row, bad_times) for row, value in enumerate(column.to_pylist())]
-    return pa.array(values, pa.int64()), bad_times
+    return column_of(values, pa.int64()), bad_times
 
 
 def _time_or_why(value: bytes, unit: str, row: int, bad_times: dict[int, str]) -> int | None:

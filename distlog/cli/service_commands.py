@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import getpass
 import os
 import sys
@@ -181,8 +180,6 @@ def serve(
 
     It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json lines are objects.
     """
-    # until `keep_what_is_loaded`
-    gc.disable()
     with _gateway_extra():
         from distlog.cli.services import serve as serve_until_signal
         from distlog.gateway.cluster import Maintenance

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.console.output import json_text, print_json, print_rows, rows_of
-from distlog.core.arrays import byte_array, flags_of, numbers_of
+from distlog.core.arrays import byte_array, flags_of, integers, numbers_of
 from distlog.core.kernels.text import ABSENT, CHOICE, JSON, OPTIONAL, QUOTED, RAW, SHOWN, TIME
 from distlog.core.lines import NO_ENDS, NOTHING, Line, LineField, Longs, Places, Values, constant
 
@@ -149,13 +149,13 @@ class _Lines:
 
 
 def _numbers(column: pa.Array) -> Longs:
-    return numbers_of(pc.fill_null(column.cast(pa.int64()), ABSENT))
+    return numbers_of(pc.fill_null(column.cast(pa.int64()), integers([ABSENT])[0]))
 
 
 def _listed(column: pa.Array, style: _Style) -> pa.Array:
     """The headers of each record as one text."""
     keys, values = column.flatten().flatten()
-    lengths = numbers_of(pc.fill_null(pc.list_value_length(column), 0))
+    lengths = numbers_of(pc.fill_null(pc.list_value_length(column), integers([0], pa.int32())[0]))
     firsts = np.append(0, np.cumsum(lengths, dtype=np.int64))
     is_next = np.ones(len(keys), np.int64)
     is_next[firsts[:-1][lengths > 0]] = 0
@@ -166,7 +166,7 @@ def _listed(column: pa.Array, style: _Style) -> pa.Array:
     lines.add(before_value, values, style)
     lines.add(behind)
     texts = lines.texts(firsts)
-    return pc.if_else(column.is_valid(), texts, None) if column.null_count else texts
+    return pc.if_else(column.is_valid(), texts, pa.nulls(1, texts.type)[0]) if column.null_count else texts
 
 
 # ---
@@ -188,7 +188,7 @@ def _same(column: pa.Array) -> pa.Array:
 
 
 def _size(column: pa.Array) -> pa.Array:
-    return pc.fill_null(pc.binary_length(column), -1)
+    return pc.fill_null(pc.binary_length(column).cast(pa.int64()), integers([-1])[0])
 
 
 #: By conversion: the column that it shows, and how.

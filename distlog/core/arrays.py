@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from itertools import accumulate
+from array import array as packed
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,9 +52,82 @@ def booleans(values: npt.ArrayLike) -> pa.Array:
 
 def texts(values: Sequence[str]) -> pa.Array:
     """A column of texts, none of them None."""
-    data = [value.encode() for value in values]
-    ends = np.fromiter(accumulate(map(len, data), initial=0), np.int32, len(data) + 1)
-    return pa.Array.from_buffers(pa.string(), len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+    return _of_bytes([value.encode() for value in values], pa.string(), None)
+
+
+def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A column of Python's values, some of them None: what `pa.array` makes of them, with its errors.
+
+    Integers, texts, bytes, and lists of structs of these; `pa.array` makes those of other kinds, and of other values.
+    """
+    try:
+        made = _made(values, kind)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        made = None
+    return pa.array(values, kind) if made is None else made
+
+
+def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """As `pa.scalar`."""
+    return column_of([value], kind)[0]
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """As `pa.Table.from_pylist`: a table of rows, in which what is missing is None."""
+    return pa.Table.from_batches([batch_of_rows(rows, schema)])
+
+
+def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """As `pa.RecordBatch.from_pylist`."""
+    columns = [column_of([row.get(each.name) for row in rows], each.type) for each in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_NULL = type(None)
+#: The offsets of bytes and texts are int32.
+_MOST_BYTES = 2**31 - 1
+_TYPE_CODES = {pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
+
+
+def _made(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """None for what only `pa.array` can make."""
+    types = set(map(type, values))
+    valid = None
+    if _NULL in types:
+        types.discard(_NULL)
+        flags = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        valid = pa.py_buffer(np.packbits(flags, bitorder="little"))
+    code = "q" if pa.types.is_timestamp(kind) else _TYPE_CODES.get(kind)
+    if code and types <= {int}:
+        numbers = packed(code, values if valid is None else [value or 0 for value in values])
+        return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(numbers)])
+    if kind == pa.binary() and types <= {bytes}:
+        return _of_bytes(values if valid is None else [value or b"" for value in values], kind, valid)
+    if kind == pa.string() and types <= {str}:
+        return _of_bytes([(value or "").encode() for value in values], kind, valid)
+    if pa.types.is_list(kind) and types <= {list, tuple}:
+        ends = np.zeros(len(values) + 1, np.int32)
+        np.cumsum([len(value or ()) for value in values], out=ends[1:])
+        items = column_of([item for value in values for item in value or ()], kind.value_type)
+        return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends)], children=[items])
+    if kind == pa.bool_() and valid is None and types <= {bool}:
+        return booleans(np.array(values, np.bool_))
+    if pa.types.is_struct(kind) and valid is None and types in ({tuple}, {dict}, set()):
+        names = [each.name for each in kind]
+        rows = [tuple(map(value.get, names)) for value in values] if types == {dict} else values
+        parts = zip(*rows, strict=True) if rows else [()] * kind.num_fields
+        children = [column_of(part, each.type) for part, each in zip(parts, kind, strict=True)]
+        return pa.Array.from_buffers(kind, len(values), [None], children=children)
+    return None
+
+
+def _of_bytes(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer | None) -> pa.Array:
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
+    data = b"".join(values)
+    if len(data) > _MOST_BYTES:
+        raise OverflowError
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 def _settle() -> None:

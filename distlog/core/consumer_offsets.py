@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrays import numbers_of, scalar_of
 from distlog.core.batches.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -288,11 +289,11 @@ def offsets_records(
 
 def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
     """The last record of each key."""
-    keys = pc.fill_null(batch.column("key"), b"")
+    keys = pc.fill_null(batch.column("key"), scalar_of(b"", batch.column("key").type))
     has_prefix = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
     chosen = batch.filter(has_prefix)
     # a group commits the same few positions for ever, and each may become a Python object only once
-    codes = chosen.column("key").dictionary_encode(null_encoding="encode").indices.to_numpy()
+    codes = numbers_of(chosen.column("key").dictionary_encode(null_encoding="encode").indices)
     _, from_end = np.unique(codes[::-1], return_index=True)
     for row in chosen.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
         yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])

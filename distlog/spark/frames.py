@@ -17,6 +17,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
 from distlog.core.errors import (
@@ -430,7 +431,7 @@ def lag(
         rows = [row for index, end in read.items() for row in _told_lag(end, sources[index].get("latestOffset"))]
     else:
         rows = list(_lag_behind(_newest(topic, storage_options), list(read.values())))
-    return Listing(pa.Table.from_pylist(rows, _LAG), "partitions")
+    return Listing(table_of_rows(rows, _LAG), "partitions")
 
 
 def _offsets_in(value: Any) -> _Offsets:

@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, integers, numbers_of, texts
+from distlog.core.arrays import booleans, column_of, integers, numbers_of, texts
 from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
 from distlog.core.commits.action_table import declared_size
 from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, InPlaceTransaction, Pin, Requires
@@ -550,7 +550,7 @@ def _segment_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
         return join([segment_table.NO_SEGMENTS.columns(), *(SegmentTable.of(list(part)).columns() for part in parts)])
     return _batch(
         [
-            rows[spec.name] if spec.name in written else pa.array([defaults[spec.name]] * len(rows), spec.type)
+            rows[spec.name] if spec.name in written else column_of([defaults[spec.name]] * len(rows), spec.type)
             for spec in segment_table.SCHEMA
         ],
         segment_table.SCHEMA,
@@ -558,7 +558,11 @@ def _segment_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _any_unknown(rows: pa.RecordBatch) -> bool:
-    return "unknown" in rows.schema.names and bool(pc.any(pc.not_equal(rows["unknown"], ""), min_count=0).as_py())
+    return "unknown" in rows.schema.names and _is_any(rows["unknown"])
+
+
+def _is_any(unknown: pa.Array) -> bool:
+    return bool(pc.any(pc.not_equal(unknown, texts([""])[0]), min_count=0).as_py())
 
 
 def _segment(row: dict[str, Any]) -> SegmentInfo:
@@ -575,18 +579,18 @@ def _unknown_of(rows: pa.RecordBatch, known: Container[str]) -> pa.Array:
     if not newer:
         return kept
     columns = zip(kept.to_pylist(), *(rows[name].to_pylist() for name in newer), strict=True)
-    return pa.array([_with(text, dict(zip(newer, values, strict=True))) for text, *values in columns], pa.string())
+    return column_of([_with(text, dict(zip(newer, values, strict=True))) for text, *values in columns], pa.string())
 
 
 def _in_order_of(rows: pa.RecordBatch, unknown: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The columns `in_order` and `unknown`; a library that did not know `in_order` kept it as unknown."""
     if "in_order" in rows.schema.names:
         return rows["in_order"], unknown
-    if not pc.any(pc.not_equal(unknown, ""), min_count=0).as_py():
+    if not _is_any(unknown):
         return booleans(np.zeros(len(rows), bool)), unknown
     kept = [dict(json.loads(text or "{}")) for text in unknown.to_pylist()]
-    in_order = pa.array([fields.boolean(one.pop("in_order", False)) for one in kept], pa.bool_())
-    return in_order, pa.array([json.dumps(one, sort_keys=True) if one else "" for one in kept], pa.string())
+    in_order = booleans([fields.boolean(one.pop("in_order", False)) for one in kept])
+    return in_order, texts([json.dumps(one, sort_keys=True) if one else "" for one in kept])
 
 
 def _with(unknown: str, newer: Mapping[str, Any]) -> str:

@@ -85,7 +85,7 @@ class _Layer:
 
     def places(self, stems: pa.Array) -> tuple[Longs, Longs]:
         """The numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
-        codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(-1)
+        codes = pc.index_in(self.rows["stem"], value_set=stems).fill_null(integers([-1], pa.int32())[0])
         found: Longs = np.flatnonzero(numbers_of(codes) >= 0)
         return found, self.owners[found] * len(stems) + numbers_of(codes)[found]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, numbers_of, texts
+from distlog.core.arrays import batch_of_rows, booleans, integers, numbers_of, texts
 from distlog.core.commits.segment_table import join
 from distlog.core.config import DAY_MS
 
@@ -70,7 +70,7 @@ def to_columns(batches: Iterable[tuple[Batch, TransactionInfo]]) -> pa.RecordBat
         }
         for (app_id, batch_id), info in batches
     )
-    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+    return batch_of_rows(list(rows), SCHEMA)
 
 
 def info_at(columns: pa.RecordBatch, row: int) -> TransactionInfo:
@@ -342,8 +342,8 @@ def _newest_of_silent(old: pa.RecordBatch, rest: pa.Array, active: Container[str
     if len(last) > _LOOKED_FOR_ONE_BY_ONE:
         later = set(pc.unique(rest).to_pylist())
     else:
-        later = {app_id for app_id in last if pc.index(rest, app_id).as_py() >= 0}
-    return old.take(pa.array(sorted(row for app_id, row in last.items() if app_id not in later), pa.int64()))
+        later = {app_id for app_id in last if pc.index(rest, texts([app_id])[0]).as_py() >= 0}
+    return old.take(integers(sorted(row for app_id, row in last.items() if app_id not in later)))
 
 
 NO_TRANSACTIONS = TransactionTable(

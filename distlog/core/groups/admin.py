@@ -10,6 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from distlog.core import paths
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits.fields import UUID
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
@@ -47,7 +48,7 @@ def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
     A dead member is shown until another member, or the next one that joins, has watched its lease run out.
     """
     rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
-    return Listing(pa.Table.from_pylist(rows, _TABLE), "groups and partitions")
+    return Listing(table_of_rows(rows, _TABLE), "groups and partitions")
 
 
 def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from distlog.core.arrays import column_of, integers
 from distlog.core.batches.record_batch import ABORT, COMMIT
 from distlog.core.batches.record_encoder import encode
 from distlog.core.commits.segment_info import BY_COMMIT, SegmentInfo
@@ -43,9 +44,9 @@ def marker(
     kind = COMMIT if is_committed else ABORT
     record = pa.record_batch(
         {
-            "timestamp": pa.array([now_ms], pa.int64()),
-            "key": pa.array([_KEY.pack(_VERSION, kind)], pa.binary()),
-            "value": pa.array([_VALUE.pack(_VERSION, coordinator_epoch)], pa.binary()),
+            "timestamp": integers([now_ms]),
+            "key": column_of([_KEY.pack(_VERSION, kind)], pa.binary()),
+            "value": column_of([_VALUE.pack(_VERSION, coordinator_epoch)], pa.binary()),
         }
     )
     encoded = encode(

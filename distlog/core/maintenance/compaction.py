@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distlog.core.arrays import byte_array
+from distlog.core.arrays import byte_array, table_of_rows
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.batches.rewritten_batches import Flags, Longs, RecordBytes, lay_out
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
@@ -109,7 +109,7 @@ class CompactionReport(Shown):
         """A row per partition that was due."""
         names = [field.name for field in dataclasses.fields(PartitionCompaction)]
         schema = pa.schema([(name, pa.string() if name == "error" else pa.int64()) for name in names])
-        return pa.Table.from_pylist(self._rows(), schema)
+        return table_of_rows(self._rows(), schema)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.segment_info import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -108,7 +109,7 @@ class RebuildReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per segment, by partition and base offset."""
-        return pa.Table.from_pylist([segment.row() for segment in self.segments], _REPORT)
+        return table_of_rows([segment.row() for segment in self.segments], _REPORT)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and a row for each segment that was not fine."""

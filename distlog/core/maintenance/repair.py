@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
@@ -46,7 +47,7 @@ class RepairReport(Shown):
 
         The end of the offsets is 0 if it is unknown.
         """
-        return pa.Table.from_pylist([_row(lost) for lost in self.partitions], _TABLE)
+        return table_of_rows([_row(lost) for lost in self.partitions], _TABLE)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""

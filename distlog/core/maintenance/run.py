@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -97,7 +98,7 @@ def sums_of(rows: list[dict[str, int]], *names: str) -> dict[str, int]:
 
 def table_of(rows: list[dict[str, int]], names: tuple[str, ...]) -> pa.Table:
     """These columns, each of int64."""
-    return pa.Table.from_pylist(rows, pa.schema([(name, pa.int64()) for name in names]))
+    return table_of_rows(rows, pa.schema([(name, pa.int64()) for name in names]))
 
 
 # ---

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core import paths
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import (
     Action,
@@ -437,7 +438,7 @@ class VacuumReport(Shown):
         """A row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
         rows = [{"name": file.name, "bytes": file.size} for file in self.files]
         rows += [{"name": upload.name} for upload in self.uploads]
-        return pa.Table.from_pylist(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
+        return table_of_rows(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, without the list of files."""

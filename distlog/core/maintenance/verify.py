@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core import paths
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits import checkpoint
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import PartitionState, Snapshot, apply
@@ -208,7 +209,7 @@ class VerifyReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per segment, by partition and base offset; its anomalies as text."""
-        return pa.Table.from_pylist([_row(verdict) for verdict in self.segments], _TABLE)
+        return table_of_rows([_row(verdict) for verdict in self.segments], _TABLE)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and every anomaly."""

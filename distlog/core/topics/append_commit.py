@@ -13,7 +13,7 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import numbers_of
+from distlog.core.arrays import integers, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
 from distlog.core.commits.commit_json import TABLE_ROWS, UNNAMED, Origin
@@ -115,7 +115,7 @@ class AppendResult(Shown):
         """A row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
         firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
         columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
-        return pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()})
+        return pa.table({name: integers(column) for name, column in columns.items()})
 
 
 def commit_append(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import integers, numbers_of
+from distlog.core.arrays import column_of, integers, numbers_of
 from distlog.core.batches.record_batch import HEADER_SIZE, HEADERS_TYPE
 from distlog.core.batches.record_encoder import unfit
 from distlog.core.commits.segment_info import SegmentInfo
@@ -264,12 +264,12 @@ def batch_of_fields(fields: Sequence[Any], per_ms: int, now_ms: int) -> pa.Recor
     that is after `now_ms`, the clock was set back since: its timestamp is null, and the append gives the time.
     """
     columns = columns_of(fields)
-    arrays = {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
-    # Arrow takes Python's integers several times as fast as numpy
-    times = numbers_of(pa.array(fields[FIELDS - 1 :: FIELDS], pa.int64()))
+    arrays = {field.name: column_of(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
+    # numpy takes Python's integers several times as slowly
+    times = numbers_of(column_of(fields[FIELDS - 1 :: FIELDS], pa.int64()))
     times_ms = integers(times // per_ms)
     if len(times_ms) and pc.max(times_ms).as_py() > now_ms:
-        times_ms = pc.if_else(pc.greater(times_ms, now_ms), None, times_ms)
+        times_ms = pc.if_else(pc.greater(times_ms, integers([now_ms])[0]), pa.nulls(1, pa.int64())[0], times_ms)
     arrays["timestamp"] = pc.coalesce(arrays["timestamp"], times_ms) if "timestamp" in arrays else times_ms
     return pa.RecordBatch.from_pydict(arrays)
 
@@ -296,7 +296,7 @@ def _times(values: Sequence[Any], first_row: int, unit: str) -> pa.Array:
         times = scaled(_array(field, values, first_row), unit, first_row)
     else:
         check = partial(_timestamp, unit=unit)
-        times = pa.array([_checked_at(row, check, value) for row, value in enumerate(values, first_row)], field.type)
+        times = column_of([_checked_at(row, check, value) for row, value in enumerate(values, first_row)], field.type)
     return times.cast(pa.timestamp("ms"))
 
 
@@ -306,7 +306,7 @@ def _array(field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
     try:
         if not plain:
             values = [_checked_at(row, _CHECKS[field.name], value) for row, value in enumerate(values, first_row)]
-        return pa.array(values, field.type)
+        return column_of(values, field.type)
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
 

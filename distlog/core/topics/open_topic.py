@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core import paths
+from distlog.core.arrays import table_of_rows
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
@@ -328,7 +329,7 @@ class AdoptReport(Shown):
             {**topic, "settings": " ".join(f"{name}={value}" for name, value in topic["settings"].items())}
             for topic in self._topics()
         ]
-        return pa.Table.from_pylist(rows, pa.schema(_COLUMNS))
+        return table_of_rows(rows, pa.schema(_COLUMNS))
 
     def to_dict(self) -> dict[str, Any]:
         """Every topic with its address, its notes and the row of the table; and a row per partition."""

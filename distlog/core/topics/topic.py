@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import display
-from distlog.core.arrays import booleans, integers, numbers_of
+from distlog.core.arrays import booleans, integers, numbers_of, table_of_rows
 from distlog.core.commits.actions import Action, Add, Drop, Remove, SetConfig, SetPartitions, SetTransaction, each
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import AT_A_VERSION, CommitLog, CurrentSnapshot, check_partition_count
@@ -140,7 +140,7 @@ _TIMES = ("first_timestamp", "min_timestamp", "max_timestamp", "append_time_ms",
 
 def history(commits: Sequence[Commit]) -> Listing:
     """One row per commit, in the order given."""
-    table = pa.Table.from_pylist([_history_row(commit) for commit in commits], _HISTORY)
+    table = table_of_rows([_history_row(commit) for commit in commits], _HISTORY)
     return Listing(table, "commits", _COMMIT)
 
 

@@ -99,7 +99,9 @@ def without_headers(batches: Iterable[pa.RecordBatch], on_error: OnError) -> Ite
         if on_error == "fail" and bad.any():
             _fail(batch, int(bad.argmax()), "the value has no header with a schema's id")
         at = batch.schema.get_field_index("value")
-        yield batch.set_column(at, "value", pc.if_else(booleans(bad), None, payloads) if bad.any() else payloads)
+        yield batch.set_column(
+            at, "value", pc.if_else(booleans(bad), pa.nulls(1, payloads.type)[0], payloads) if bad.any() else payloads
+        )
 
 
 def _nulls(values: pa.Array) -> npt.NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from distlog.core.arrays import column_of, integers
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode
 from distlog.core.batches.record_encoder import encode, write_headers
@@ -83,9 +84,9 @@ def own_batch(
     """One batch of these keys and values, of the time `now_ms`. Raises InvalidRecordError if it is too large."""
     keys, values = zip(*records, strict=True)
     columns = {
-        "timestamp": pa.array([now_ms] * len(records), pa.int64()),
-        "key": pa.array(keys, pa.binary()),
-        "value": pa.array(values, pa.binary()),
+        "timestamp": integers([now_ms] * len(records)),
+        "key": column_of(keys, pa.binary()),
+        "value": column_of(values, pa.binary()),
     }
     producer: dict[str, Any] = {}
     if in_transaction_of is not None:
