@@ -156,6 +156,10 @@ def _served(where: tuple[str, int] | None, metrics: Callable[[], list[Metric]]) 
 _TURN_S = 0.0005
 
 
+#: When schemas of messages are loaded after the start, and the pause before each, which takes less than that.
+_SCHEMAS_AFTER_S, _SCHEMAS_PAUSE_S = 1.0, 0.01
+
+
 def serve(
     gateway: GatewayServer,
     maintain: Maintain | None,
@@ -169,7 +173,7 @@ def serve(
     `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_at`, nowhere else. A task that
     does not end soon is abandoned. A `child` tells its parent of its start and its end.
     """
-    from distlog.gateway.gateway_server import warm_up
+    from distlog.gateway.gateway_server import load_schemas, warm_up
 
     line = StatusLine("distlog" if child is None else f"distlog[{child.number}]", lambda: gateway.status)
     # several processes cannot share the last line of a terminal
@@ -204,6 +208,8 @@ def serve(
             # its tasks print lines, so after this: the first line is the address
             if tasks:
                 tasks.start()
+            if not any(is_readable(signalled, pause_s) for pause_s in _paused(load_schemas())):
+                keep_what_is_loaded()
             while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
                 line.draw()
             finished = tasks.stop() if tasks else True
@@ -213,6 +219,13 @@ def serve(
     finally:
         logger.removeHandler(line)
     end(DONE)
+
+
+def _paused(steps: Iterator[None]) -> Iterator[float]:
+    """The pause before each step: the first clients of a gateway have waited for its start, and are in a hurry."""
+    yield _SCHEMAS_AFTER_S
+    for _ in steps:
+        yield _SCHEMAS_PAUSE_S
 
 
 def serving(root: object, listen: object, **_: object) -> str:

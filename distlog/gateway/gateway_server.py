@@ -7,7 +7,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
@@ -59,16 +59,22 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 _log = logging.getLogger("distlog.gateway")
 
 # ---
-# The kernels and schemas that requests need are loaded before the first request, which would wait for them.
+# Kernels are loaded before the gateway listens, since the first request would wait for them for long. A schema of a
+# message takes some ms, and there are hundreds: a request loads its own, unless that was done before.
 
 
-def _load_messages() -> None:
-    messages.load((api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1))
+def load_schemas() -> Iterator[None]:
+    """Load the schemas of all APIs and versions, one at each step, which takes some ms."""
+    for api in APIS.values():
+        # clients use the newest version that they know
+        for version in range(api.newest, api.oldest - 1, -1):
+            yield
+            messages.request_schema(api.key, version)
+            messages.response_schema(api.key, version)
 
 
 def warm_up() -> None:
-    """Load the schemas of all APIs; append to a small topic on disk, and read it, in the ways of the gateway."""
-    _load_messages()
+    """Append to a small topic on disk, and read it, in the ways of the gateway."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             _use_topic(folder)
@@ -329,7 +335,6 @@ class GatewayServer:
         one of the root's gateways; one process of several then waits for the others before it answers, until it
         `is_to_stop`, as the others may never begin.
         """
-        _load_messages()
         self._thread.start()
         try:
             self._in_loop(self._acceptor.listen(self._host, self._wanted_port)).result()

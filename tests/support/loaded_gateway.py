@@ -1,5 +1,7 @@
 """Imported by the process that forks programs: what a gateway loads as it begins, a second of CPU for each."""
 
-from distlog.gateway.gateway_server import warm_up
+from distlog.gateway.gateway_server import load_schemas, warm_up
 
 warm_up()
+for _ in load_schemas():
+    pass

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import struct
+import threading
 import uuid
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NoReturn, get_args
 
@@ -93,11 +95,19 @@ class BodySchema:
     is_head_flexible: bool
 
 
+#: Imports of kio in several threads at once can fail.
+_importing = threading.Lock()
+
+
 @cache
 def request_schema(api_key: int, version: int) -> BodySchema:
-    """The schema of a request of this API and version. Raises InvalidRequestError if there is none."""
+    """The schema of a request of this API and version. Raises InvalidRequestError if there is none.
+
+    The first time it imports the version's module, which takes some ms, and so does the response's.
+    """
     try:
-        return _schema(load_request_schema(api_key, version))
+        with _importing:
+            return _schema(load_request_schema(api_key, version))
     except (UnknownAPIKey, UnknownEntity):
         raise InvalidRequestError("there is no such API", api_key=api_key, version=version) from None
 
@@ -105,23 +115,39 @@ def request_schema(api_key: int, version: int) -> BodySchema:
 @cache
 def response_schema(api_key: int, version: int) -> BodySchema:
     """The schema of its response."""
-    return _schema(load_response_schema(api_key, version))
+    with _importing:
+        return _schema(load_response_schema(api_key, version))
+
+
+class FieldNames:
+    """The names of the fields of a message in any of its versions, at any depth.
+
+    There are many versions: the next one is looked at only for a name that none so far had.
+    """
+
+    def __init__(self, versions: Iterable[Iterable[str]]) -> None:
+        self.found = set[str]()
+        self._versions, self._lock = iter(versions), threading.Lock()
+
+    def have(self, names: Collection[str]) -> bool:
+        """True if each name is one of them."""
+        with self._lock:
+            while not self.found.issuperset(names):
+                version = next(self._versions, None)
+                if version is None:
+                    return False
+                self.found.update(version)
+            return True
 
 
 @cache
-def response_fields(api_key: int) -> frozenset[str]:
-    """The names of the fields of an API's response in any version, at any depth."""
+def response_fields(api_key: int) -> FieldNames:
+    """The names of the fields of an API's response."""
     versions = schema_name_map[api_key_map[api_key]]
-    schemas = [response_schema(api_key, each) for each in versions if EntityType.response in versions[each]]
+    newest_first = sorted((each for each in versions if EntityType.response in versions[each]), reverse=True)
+    schemas = (response_schema(api_key, each).body.names() for each in newest_first)
     # the text of an error is left out where an API has no place for it
-    return frozenset({"error_message"}.union(*(each.body.names() for each in schemas)))
-
-
-def load(versions: Iterable[tuple[int, int]]) -> None:
-    """Import the schemas of these APIs and versions: imports of kio in several threads at once can fail."""
-    for api_key, version in versions:
-        request_schema(api_key, version)
-        response_schema(api_key, version)
+    return FieldNames(chain([["error_message"]], schemas))
 
 
 def _schema(kind: Any) -> BodySchema:
@@ -560,12 +586,13 @@ MessageWriter = Callable[[Pieces, Fields], None]
 _ValueWriter = Callable[[Pieces, Any], None]
 
 
-def message_writer(message: MessageSchema, known: Collection[str]) -> MessageWriter:
+def message_writer(message: MessageSchema, known: FieldNames) -> MessageWriter:
     """A function that writes the message from fields; a missing one has its default.
 
     The function raises ValueError for a field that is not `known`; a field that this version lacks is left out.
     """
-    names, steps = frozenset(known), list[MessageWriter]()
+    names, steps = known.found, list[MessageWriter]()
+    names.update(message.names())
     run = list[SchemaField]()
     for each in message.fields:
         if each.tag is not None:
@@ -574,15 +601,15 @@ def message_writer(message: MessageSchema, known: Collection[str]) -> MessageWri
             run.append(each)
             continue
         steps += [_write_fixed(run)] if run else []
-        steps.append(_write_field(each, _put(each, message.is_flexible, names)))
+        steps.append(_write_field(each, _put(each, message.is_flexible, known)))
         run = []
     steps += [_write_fixed(run)] if run else []
     if message.is_flexible:
-        tagged = [(each.tag, each, _put(each, True, names)) for each in message.fields if each.tag is not None]
+        tagged = [(each.tag, each, _put(each, True, known)) for each in message.fields if each.tag is not None]
         steps.append(_write_tags(sorted(tagged, key=itemgetter(0))))
 
     def write(pieces: Pieces, fields: Fields) -> None:
-        if not fields.keys() <= names:
+        if not fields.keys() <= names and not known.have(fields.keys()):
             raise ValueError(f"no version of {message.name} has {sorted(fields.keys() - names)}")
         for step in steps:
             step(pieces, fields)
@@ -638,7 +665,7 @@ def _write_tags(tagged: Sequence[tuple[Any, SchemaField, _ValueWriter]]) -> Mess
     return step
 
 
-def _put(field: SchemaField, is_flexible: bool, known: frozenset[str]) -> _ValueWriter:
+def _put(field: SchemaField, is_flexible: bool, known: FieldNames) -> _ValueWriter:
     """Writes the value of a field; null where Kafka allows it."""
     is_nullable = field.is_nullable and field.tag is None
     put = _put_plain(field.kind, is_flexible) if field.message is None else message_writer(field.message, known)
