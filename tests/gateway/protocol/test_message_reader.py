@@ -136,7 +136,7 @@ print(all(each_once[each] == (request, response) for each, request, response in 
 
 @pytest.mark.long
 def test_schemas_are_imported_when_requests_need_them_by_many_threads_at_once(tmp_path: Path) -> None:
-    """With all of them a gateway would begin half a second later. Threads that import kio at once may find half of it."""
+    """With all of them a gateway would begin half a second later. Half-imported modules are not found by others."""
     program = [sys.executable, "-c", THREADS, str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout == "True True [] True\nTrue\n", done.stderr
