@@ -19,6 +19,7 @@ from distlog.core.display import counted, size_text
 from distlog.core.errors import StorageError
 from distlog.core.log_manager.log_manager import LogManager, Metric
 from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.storage.parallel import begin
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as PrometheusMetric
@@ -192,17 +193,23 @@ def serve(
     logger.addHandler(line)
     try:
         with metrics as port, ending_signals() as signalled:
-            warm_up()
             # its threads take turns; one that computes must not make each step of the others wait for 5 ms
             sys.setswitchinterval(_TURN_S)
-            keep_what_is_loaded()
+            # the start waits for the storage most of the time
+            warming = begin(warm_up)
 
             def started() -> None:
                 facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
                 tell("started", serving(**facts), **facts)
 
-            # the parent begins the others, for which this process waits, unless all are to end
-            gateway.start(started if child else lambda: None, lambda: is_readable(signalled, 0))
+            def joined() -> None:
+                warming.wait()
+                keep_what_is_loaded()
+                # the parent begins the others, for which this process waits, unless all are to end
+                if child:
+                    started()
+
+            gateway.start(joined, lambda: is_readable(signalled, 0))
             if child is None:
                 started()
             # its tasks print lines, so after this: the first line is the address

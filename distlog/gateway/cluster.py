@@ -140,17 +140,23 @@ class GatewayLease:
         """Set the address where it listens, before the first `sync`."""
         self.node = Node(self.node.id, host, port, machine)
 
-    def sync(self, partitions: int, pending: Collection[int]) -> bool:
-        """Send a heartbeat, and share `partitions` with the other gateways; whether anything changed for this one.
+    def begin(self) -> None:
+        """Before the first `sync`: a gateway at the same address counts as dead, as its port is ours.
 
-        A partition that another gateway should have is given up when it is not `pending` any more. The first time, a
-        gateway at the same address counts as dead: its port is ours. Raises StorageError,
-        CommitConflictError, CommitStateUnknownError.
+        Again it does nothing. Raises the errors of `sync`.
         """
-        before, member = self._view, self._member
         if not self._has_begun:
             self._log.commit(self._log.load(), self._without_predecessor)
             self._has_begun = True
+
+    def sync(self, partitions: int, pending: Collection[int]) -> bool:
+        """Send a heartbeat, and share `partitions` with the other gateways; whether anything changed for this one.
+
+        A partition that another gateway should have is given up when it is not `pending` any more. Raises
+        StorageError, CommitConflictError, CommitStateUnknownError.
+        """
+        self.begin()
+        before, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
         member.sync(partitions, lambda number, added: 0, pending)
         is_new = was_lapsed or member.joins != joins

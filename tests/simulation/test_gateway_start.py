@@ -83,7 +83,7 @@ class Stage:
 
 #: A small topic, and one with an hour of unmerged commits if there is one a second; as many behind a checkpoint.
 SIZES = [(10, CHECKPOINT_COMMITS + BEHIND), (1000, 3 * CHECKPOINT_COMMITS + BEHIND)]
-IN_TIME_S = 2.0
+IN_TIME_S = 1.2
 
 
 def counted(size: tuple[int, int], measure: Callable[[Stage], int]) -> int:

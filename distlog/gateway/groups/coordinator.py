@@ -13,6 +13,7 @@ from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageRefusedError, TopicNotFoundError
+from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.assignors import Place
@@ -304,6 +305,10 @@ _EXPIRY_S = 600.0
 _PAUSE_S = 1.0
 
 
+def _called(work: Callable[[], Any]) -> Any:
+    return work()
+
+
 class GroupServices:
     """Members, positions and descriptions of the groups that the `lease` gives to this gateway, kept in `store`.
 
@@ -425,8 +430,10 @@ class GroupServices:
                 self._is_over.wait(_PAUSE_S)
 
     def _sync(self) -> None:
-        # the topics of a broker may have different numbers of partitions
-        if self._lease.sync(max(count() for count in self._counts), self._loaded):
+        # at the start each of these waits for the storage several times
+        _, *partitions = in_parallel(_called, [self._lease.begin, *self._counts])
+        # the topics of a broker may have different numbers of them
+        if self._lease.sync(max(partitions), self._loaded):
             for _, changed in self._sharing:
                 changed.set()
 
