@@ -58,6 +58,33 @@ def test_garbage_is_looked_for_after_the_imports_and_not_among_them() -> None:
     assert run.stdout == "True True 0\n", run.stderr
 
 
+#: Tells what a gateway has loaded when it begins to answer.
+SERVE = """
+import gc, os, sys
+import distlog.gateway.gateway_server as server
+from distlog_command import main
+
+start = server.GatewayServer.start
+
+def noted(*arguments):
+    start(*arguments)
+    kio = sum(name.startswith("kio.") for name in sys.modules)
+    print(kio < 30, "pandas" in sys.modules, gc.isenabled(), gc.get_freeze_count() > 50_000, flush=True)
+    os._exit(0)
+
+server.GatewayServer.start = noted
+sys.argv = ["distlog", "serve", "--root", sys.argv[1], "--listen", "127.0.0.1:0"]
+main()
+"""
+
+
+def test_a_gateway_begins_without_the_schemas_of_messages_and_without_pandas(tmp_path: Path) -> None:
+    """They are half of its imports; schemas are loaded behind the first requests, or by them."""
+    program = [sys.executable, "-c", SERVE, str(tmp_path)]
+    run = subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False)
+    assert run.stdout == "True False True True\n", run.stderr
+
+
 @pytest.mark.parametrize("streams", [">&-", ">&- 2>&- <&-"])
 def test_closed_standard_streams_are_no_failure(filled: CommandLine, streams: str) -> None:
     run = shell(f"{DISTLOG} verify {filled.url} {streams}")
