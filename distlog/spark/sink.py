@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from distlog.core import paths
+from distlog.core.arrays import integers
 from distlog.core.commits import fields
 from distlog.core.commits.actions import MAX_PARTITIONS, REPEATED_APP, Add, Seal, SetTransaction, each
 from distlog.core.commits.commit_json import Commit, Origin
@@ -207,7 +208,7 @@ def _router(partitions: int) -> Callable[[Column, Column], Column]:
     def route(keys: pa.Array, values: pa.Array) -> pa.Array:
         nonlocal sticky
         assigned, sticky = assign_partitions(keys, values, partitions, sticky, STICKY_BYTES)
-        return pa.array(assigned)
+        return integers(assigned, pa.int32())
 
     made: Callable[[Column, Column], Column] = F.arrow_udf(route, "int")  # type: ignore[attr-defined]
     return made

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BinaryType
 
+from distlog.core.arrays import column_of, integers
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintenance.cleaning_plan import Cleanable
@@ -125,8 +126,8 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
     table = pa.table(
         {
-            "number": pa.array(range(len(items)), pa.int32()),
-            "item": pa.array([pickle.dumps(item) for item in items], pa.binary()),
+            "number": integers(range(len(items)), pa.int32()),
+            "item": column_of([pickle.dumps(item) for item in items], pa.binary()),
         }
     )
     frame = by_id(spark.createDataFrame(table), len(items), "number")
@@ -160,7 +161,11 @@ class Stage(Protocol):
 
 def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordBatch:
     """Rows to send: one element of `data` to each of `targets`."""
-    columns = [pa.array(targets, pa.int32()), pa.array([kind] * len(data), pa.int32()), pa.array(data, pa.binary())]
+    columns = [
+        integers([*targets], pa.int32()),
+        integers([kind] * len(data), pa.int32()),
+        column_of(data, pa.binary()),
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
@@ -169,9 +174,8 @@ def blob_rows(blobs: Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.Record
     ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
     data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), buffers)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(targets, pa.int32()), pa.array(kinds, pa.int32()), data], schema=_SCHEMA
-    )
+    columns = [integers(targets, pa.int32()), integers(kinds, pa.int32()), data]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
 def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame:
