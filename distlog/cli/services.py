@@ -174,14 +174,13 @@ def serve(
     `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_at`, nowhere else. A task that
     does not end soon is abandoned. A `child` tells its parent of its start and its end.
     """
-    from distlog.gateway.gateway_server import load_schemas, warm_up
+    from distlog.gateway.gateway_server import warm_up
 
     line = StatusLine("distlog" if child is None else f"distlog[{child.number}]", lambda: gateway.status)
     # several processes cannot share the last line of a terminal
     line.is_visible = line.is_visible and child is None
     tasks = maintain(partial(_print_run, line, as_json)) if maintain else None
     measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
-    metrics = _served(metrics_at, measured)
 
     def tell(name: str, text: str, **facts: object) -> None:
         if child is None:
@@ -192,7 +191,7 @@ def serve(
     logger = logging.getLogger("distlog")
     logger.addHandler(line)
     try:
-        with metrics as port, ending_signals() as signalled:
+        with _served(metrics_at, measured) as port, ending_signals() as signalled:
             # its threads take turns; one that computes must not make each step of the others wait for 5 ms
             sys.setswitchinterval(_TURN_S)
             # the start waits for the storage most of the time
@@ -215,12 +214,8 @@ def serve(
             # its tasks print lines, so after this: the first line is the address
             if tasks:
                 tasks.start()
-            if not any(is_readable(signalled, pause_s) for pause_s in _paused(load_schemas())):
-                keep_what_is_loaded()
-            while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
-                line.draw()
-            finished = tasks.stop() if tasks else True
-            finished = gateway.stop() and finished
+            _wait(signalled, line)
+            finished = all([tasks is None or tasks.stop(), gateway.stop()])
             line.clear()
             tell("stopped", stopped(finished), finished=finished)
     finally:
@@ -228,11 +223,20 @@ def serve(
     end(DONE)
 
 
-def _paused(steps: Iterator[None]) -> Iterator[float]:
-    """The pause before each step: the first clients of a gateway have waited for its start, and are in a hurry."""
-    yield _SCHEMAS_AFTER_S
-    for _ in steps:
-        yield _SCHEMAS_PAUSE_S
+def _wait(signalled: int, line: StatusLine) -> None:
+    """Wait for a signal; meanwhile load the schemas of messages, and then draw the status line.
+
+    With pauses, since the first clients of a gateway have waited for its start, and are in a hurry.
+    """
+    from distlog.gateway.gateway_server import load_schemas
+
+    if is_readable(signalled, _SCHEMAS_AFTER_S) or any(
+        is_readable(signalled, _SCHEMAS_PAUSE_S) for _ in load_schemas()
+    ):
+        return
+    keep_what_is_loaded()
+    while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
+        line.draw()
 
 
 def serving(root: object, listen: object, **_: object) -> str:
