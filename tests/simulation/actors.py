@@ -25,7 +25,7 @@ from distlog import (
     TopicNotFoundError,
 )
 from distlog.core.commits.actions import Pin
-from distlog.core.config import TopicConfig
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.open_topic import make_topic
 from simulation.gateways import Gateway, Register, registers
@@ -65,14 +65,20 @@ class Stage:
     #: positions.
     handed_out: dict[tuple[str, int], int] = field(default_factory=dict)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: After how many requests of the world the actors begin nothing more.
+    end_calls: int = MAX_LONG
 
     def offsets_may_go(self) -> bool:
         """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
         return bool({"delete-records", "restore"} & self.jobs)
 
     def goes_on(self) -> bool:
-        """Whether there is time left."""
-        return self.oracle.world.now < self.end_s
+        """Whether there is time left, and a request."""
+        world = self.oracle.world
+        if world.calls >= self.end_calls:
+            # for gateways, which go on for a while after the end
+            self.end_s = min(self.end_s, world.now)
+        return world.now < self.end_s
 
     def rest(self, random: Random) -> None:
         """Let a while pass."""
@@ -97,9 +103,16 @@ class Stage:
 
     def records(self, random: Random, sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
         """A few new records, each with a value that no other has."""
-        number, count = next(self.names), random.choice((1, 1, 2, 5))
-        values = [f"{number}.{each}".encode() for each in range(count)]
+        count = random.choice((1, 1, 2, 5))
         keys = [b"k%d" % random.randrange(self.keys) if self.keys else None for _ in range(count)]
+        return self.records_of(keys, sender, atomic=atomic)
+
+    def records_of(
+        self, keys: Sequence[bytes | None], sender: str, *, atomic: bool = True
+    ) -> tuple[Batch, pa.Table]:
+        """New records with these keys."""
+        number = next(self.names)
+        values = [f"{number}.{each}".encode() for each in range(len(keys))]
         batch = self.oracle.new_batch(values, keys, atomic=atomic, sender=sender)
         return batch, pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
@@ -480,6 +493,25 @@ def create(stage: Stage, config: dict[str, object] | None = None) -> None:
                 make(stage.url, stage.partitions, config)
             return
         stage.oracle.world.pause(5.0)
+
+
+def create_with_holes(stage: Stage, config: dict[str, object]) -> None:
+    """Create the topic with batches of one record each, of which compaction has removed some, and others behind them.
+
+    Its policy is `delete` then: so a merge meets batches with a hole between them.
+    """
+    create(stage, {**config, "cleanup.policy": "compact"})
+    topic = stage.open()
+
+    def append(keys: str) -> None:
+        for key in keys:
+            batch, table = stage.records_of([key.encode()], "creator")
+            batch.acknowledge(topic.snapshot.topic_id, topic.append(table).offsets)
+
+    append("abcbdbe")
+    topic.compact()
+    topic.alter_config({"cleanup.policy": "delete"})
+    append("fghijkl")
 
 
 def _or_none(work: Callable[[], distlog.AppendResult]) -> distlog.AppendResult | None:

@@ -88,6 +88,14 @@ class Plan(Drawn):
     on_one_base: int = MAX_LONG
     #: When a bit of a full checkpoint flips, in s since the actors began; 0 for never.
     damage_s: float = 0.0
+    #: Whether the topic begins with batches of which compaction has removed some.
+    has_holes: bool = False
+    #: After how many requests, since they began, the actors begin nothing more.
+    requests: int = MAX_LONG
+    #: Whether all processes know that the store keeps the condition of a put.
+    is_proven: bool = False
+    #: Whether vacuum and old versions are looked at in the end, too.
+    is_vacuumed: bool = True
 
     @property
     def url(self) -> str:
@@ -110,6 +118,8 @@ class Plan(Drawn):
             yield "damage"
         if "batch.ids.bytes" in self.config:
             yield "few batch ids"
+        if self.has_holes:
+            yield "holes"
 
 
 def plan(seed: int) -> Plan:
@@ -284,12 +294,13 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         if "lister" in drawn.words:
             stage.root = Root(world, store, drawn.url.rpartition("/")[0])
         checkpoints = frequent_checkpoints(large=drawn.incremental, on_one_base=drawn.on_one_base)
-        with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once(), indexed_soon():
-            world.process("creator").start(lambda: actors.create(stage, drawn.config))
+        with connected(store, is_proven=drawn.is_proven), checkpoints, parts_of(drawn.part_bytes), computed_once(), indexed_soon():
+            create = actors.create_with_holes if drawn.has_holes else actors.create
+            world.process("creator").start(partial(create, stage, drawn.config))
             world.run()
-            stage.end_s, store.faults = world.now + drawn.length_s, drawn.faults
-            if stage.kafka is not None:
-                stage.kafka.stage.end_s = stage.end_s
+            store.faults = drawn.faults
+            for each in (stage, stage.kafka.stage) if stage.kafka is not None else (stage,):
+                each.end_s, each.end_calls = world.now + drawn.length_s, world.calls + drawn.requests
             memories = _begin(world, stage, drawn)
             if drawn.damage_s:
                 world.at(world.now + drawn.damage_s, oracle.damage)
@@ -300,7 +311,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
             world.check_over()
             store.faults, store.silent_until, store.replace = Faults(), 0.0, None
             auditor = world.process("auditor")
-            auditor.start(partial(_audit, stage, auditor, memories))
+            auditor.start(partial(_audit, stage, auditor, memories, drawn.is_vacuumed))
             world.run()
         for process, error in world.errors:
             oracle.says(f"{process.name} ended with {type(error).__name__}: {error}")
@@ -316,22 +327,24 @@ def _stage_of_adopted(stage: Stage, drawn: Plan) -> Stage:
     return Stage(oracle, url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, config)
 
 
-def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory]) -> None:
+def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory], is_vacuumed: bool) -> None:
     if stage.oracle.has_markers:
         gateways.finish(stage, auditor)
-    _audit_topic(stage)
+    _audit_topic(stage, is_vacuumed)
     if stage.kafka is not None:
         for memory in memories:
             if memory.name.startswith("exporter"):
                 kafka_directories.export(stage, memory, is_adopted=True)
         kafka_directories.adopt(stage, auditor)
         if stage.kafka.batches:
-            _audit_topic(stage.kafka.stage)
+            _audit_topic(stage.kafka.stage, is_vacuumed)
 
 
-def _audit_topic(stage: Stage) -> None:
+def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
     topic = stage.open()
     stage.oracle.audit(topic)
+    if not is_vacuumed:
+        return
     # the first raises the floor above what dead writers left, and the second deletes it
     for _ in range(2):
         stage.oracle.world.pause(stage.oracle.delay_s + LONGEST_PUT_MS / 1000 + 60)

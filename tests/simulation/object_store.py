@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import NV_MAGICCONST, Random
 from typing import Any
+from unittest import mock
 
 from distlog.core.storage import object_client, object_store
 from simulation.world import BEGIN_MS, Process, World, current
@@ -525,8 +526,12 @@ def parts_of(size: int) -> Iterator[None]:
 
 
 @contextmanager
-def connected(store: ObjectStore) -> Iterator[None]:
-    """Have every process of the store's world reach it, whatever bucket is asked for."""
+def connected(store: ObjectStore, *, is_proven: bool = False) -> Iterator[None]:
+    """Have every process of the store's world reach it, whatever bucket is asked for.
+
+    If that `is_proven`, every process knows already that the store keeps the condition of a put, and sends no
+    requests to find out: they are a fifth of those of a history.
+    """
     clients = dict[int, Client]()
 
     def connect(protocol: str, options: object) -> Client:
@@ -534,13 +539,16 @@ def connected(store: ObjectStore) -> Iterator[None]:
         assert fiber is not None
         return clients.setdefault(fiber.process.pid, Client(store, fiber.process))
 
-    real = object_client._connect
-    object_client._connect = connect
     _forget()
     try:
-        yield
+        with (
+            mock.patch.object(object_client, "_connect", connect),
+            # each place of the library that is stored asks for it
+            mock.patch.object(object_client, "environment", dict),
+            mock.patch.object(object_client, "Proof", partial(object_client.Proof, is_proven)),
+        ):
+            yield
     finally:
-        object_client._connect = real
         _forget()
 
 

@@ -694,6 +694,7 @@ BUGS: Mapping[str, Bug] = {
     "the index of topics has no age": bug(planted_state.the_index_has_no_age, "lister"),
     "merges store offsets of the log": bug(planted_state.merges_store_offsets_of_the_log, "compact"),
     "merged groups are swapped": bug(planted_state.merged_groups_are_swapped, "compact"),
+    "joined batches have no holes": bug(planted_state.joined_batches_have_no_holes, "compact", "holes"),
     "the floor has another checkpoint": bug(_the_floor_has_another_checkpoint, "traveller"),
     "batch ids have no bound": bug(_batch_ids_have_no_bound, "few batch ids", "appender"),
     "the next commit is taken for one's own": bug(_the_next_commit_is_taken_for_ones_own, "crowd"),

@@ -11,6 +11,7 @@ import numpy as np
 from distlog.core.commits import checkpoint, row_changes
 from distlog.core.groups.group_log import WaitingChange
 from distlog.core.maintenance import log_floor, merge_job
+from distlog.core.maintenance.batch_join import BatchJoin
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.world import current
@@ -119,3 +120,14 @@ def merged_groups_are_swapped() -> Any:
         return {name: places[::-1].copy() for name, places in real(self, *arguments).items()}
 
     return mock.patch.object(merge_job._Writing, "_stored", stored)
+
+
+def joined_batches_have_no_holes() -> Any:
+    """A merge joins batches as if there were no offsets between them."""
+    real = BatchJoin._joins
+
+    def joins(self: Any, batches: Any, base_offsets: Any) -> Any:
+        counts = batches["last_offset_delta"].astype(np.int64) + 1
+        return real(self, batches, np.cumsum(counts) - counts)
+
+    return mock.patch.object(BatchJoin, "_joins", joins)

@@ -109,10 +109,11 @@ def plan(seed: int) -> Plan:
         length_s = 2.5 * commits_s
         pause_s = length_s / random.choice((3, 5))
     incremental = random.random() < 0.3
+    has_holes = is_compacted and Random(f"holes/{seed}").random() < 0.2
     return Plan(
         seed=seed,
         cast=[(name, _actor(name, random, jobs)) for name in names],
-        partitions=random.choice((1, 1, 2, 3)) if "member" not in names else random.choice((3, 5)),
+        partitions=1 if has_holes else random.choice((1, 1, 2, 3) if "member" not in names else (3, 5)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,
         faults=_faults(random, commits_s),
@@ -123,6 +124,7 @@ def plan(seed: int) -> Plan:
         part_bytes=random.choice((256, 8 << 20)),
         incremental=incremental,
         on_one_base=random.choice((1, 2, MAX_LONG)),
+        has_holes=has_holes,
         damage_s=random.uniform(0, length_s) if incremental and random.random() < 0.3 else 0.0,
     )
 
