@@ -622,24 +622,30 @@ class SimQueue:
                 raise queue.Full
             self._wait(self.putters, end)
         self.items.append(item)
-        self.world.wake_next(self.getters)
+        if self.getters:
+            self.world.wake_next(self.getters)
         self.world.maybe_switch()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """As `queue.Queue.get`."""
+        if not self.items:
+            self._wait_for_items(block, timeout)
+        item = self.items.popleft()
+        if self.putters:
+            self.world.wake_next(self.putters)
+        return item
+
+    def _wait_for_items(self, block: bool, timeout: float | None) -> None:
         end = None if timeout is None else self.world.now + timeout
         while not self.items:
             if not block or (end is not None and self.world.now >= end):
                 raise queue.Empty
-            fiber = current()
-            if fiber is not None:
-                fiber.waits_for_work = True
-            self._wait(self.getters, end)
-        if (fiber := current()) is not None:
-            fiber.waits_for_work = False
-        item = self.items.popleft()
-        self.world.wake_next(self.putters)
-        return item
+            fiber = self.world._fiber()
+            fiber.waits_for_work = True
+            try:
+                self._wait(self.getters, end)
+            finally:
+                fiber.waits_for_work = False
 
     def _wait(self, line: deque[Waiting], end: float | None) -> None:
         fiber = self.world._fiber()
