@@ -25,7 +25,7 @@ from distlog import (
     TopicNotFoundError,
 )
 from distlog.core.commits.actions import Pin
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.open_topic import make_topic
 from simulation.gateways import Gateway, Register, registers
@@ -65,20 +65,14 @@ class Stage:
     #: positions.
     handed_out: dict[tuple[str, int], int] = field(default_factory=dict)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
-    #: After how many requests of the world the actors begin nothing more.
-    end_calls: int = MAX_LONG
 
     def offsets_may_go(self) -> bool:
         """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
         return bool({"delete-records", "restore"} & self.jobs)
 
     def goes_on(self) -> bool:
-        """Whether there is time left, and a request."""
-        world = self.oracle.world
-        if world.calls >= self.end_calls:
-            # for gateways, which go on for a while after the end
-            self.end_s = min(self.end_s, world.now)
-        return world.now < self.end_s
+        """Whether there is time left."""
+        return self.oracle.world.now < self.end_s
 
     def rest(self, random: Random) -> None:
         """Let a while pass."""
@@ -107,9 +101,7 @@ class Stage:
         keys = [b"k%d" % random.randrange(self.keys) if self.keys else None for _ in range(count)]
         return self.records_of(keys, sender, atomic=atomic)
 
-    def records_of(
-        self, keys: Sequence[bytes | None], sender: str, *, atomic: bool = True
-    ) -> tuple[Batch, pa.Table]:
+    def records_of(self, keys: Sequence[bytes | None], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
         """New records with these keys."""
         number = next(self.names)
         values = [f"{number}.{each}".encode() for each in range(len(keys))]

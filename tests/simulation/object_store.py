@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from random import NV_MAGICCONST, Random
 from typing import Any
 from unittest import mock
@@ -526,12 +526,8 @@ def parts_of(size: int) -> Iterator[None]:
 
 
 @contextmanager
-def connected(store: ObjectStore, *, is_proven: bool = False) -> Iterator[None]:
-    """Have every process of the store's world reach it, whatever bucket is asked for.
-
-    If that `is_proven`, every process knows already that the store keeps the condition of a put, and sends no
-    requests to find out: they are a fifth of those of a history.
-    """
+def connected(store: ObjectStore) -> Iterator[None]:
+    """Have every process of the store's world reach it, whatever bucket is asked for."""
     clients = dict[int, Client]()
 
     def connect(protocol: str, options: object) -> Client:
@@ -543,9 +539,8 @@ def connected(store: ObjectStore, *, is_proven: bool = False) -> Iterator[None]:
     try:
         with (
             mock.patch.object(object_client, "_connect", connect),
-            # each place of the library that is stored asks for it
+            # each storage that is made looks through it
             mock.patch.object(object_client, "environment", dict),
-            mock.patch.object(object_client, "Proof", partial(object_client.Proof, is_proven)),
         ):
             yield
     finally:

@@ -11,15 +11,15 @@ from simulation.test_histories import simulated
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", [0, 150])
+@pytest.mark.parametrize("first", [0, 100])
 def test_short_histories_keep_every_promise(first: int) -> None:
-    done = simulated("--short", "--seed", str(first), "--histories", "150")
+    done = simulated("--short", "--seed", str(first), "--histories", "100")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.long
 def test_old_listings_lose_nothing_in_short_histories() -> None:
-    done = simulated("--short", "--listing-lag", "30", "--histories", "50")
+    done = simulated("--short", "--listing-lag", "30", "--histories", "35")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
