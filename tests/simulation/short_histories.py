@@ -1,10 +1,10 @@
 """Short histories: two to four actors of any kinds, few requests, and some kinds of faults that are likely at each.
 
-A history of many actors meets much, and takes half a second. Of these a thousand take a minute, so each pair of actors
-meets again and again, with a death, a lost answer or a week's sleep at another request each time.
+A history of many actors meets much, and takes half a second. Of these a thousand take a minute, so each pair of
+actors meets again and again, with a death, a lost answer or a week's sleep at another request each time.
 
-They are as long as finds most planted bugs per second. The shortest find least: most of their time goes into the topic's
-creation, its audit, and what each process asks at first.
+They are as long as finds most planted bugs per second. The shortest find least: most of their time goes into the
+topic's creation, its audit, and what each process asks at first.
 """
 
 from __future__ import annotations
