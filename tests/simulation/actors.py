@@ -70,6 +70,11 @@ class Stage:
         """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
         return bool({"delete-records", "restore"} & self.jobs)
 
+    @property
+    def lag_s(self) -> float:
+        """How old listings are: for as long the checkpoint that vacuum writes before it deletes may not be found."""
+        return self.oracle.store.flaws.listing_lag_s
+
     def goes_on(self) -> bool:
         """Whether there is time left."""
         return self.oracle.world.now < self.end_s
@@ -80,9 +85,11 @@ class Stage:
 
     def open(self) -> distlog.Topic:
         """The topic."""
+        # where listings are old, see `lag_s`
+        passing = (*PASSING, CorruptionError) if self.lag_s else PASSING
         while True:
             head = self.oracle.head
-            with suppress(PASSING):
+            with suppress(*passing):
                 topic = distlog.open(self.url)
                 self.oracle.observes(topic, head)
                 return topic
@@ -373,13 +380,24 @@ def _load_again_and_again(stage: Stage, process: Process, version_of: Callable[[
             head = stage.refreshed(topic).snapshot
             version = version_of(head.log_floor, head.version)
             try:
-                stage.oracle.check_version(topic, version)
+                _check_version(stage, topic, version)
             except (CorruptionError, OffsetOutOfRangeError) as error:
                 if stage.refreshed(topic).snapshot.log_floor <= version:
                     stage.oracle.says(f"version {version}, at or above the log floor, is not loaded: {error}")
         except PASSING:
             topic = stage.open()
         stage.rest(process.random)
+
+
+def _check_version(stage: Stage, topic: distlog.Topic, version: int) -> None:
+    """As `Oracle.check_version`; a listing may not have the checkpoint yet that vacuum has written."""
+    try:
+        stage.oracle.check_version(topic, version)
+    except CorruptionError:
+        if not stage.lag_s:
+            raise
+        stage.oracle.world.pause(stage.lag_s)
+        stage.oracle.check_version(topic, version)
 
 
 def maintains(work: Sequence[str]) -> Actor:
@@ -392,6 +410,9 @@ def maintains(work: Sequence[str]) -> Actor:
                 _job(stage, process, stage.refreshed(topic), process.random.choice(work))
             except (*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
                 topic = stage.open()
+            except CorruptionError:
+                if not stage.lag_s:
+                    raise
             stage.rest(process.random)
 
     return maintain

@@ -347,9 +347,9 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
         topic.log.checkpoints.wait()
         stage.oracle.check_vacuumed()
         stage.oracle.check_checkpoints()
-    if lag_s := stage.oracle.store.flaws.listing_lag_s:
+    if stage.lag_s:
         # the checkpoint at the floor may have been written a moment ago, and a load of an old version looks for it
-        stage.oracle.world.pause(lag_s)
+        stage.oracle.world.pause(stage.lag_s)
     stage.oracle.check_oldest(topic)
     if is_vacuumed:
         stage.oracle.audit(stage.open())
