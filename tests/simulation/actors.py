@@ -75,6 +75,11 @@ class Stage:
         """How old listings are: for as long the checkpoint that vacuum writes before it deletes may not be found."""
         return self.oracle.store.flaws.listing_lag_s
 
+    @property
+    def passing(self) -> tuple[type[Exception], ...]:
+        """What an actor may meet; where listings are old, that a checkpoint is not found, too."""
+        return (*PASSING, CorruptionError) if self.lag_s else PASSING
+
     def goes_on(self) -> bool:
         """Whether there is time left."""
         return self.oracle.world.now < self.end_s
@@ -85,11 +90,9 @@ class Stage:
 
     def open(self) -> distlog.Topic:
         """The topic."""
-        # where listings are old, see `lag_s`
-        passing = (*PASSING, CorruptionError) if self.lag_s else PASSING
         while True:
             head = self.oracle.head
-            with suppress(*passing):
+            with suppress(*self.passing):
                 topic = distlog.open(self.url)
                 self.oracle.observes(topic, head)
                 return topic
@@ -408,11 +411,8 @@ def maintains(work: Sequence[str]) -> Actor:
         while stage.goes_on():
             try:
                 _job(stage, process, stage.refreshed(topic), process.random.choice(work))
-            except (*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
+            except (*stage.passing, SnapshotTooOldError, OffsetOutOfRangeError):
                 topic = stage.open()
-            except CorruptionError:
-                if not stage.lag_s:
-                    raise
             stage.rest(process.random)
 
     return maintain
@@ -472,14 +472,14 @@ def streams(stage: Stage, process: Process, memory: Memory) -> None:
     """Write micro-batches as the driver of Spark does; `history.run` has imported pyspark before."""
     from simulation.spark_driver import drive
 
-    drive(stage, process, memory, PASSING)
+    drive(stage, process, memory, stage.passing)
 
 
 def reads_stream(stage: Stage, process: Process, memory: Memory) -> None:
     """Read micro-batches as the driver and the tasks of Spark do."""
     from simulation.spark_driver import read
 
-    read(stage, process, memory, PASSING)
+    read(stage, process, memory, stage.passing)
 
 
 def recreates(stage: Stage, process: Process, memory: Memory) -> None:
