@@ -65,15 +65,12 @@ class Stage:
     #: positions.
     handed_out: dict[tuple[str, int], int] = field(default_factory=dict)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: How old listings are: for as long the checkpoint that vacuum writes before it deletes may not be found.
+    lag_s: float = 0.0
 
     def offsets_may_go(self) -> bool:
         """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
         return bool({"delete-records", "restore"} & self.jobs)
-
-    @property
-    def lag_s(self) -> float:
-        """How old listings are: for as long the checkpoint that vacuum writes before it deletes may not be found."""
-        return self.oracle.store.flaws.listing_lag_s
 
     @property
     def passing(self) -> tuple[type[Exception], ...]:

@@ -285,6 +285,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         oracle.has_markers = any(actor is gateways.transacts for actor in cast)
         oracle.old.kept_s = drawn.commits_s or oracle.old.kept_s
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
+        stage.lag_s = flaws.listing_lag_s
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
         if "lister" in drawn.words:
@@ -320,7 +321,7 @@ def _stage_of_adopted(stage: Stage, drawn: Plan) -> Stage:
     oracle.old.kept_s = stage.oracle.old.kept_s
     # what is rewritten takes nothing more from its broker
     config = {name: value for name, value in drawn.config.items() if "clean" not in name}
-    return Stage(oracle, url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, config)
+    return Stage(oracle, url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, config, lag_s=stage.lag_s)
 
 
 def _audit(stage: Stage, auditor: Process, memories: Sequence[Memory], is_vacuumed: bool) -> None:
