@@ -18,6 +18,7 @@ import pytest
 from active_segments import FailingCalls
 from partition_logs import Killer, Process, append, new_topic
 from searches import stride
+from topics import Clock
 
 from distlog.core import paths
 from distlog.core.log import flush
@@ -107,6 +108,25 @@ def test_a_reader_after_a_power_loss_reads_as_little(
     assert tail(process.handle, process.head(), 0) == expected
     assert read_bytes[".log"] == log(folder).stat().st_size - size
     assert process.seen()[0] == [b"%d" % number for number in range(8)]
+
+
+def test_after_a_power_loss_records_without_a_time_age_from_the_sync_that_covered_them(
+    tmp_path: Path, rebooted: Callable[[], None]
+) -> None:
+    """Not from the sync before it: that may be long before their append."""
+    clock = Clock()
+    process = Process(new_topic(tmp_path / "events", **SETTINGS), clock=clock)
+    append(process[0], b"a")
+    process[0].checkpoint()
+    clock.now_ms += 1000
+    append(process[0], b"b")
+    process[0].checkpoint()
+    process.close()
+    rebooted()
+    process = Process(tmp_path / "events", clock=clock)
+    found = tail(process.handle, process.head(), 0)
+    assert found is not None
+    assert (found.next_offset, found.created_ms) == (2, clock.now_ms)
 
 
 @pytest.mark.parametrize("preallocate", [False, True])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from active_segments import (
     NOW,
+    Clock,
     FailingCalls,
     ShortWrites,
     append,
@@ -25,7 +27,7 @@ from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 
 
-def prepared(folder: Path, calls: FailingCalls, **settings: object) -> LogSegment:
+def prepared(folder: Path, calls: FailingCalls, **settings: Any) -> LogSegment:
     """A segment of two batches whose next append gets entries in both indexes."""
     segment = new_segment(folder, calls=calls, index_interval_bytes=0, **settings)
     append(segment, records(0))
@@ -186,8 +188,10 @@ def test_what_is_known_to_be_flushed_never_becomes_less(tmp_path: Path) -> None:
 
 
 def test_what_is_left_when_the_unflushed_is_dropped_is_known_to_be_flushed(tmp_path: Path) -> None:
-    calls = FailingCalls()
-    segment = prepared(tmp_path, calls)
+    calls, clock = FailingCalls(), Clock()
+    segment = prepared(tmp_path, calls, clock=clock)
+    # records without a time of their own age from that sync
+    clock.now_ms += 1000
     segment.flush()
     flushed = segment.state
     append(segment, records(2))

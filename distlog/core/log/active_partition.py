@@ -424,7 +424,7 @@ class ActivePartition:
             return False
         segment.know_flushed(state.next_offset, state.position, since_ms)
         if with_indexes:
-            self.lock.recovery_point = state.flushed().pack()
+            self.lock.recovery_point = state.flushed(since_ms).pack()
         self.moved_on()
         return True
 
@@ -453,7 +453,7 @@ class ActivePartition:
         )
         if not dry_run:
             _log.warning("%s", lost)
-            self._seal_flushed(state.flushed())
+            self._seal_flushed(state.flushed(self.handle.clock()))
         return lost
 
     def doubt(self) -> None:

@@ -631,6 +631,7 @@ class LogSegment(ReadableSegment):
         self._recovered(emptied(self.stem, counted), transactions, kept.position, kept)
         segment_recovery.tell_lost(self._files, self._numbers, counted)
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
+        self._numbers[_FLUSHED_MS] = counted[_FLUSHED_MS]
 
     def know_flushed(self, offset: int, position: int, since_ms: int) -> None:
         """Note that the log is on the device up to this offset and position, by a sync that began at `since_ms`."""

@@ -154,9 +154,11 @@ class SegmentState:
         state.check()
         return state
 
-    def flushed(self) -> SegmentState:
-        """This state, when all that it counts is on the device."""
-        return dataclasses.replace(self, flushed_offset=self.next_offset, flushed_position=self.position)
+    def flushed(self, since_ms: int) -> SegmentState:
+        """This state, when a sync that began at `since_ms` has put all that it counts on the device."""
+        return dataclasses.replace(
+            self, flushed_offset=self.next_offset, flushed_position=self.position, flushed_ms=since_ms
+        )
 
     def check(self) -> None:
         """Raise ValueError if a number is out of its bounds, or contradicts another."""
