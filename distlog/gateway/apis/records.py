@@ -325,15 +325,19 @@ def _note(part: _ProducedBatch, failed: FailedBatches) -> None:
         failed.failed(part.topic, part.number, part.records)
 
 
-def _let_go_of_frames(error: BaseException | None) -> None:
+def _let_go_of_frames(error: BaseException) -> None:
     """Drop the tracebacks of an error and of those behind it, which the log has by now.
 
     Their frames hold the request, which holds the error: only the garbage collector would free it and its records.
     """
-    while error is not None:
-        error.__traceback__ = None
-        _let_go_of_frames(error.__cause__)
-        error = error.__context__
+    left, seen = [error], set[int]()
+    while left:
+        each = left.pop()
+        # a cause is a context too as a rule, and causes and contexts may form a circle
+        if id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            left += filter(None, (each.__cause__, each.__context__))
 
 
 def _code_of(error: BaseException, topic: str | uuid.UUID) -> ErrorCode:

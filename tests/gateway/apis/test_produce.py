@@ -12,6 +12,8 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record, with_right_crc
 
 import distlog
+from distlog.core.errors import StorageError
+from distlog.core.log.partition_log import PartitionLog
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
@@ -267,3 +269,33 @@ def test_a_failed_request_leaves_no_circle_either(gateway: GatewayServer, asked:
         assert producing(wire, data(b"a", sequence=0, producer=7)).error_code is ErrorCode.none
         frame = framed(request(PRODUCE, 9, 1, **produce_fields(9, [asked])))
         assert circles(wire, frame, 10) == {}
+
+
+def test_an_error_whose_causes_form_a_circle_is_answered(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a library makes it that raises the first error of several from the last one."""
+    first, last = StorageError("the first try"), StorageError("the last try")
+    first.__cause__, last.__context__ = last, first
+
+    def fails(*_: object, **__: object) -> None:
+        raise first
+
+    monkeypatch.setattr(PartitionLog, "append_batches", fails)
+    with Wire(gateway) as wire:
+        assert producing(wire, data(b"a")).error_code is ErrorCode.kafka_storage_error
+
+
+def test_an_error_behind_many_others_takes_no_longer(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is the cause and the context of the next one, so there are a million million ways through 40 of them."""
+    error = StorageError("the first try")
+    for _ in range(40):
+        error, before = StorageError("one more try"), error
+        error.__cause__ = error.__context__ = before
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(PartitionLog, "append_batches", fails)
+    with Wire(gateway) as wire:
+        assert producing(wire, data(b"a")).error_code is ErrorCode.kafka_storage_error
