@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
@@ -69,8 +69,10 @@ def load_schemas() -> Iterator[None]:
         # clients use the newest version that they know
         for version in range(api.newest, api.oldest - 1, -1):
             yield
-            messages.request_schema(api.key, version)
-            messages.response_schema(api.key, version)
+            # where too many files are open, a request tries again: it is no reason to end
+            with suppress(OSError):
+                messages.request_schema(api.key, version)
+                messages.response_schema(api.key, version)
 
 
 def warm_up() -> None:

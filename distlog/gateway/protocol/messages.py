@@ -7,11 +7,10 @@ import datetime
 import struct
 import threading
 import uuid
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, NoReturn, get_args
 
@@ -122,22 +121,20 @@ def response_schema(api_key: int, version: int) -> BodySchema:
 class FieldNames:
     """The names of the fields of a message in any of its versions, at any depth.
 
-    There are many versions: the next one is looked at only for a name that none so far had.
+    There are many versions: the next one is looked at only for a name that none so far had, and again after an error.
     """
 
-    def __init__(self, versions: Iterable[Iterable[str]]) -> None:
+    def __init__(self, versions: Sequence[Callable[[], Iterable[str]]]) -> None:
         self.found = set[str]()
-        self._versions, self._lock = iter(versions), threading.Lock()
+        self._left, self._lock = deque(versions), threading.Lock()
 
     def have(self, names: Collection[str]) -> bool:
         """True if each name is one of them."""
         with self._lock:
-            while not self.found.issuperset(names):
-                version = next(self._versions, None)
-                if version is None:
-                    return False
-                self.found.update(version)
-            return True
+            while self._left and not self.found.issuperset(names):
+                self.found.update(self._left[0]())
+                self._left.popleft()
+            return self.found.issuperset(names)
 
 
 @cache
@@ -145,9 +142,12 @@ def response_fields(api_key: int) -> FieldNames:
     """The names of the fields of an API's response."""
     versions = schema_name_map[api_key_map[api_key]]
     newest_first = sorted((each for each in versions if EntityType.response in versions[each]), reverse=True)
-    schemas = (response_schema(api_key, each).body.names() for each in newest_first)
+
+    def names_of(version: int) -> Iterable[str]:
+        return response_schema(api_key, version).body.names()
+
     # the text of an error is left out where an API has no place for it
-    return FieldNames(chain([["error_message"]], schemas))
+    return FieldNames([lambda: ["error_message"], *(partial(names_of, each) for each in newest_first)])
 
 
 def _schema(kind: Any) -> BodySchema:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import errno
 import struct
 import subprocess
 import sys
 import time
 import tracemalloc
 import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -18,7 +20,9 @@ from gateways import FETCH, METADATA, PRODUCE, encode
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
+from distlog.gateway.gateway_server import load_schemas
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.frames import read_head, read_request
 from distlog.gateway.protocol.messages import (
     FIXED,
@@ -143,13 +147,41 @@ def test_schemas_are_imported_when_requests_need_them_by_many_threads_at_once(tm
 
 
 def test_a_field_is_looked_for_in_no_more_versions_than_it_takes() -> None:
-    versions = iter([["a"], ["b", "c"], ["d"]])
-    names = FieldNames(versions)
+    seen = list[str]()
+
+    def version(*names: str) -> Callable[[], Iterable[str]]:
+        return lambda: seen.extend(names) or names
+
+    names = FieldNames([version("a"), version("b", "c"), version("d")])
     assert names.have({"a"})
     assert names.have({"c", "a"})
-    assert next(versions) == ["d"]
-    assert not names.have({"d"})
-    assert names.found == {"a", "b", "c"}
+    assert seen == ["a", "b", "c"]
+    assert not names.have({"e"})
+    assert names.found == {"a", "b", "c", "d"}
+
+
+def test_a_version_that_could_not_be_imported_is_looked_at_again() -> None:
+    """As when a gateway of too many connections has no file left to open."""
+    faults = [OSError(errno.EMFILE, "Too many open files")]
+
+    def version() -> Iterable[str]:
+        if faults:
+            raise faults.pop()
+        return ["a"]
+
+    names = FieldNames([version, lambda: ["b"]])
+    with pytest.raises(OSError, match="Too many"):
+        names.have({"a"})
+    assert names.have({"a", "b"})
+
+
+def test_schemas_that_cannot_be_imported_are_left_to_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(api_key: int, version: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = len(list(load_schemas()))
+    monkeypatch.setattr(messages, "request_schema", no_file)
+    assert len(list(load_schemas())) == before
 
 
 class Encoder:
