@@ -52,7 +52,7 @@ class UserWire(SaslWire):
     def send_plain(self, key: int, version: int, /, **fields: Any) -> int:
         """Send a request; returns its correlation id."""
         schema, pieces, number = request_schema(key, version), Pieces(), next(self._ids)
-        message_writer(schema.body, FieldNames([["name", "topic"], schema.body.names()]))(pieces, fields)
+        message_writer(schema.body, FieldNames([lambda: ["name", "topic"], schema.body.names]))(pieces, fields)
         head = struct.pack(">hhih", key, version, number, -1) + b"\0" * schema.is_head_flexible
         self.socket.sendall(framed(head + pieces.joined()))
         return number
