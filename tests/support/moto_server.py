@@ -20,6 +20,7 @@ def started() -> Any:
 
 @functools.cache
 def _patch() -> None:
+    from botocore import session
     from moto.moto_server import threaded_moto_server
     from moto.s3.responses import S3Response
     from moto.server import DomainDispatcherApplication
@@ -32,6 +33,8 @@ def _patch() -> None:
             return put(self)
 
     S3Response.put_object = put_object
+    # each session of a client would read what S3 is anew, and keep 28,000 objects of that
+    session.create_loader = functools.cache(session.create_loader)
     # twice for each request it would list its own folder on the disk, and match the patterns of all services
     found = DomainDispatcherApplication.get_backend_for_host
     DomainDispatcherApplication.get_backend_for_host = functools.cache(found)
