@@ -374,7 +374,8 @@ class MissedFields:
         if not self._missed:
             return
         for line in block.split(b"\n"):
-            may_have = b"\\u" in line or any(name.encode() in line for name in self._missed)
+            # a name may be written with escapes, as a slash often is
+            may_have = b"\\" in line or any(name.encode() in line for name in self._missed)
             if may_have or len(self._names) < _NAMES_SEEN:
                 names = first_object(line).keys()
                 self._names |= dict.fromkeys(list(names)[:_NAMES_SEEN])

@@ -123,6 +123,15 @@ def test_a_field_that_some_objects_have_is_null_in_the_others(
     )
 
 
+def test_a_field_is_found_by_a_name_with_escapes_in_a_late_line(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    many = json.dumps({f"f{number}": number for number in range(20)})
+    file = lines(tmp_path, "a", f'{many}\n{{"a\\/b": "k"}}\n')
+    assert cli.ok("append", file, "--format", "jsonl", "--key", "a/b").out.startswith("appended 2 records")
+    assert [record.key for record in distlog.open(cli.url).records()] == [None, b"k"]
+
+
 def test_a_stream_tells_of_a_wrong_field_at_its_end(cli: CommandLine, topic: distlog.Topic) -> None:
     outcome = cli("append", "--format", "jsonl", "--key", "usr", "--commit-interval", "0", stdin=b'{"user": "a"}')
     why = "no line has a field usr; the lines have user"

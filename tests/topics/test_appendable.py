@@ -252,6 +252,12 @@ def test_a_header_with_other_fields_is_refused_since_a_cast_would_lose_them(fiel
         normalized(pa.table({"value": ["v"], "headers": headers}))
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.null()), pa.large_list(pa.null()), pa.list_(pa.null(), 0)], ids=str)
+def test_headers_of_rows_that_have_none_need_no_fields(kind: pa.DataType) -> None:
+    found = normalized(pa.table({"value": ["v", "w"], "headers": pa.array([[], None], kind)}))
+    assert [row["headers"] or [] for row in found] == [[], []]
+
+
 @pytest.mark.parametrize(
     "kind",
     [

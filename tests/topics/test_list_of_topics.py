@@ -11,6 +11,7 @@ import distlog
 from distlog.core import paths
 from distlog.core.commits import snapshot_loader
 from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidTopicError, StorageDeniedError, TopicNotFoundError
 from distlog.core.storage.storage import Storage, StorageCounters
 from distlog.core.topic_handle import topic_log
 
@@ -53,6 +54,34 @@ def test_a_folder_whose_name_no_address_can_have_is_left_out(memory_url: Address
     for name in ("what?", "..", "a%20b"):
         root.put(f"{name}/a file", b"")
     assert [topic.name for topic in distlog.topics(memory_url.url)] == ["a"]
+
+
+@pytest.fixture
+def closed_url(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The root of a topic, and of two folders into which this process may not look."""
+    topic_log(Storage(*memory_url).child("a")).create(1, TopicConfig())
+    real = Storage.list_folders
+
+    def list_folders(self: Storage, folder: str = "") -> list[str]:
+        if f"{self.url}/{folder}".rstrip("/").endswith(("/lost+found", "/closed")):
+            raise StorageDeniedError("cannot list", file=folder)
+        return real(self, folder)
+
+    monkeypatch.setattr(Storage, "list_folders", list_folders)
+    Storage(*memory_url).put("lost+found/a file", b"")
+    Storage(*memory_url).put("closed/a file", b"")
+    return memory_url.url
+
+
+def test_a_closed_folder_whose_name_no_topic_has_is_passed_over(closed_url: str) -> None:
+    assert [topic.name for topic in distlog.topics(closed_url)] == ["a"]
+
+
+def test_the_topics_beside_a_closed_folder_are_named(closed_url: str) -> None:
+    with pytest.raises(InvalidTopicError, match=r"this folder holds topics.*topics=a"):
+        distlog.create(closed_url)
+    with pytest.raises(TopicNotFoundError, match="a folder of topics: add the name of one: a "):
+        distlog.open(closed_url)
 
 
 def test_the_error_of_a_damaged_topic_names_it(storage_url: Address) -> None:

@@ -625,10 +625,12 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 def _check_header_fields(kind: pa.DataType) -> None:
     """Raise InvalidRecordError for a column whose cast would leave out a field, or make one up: Arrow's does both."""
-    if pa.types.is_map(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)):
+    is_list = any(is_kind(kind) for is_kind in _LISTS)
+    # of a column without headers, as Polars has it, the type tells no fields
+    if pa.types.is_map(kind) or (is_list and pa.types.is_null(kind.value_type)):
         return
-    is_list = any(is_kind(kind) for is_kind in _LISTS) and pa.types.is_struct(kind.value_type)
-    if not is_list or sorted(field.name for field in kind.value_type) != ["key", "value"]:
+    has_fields = is_list and pa.types.is_struct(kind.value_type)
+    if not has_fields or sorted(field.name for field in kind.value_type) != ["key", "value"]:
         raise InvalidRecordError(
             f"column headers must be {HEADERS_TYPE}, or a map, with the fields key and value alone", type=kind
         )

@@ -24,6 +24,7 @@ from distlog.core.errors import (
     DistlogError,
     InvalidConfigError,
     InvalidTopicError,
+    StorageDeniedError,
     StorageError,
     StorageRefusedError,
     TopicExistsError,
@@ -154,11 +155,10 @@ def naming_topics(storage: Storage) -> Iterator[None]:
 
 
 def _open_names(storage: Storage, folders: Iterable[str]) -> list[str]:
-    """Topics among the first of the folders that can be opened; none if the storage does not tell."""
-    with suppress(DistlogError, OSError):
-        names = sorted(name for name in folders if paths.is_topic_name(name))[:_LOOKED_AT]
-        return [name for name in _topics_of(storage, names) if _is_open(storage.child(name))]
-    return []
+    """Topics among the first of the folders that can be opened."""
+    names = sorted(name for name in folders if paths.is_topic_name(name))[:_LOOKED_AT]
+    are_open = in_parallel(_is_open, map(storage.child, names))
+    return [name for name, is_open in zip(names, are_open, strict=True) if is_open]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -258,8 +258,18 @@ def find_topics(root: Storage) -> list[Storage]:
 
 def _topics_of(root: Storage, names: Iterable[str]) -> list[str]:
     """The folders among `names` that hold commits, which the commits of `root` itself do not."""
+
+    def folders_in(name: str) -> list[str]:
+        try:
+            return root.list_folders(name)
+        except StorageDeniedError:
+            if paths.is_topic_name(name):
+                raise
+            # as the `lost+found` of a disk, which is for its administrator
+            return []
+
     others = [name for name in names if name != paths.COMMITS_DIR]
-    inside = in_parallel(root.list_folders, others)
+    inside = in_parallel(folders_in, others)
     return [name for name, found in zip(others, inside, strict=True) if f"{name}/{paths.COMMITS_DIR}" in found]
 
 
