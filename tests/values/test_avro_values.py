@@ -162,6 +162,13 @@ def test_values_that_are_more_than_their_schema_says_are_refused(count: int) -> 
     assert topic.scan(columns="value").avro(schema, registry={0: schema})["a"].to_pylist() == [1] * count
 
 
+def test_bytes_behind_a_value_of_a_known_schema_are_passed_over_whatever_is_beside_it() -> None:
+    long = framed(7, avro(CLICK, click(1)) + b"more")
+    for values in ([long], [long, framed(7, b"\xff")]):
+        found = topic_of(*values).scan(columns="value").avro(registry={7: CLICK}, on_error="null")
+        assert found["count"].to_pylist() == [1, None][: len(values)]
+
+
 def test_one_column_may_hold_all_fields() -> None:
     topic = topic_of(framed(7, avro(CLICK, click(1))), None, b"bad")
     table = topic.scan(columns=["value", "offset"]).avro(registry={7: CLICK}, flatten=False, on_error="null")

@@ -251,7 +251,7 @@ class AvroDecoder:
         """All payloads as columns, or None if one of them cannot be decoded."""
         pyruhvro = optional("pyruhvro", "avro()", "'distlog[avro]'")
         # bulk does not see bytes that are left, as all values have where a schema without a registry is another one
-        if self._registry is None and len(payloads) and attempt(_reads(writer, self._reader), payloads[0].as_py())[1]:
+        if self._registry is None and len(payloads) and attempt(self._reads(writer), payloads[0].as_py())[1]:
             return None
         try:
             columns = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
@@ -264,7 +264,7 @@ class AvroDecoder:
         self, writer: AvroSchema, faults: dict[int, str], rows: Longs, payloads: pa.Array
     ) -> tuple[Longs, pa.RecordBatch]:
         """The rows of the good payloads, and their columns."""
-        read = _reads(writer, self._reader)
+        read = self._reads(writer)
         good: list[int] = []
         made = []
         for number, payload in enumerate(payloads.to_pylist()):
@@ -275,6 +275,24 @@ class AvroDecoder:
                 made.append(value)
                 good.append(number)
         return self._columns(rows, good, made, faults)
+
+    def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
+        """A function that reads one value; both schemas are parsed once."""
+        fastavro = optional("fastavro", "avro()", "'distlog[avro]'")
+        own = fastavro.parse_schema(writer.plain)
+        is_same = self._reader is None or self._reader.plain == writer.plain
+        resolved = None if is_same or self._reader is None else fastavro.parse_schema(self._reader.plain)
+
+        def read(payload: bytes) -> Any:
+            file = io.BytesIO(payload)
+            value = fastavro.schemaless_reader(file, own, resolved)
+            # of another schema, or a registry's header was taken for the first fields; an id tells the schema for
+            # sure, and bytes that are left behind it are passed over, as by bulk
+            if self._registry is None and (left := len(payload) - file.tell()):
+                raise ValueError(f"{left} bytes are left behind it")
+            return value
+
+        return read
 
     def _columns(
         self, rows: Longs, good: list[int], made: list[Any], faults: dict[int, str]
@@ -297,24 +315,6 @@ class AvroDecoder:
                 kept.append(number)
                 values.append(value)
         return rows[np.array(kept, np.intp)], pa.RecordBatch.from_pylist(values, self.schema)
-
-
-def _reads(writer: AvroSchema, reader: AvroSchema | None) -> Callable[[bytes], Any]:
-    """A function that reads one value, which must be all of its bytes; both schemas are parsed once."""
-    fastavro = optional("fastavro", "avro()", "'distlog[avro]'")
-    own = fastavro.parse_schema(writer.plain)
-    is_same = reader is None or reader.plain == writer.plain
-    resolved = None if is_same or reader is None else fastavro.parse_schema(reader.plain)
-
-    def read(payload: bytes) -> Any:
-        file = io.BytesIO(payload)
-        value = fastavro.schemaless_reader(file, own, resolved)
-        if left := len(payload) - file.tell():
-            # of another schema, or a registry's header was taken for the first fields
-            raise ValueError(f"{left} bytes are left behind it")
-        return value
-
-    return read
 
 
 def _writer(registry: SchemaRegistry | None, schema_id: int) -> AvroSchema | str:
