@@ -59,7 +59,12 @@ def _keeping_connections(handler: Any) -> Any:
             self.environ = environ = self.make_environ()
             sent, is_chunked = environ["wsgi.input"], "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
             # whole, or what is left would be taken for the next request
-            data = sent.read() if is_chunked else sent.read(int(environ.get("CONTENT_LENGTH") or 0))
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+            data = sent.read() if is_chunked else sent.read(length)
+            if not is_chunked and len(data) < length:
+                # of a process that was killed: nothing of it is stored
+                self.close_connection = True
+                return
             answer, status, headers = run_wsgi_app(
                 self.server.app, {**environ, "wsgi.input": io.BytesIO(data)}, buffered=True
             )
