@@ -173,6 +173,8 @@ def fed(rate: int, seconds: int, config: GatewayConfig) -> Requests:
     full = len(batch) * PARTITIONS
     fresh = RefreshingTopic(TOPIC, topic)
     gathered = GatheredAppends(fresh, _AGES_MS, full, lambda number: partial(failed.check, TOPIC, number))
+    # what comes first does not wait until the commit is full
+    gathered.append(0, batch).result()
     counters = topic.storage.counters
     puts, gets = counters.puts, counters.gets
     for _ in range(rate * MB * seconds // (len(batch) * PARTITIONS)):

@@ -197,20 +197,14 @@ def serve(
             # the start waits for the storage most of the time
             warming = begin(warm_up)
 
-            def started() -> None:
-                facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
-                tell("started", serving(**facts), **facts)
-
             def joined() -> None:
                 warming.wait()
                 keep_what_is_loaded()
-                # the parent begins the others, for which this process waits, unless all are to end
-                if child:
-                    started()
+                facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
+                # a child's parent begins the others, for which this process waits, unless all are to end
+                tell("started", serving(**facts), **facts)
 
             gateway.start(joined, lambda: is_readable(signalled, 0))
-            if child is None:
-                started()
             # its tasks print lines, so after this: the first line is the address
             if tasks:
                 tasks.start()

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import ipaddress
 import logging
+import math
 import os
 import platform
 import re
@@ -16,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from distlog.core.errors import DistlogError
-from distlog.core.groups.group_log import GroupLog, GroupState, Member
+from distlog.core.groups.group_log import GroupLog, Member
 from distlog.core.groups.membership import FREQUENT, Membership
 from distlog.core.log_manager.log_manager import STOP_TIMEOUT_S, LogManager, Metric
 from distlog.core.log_manager.scheduler import Scheduler, TaskRun
@@ -133,37 +134,41 @@ class GatewayLease:
         self._log = log or GroupLog(root, ROOT_ID, GATEWAYS_GROUP, clock=clock)
         self._wanted_id, self._view = node_id, _View()
         self.node = Node(node_id or 0, "", 0, "")
-        self._member = Membership(self._log, self._name, None, lease_s, FREQUENT, clock, new_id)
-        self._has_begun, self._unreachable = False, set[Node]()
+        self._member = Membership(
+            self._log, self._name, None, lease_s, FREQUENT, clock, new_id, replaces=self._is_predecessor
+        )
+        self._unreachable = set[Node]()
+        self._clock, self._known_at = clock, -math.inf
 
     def be_at(self, host: str, port: int, machine: str) -> None:
         """Set the address where it listens, before the first `sync`."""
         self.node = Node(self.node.id, host, port, machine)
 
-    def begin(self) -> None:
-        """Before the first `sync`: a gateway at the same address counts as dead, as its port is ours.
+    def probe(self) -> None:
+        """Have an object store show that it keeps conditions: the first `sync` is quicker then, which waits for that.
 
-        Again it does nothing. Raises the errors of `sync`.
+        Raises StorageError.
         """
-        if not self._has_begun:
-            self._log.commit(self._log.load(), self._without_predecessor)
-            self._has_begun = True
+        self._log.probe()
 
-    def sync(self, partitions: int, pending: Collection[int]) -> bool:
-        """Send a heartbeat, and share `partitions` with the other gateways; whether anything changed for this one.
+    def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
+        """Send a heartbeat, and share `count` partitions with the other gateways; whether anything changed for it.
 
-        A partition that another gateway should have is given up when it is not `pending` any more. Raises
-        StorageError, CommitConflictError, CommitStateUnknownError.
+        A partition that another gateway should have is given up when it is not `pending` any more. The first time, a
+        gateway at the same address counts as dead: its port is ours. Raises the errors of `count`, StorageError,
+        CommitConflictError, CommitStateUnknownError.
         """
-        self.begin()
         before, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
-        member.sync(partitions, lambda number, added: 0, pending)
+        member.sync(count, lambda number, added: 0, pending)
         is_new = was_lapsed or member.joins != joins
         state = member.state
         assert state is not None
         nodes = {each.id: node for each in state.members if (node := Node.parse(each.name)) is not None}
         self.node = nodes.get(member.id, self.node)
+        if is_new and len(nodes) > 1:
+            # twice, as their requests take time too
+            self._known_at = self._clock() + 2 * FREQUENT.look * max(each.lease_ms for each in state.members) / 1000
         for each in nodes.values():
             if each not in self._unreachable and not each.is_reached_from(self.node.machine):
                 self._unreachable.add(each)
@@ -185,6 +190,11 @@ class GatewayLease:
         """Give all of it to the other gateways at once. Raises the errors of `sync`."""
         self._view = dataclasses.replace(self._view, held_partitions=frozenset(), term=self._view.term + 1)
         self._member.leave()
+
+    @property
+    def unknown_s(self) -> float:
+        """The seconds until all other gateways have looked, and know of this one; 0 if they do."""
+        return max(0.0, self._known_at - self._clock())
 
     @property
     def is_lapsed(self) -> bool:
@@ -239,18 +249,9 @@ class GatewayLease:
     def _has_name(self) -> bool:
         return bool(self._member.id)
 
-    def _without_predecessor(self, state: GroupState) -> GroupState | None:
-        predecessors = {each.id for each in state.members if _place(each) == self.node.place}
-        if not predecessors:
-            return None
-        members = tuple(each for each in state.members if each.id not in predecessors)
-        owners = {number: owner for number, owner in state.owners.items() if owner not in predecessors}
-        return dataclasses.replace(state, members=members, owners=owners)
-
-
-def _place(member: Member) -> tuple[str, int, str] | None:
-    node = Node.parse(member.name)
-    return None if node is None else node.place
+    def _is_predecessor(self, member: Member) -> bool:
+        node = Node.parse(member.name)
+        return node is not None and node.place == self.node.place
 
 
 @lru_cache(maxsize=256)
@@ -310,7 +311,7 @@ class TaskLease:
         """Take or keep the lease, if it is time; an error is logged, and the lease lapses unless it passes."""
         try:
             if self._member.due_s(()) <= 0:
-                self._member.sync(1, lambda number, added: 0, ())
+                self._member.sync(lambda: 1, lambda number, added: 0, ())
         except DistlogError as error:
             _log.warning("the lease of the tasks could not be renewed: %s", error)
 

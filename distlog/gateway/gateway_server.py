@@ -20,6 +20,7 @@ from distlog.core.errors import DistlogError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.scheduler import Scheduler
+from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.open_topic import create
@@ -347,23 +348,33 @@ class GatewayServer:
             self._in_loop(self._acceptor.stop(0)).result()
             self._end_loop(STOP_TIMEOUT_S)
             raise
-        joined()
-        # clients would take it for the only leader, and keep that for minutes
-        end = time.monotonic() + _OTHERS_S
-        while self._lease.neighbours < self.broker.config.processes and time.monotonic() < end and not is_to_stop():
-            time.sleep(_OTHERS_PAUSE_S)
         # until ACLs are known, only super users are served
         for look in self._looks.values() if self.broker.acls is not None else ():
             look()
+        joined()
+        self._wait_for_others(is_to_stop)
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()
         # records are taken while groups and transactions are loaded, of which there may be many
         for handlers in self._handlers:
             handlers.start()
+        transactions = begin(self._transactions.start)
         self._groups.start()
-        self._transactions.start()
+        transactions.wait()
         return self
+
+    def _wait_for_others(self, is_to_stop: Callable[[], bool]) -> None:
+        """Answer no client before all gateways know of each other, or it may stand still for minutes.
+
+        It would take this one for the only leader. And librdkafka forgets what it has asked a gateway that the answer
+        of another one does not name.
+        """
+        end, lease = time.monotonic() + _OTHERS_S, self._lease
+        while time.monotonic() < end and not is_to_stop():
+            if lease.neighbours >= self.broker.config.processes and not lease.unknown_s:
+                break
+            time.sleep(_OTHERS_PAUSE_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Answer the requests under way, close all, and sync everything that was appended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -119,7 +120,9 @@ Results = dict[int, Future[AppendInfo]]
 #: The most batches in a commit: the number of producers in it is bounded.
 MOST_BATCHES = 10_000
 #: Due at any time.
-_AT_ONCE = float("-inf")
+_AT_ONCE = -math.inf
+#: The partitions of a request, and the requests that a client sends together, are one commit also behind a pause.
+_TOGETHER_S = 0.01
 
 
 class _Gathering:
@@ -159,7 +162,8 @@ class _Gathering:
 class GatheredAppends:
     """The appends of one topic, for many threads; a thread commits them every `linger_ms`, or when they are large.
 
-    Or when all their producers wait for answers.
+    Or when all their producers wait for answers. What comes together behind a pause of `linger_ms` is committed soon:
+    that makes no more commits a second, and a producer that sends now and then waits for little but its commit.
     """
 
     def __init__(
@@ -168,7 +172,9 @@ class GatheredAppends:
         self._fresh, self._linger_s, self._linger_bytes = fresh, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
         self._waiting = _Gathering()
-        self._first_s, self._is_closing = 0.0, False
+        #: When the next commit is due, if batches wait; and from when on the pause is long enough.
+        self._due_s = self._paused_s = _AT_ONCE
+        self._is_closing = False
         self._first = first
         self._thread: threading.Thread | None = None
 
@@ -201,15 +207,18 @@ class GatheredAppends:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
                 self._thread.start()
-            if at_once or not self._waiting:
-                self._first_s = _AT_ONCE if at_once else time.monotonic()
+            if at_once:
+                self._due_s = _AT_ONCE
+            elif not self._waiting:
+                now = time.monotonic()
+                self._due_s = now + (self._linger_s if now < self._paused_s else min(_TOGETHER_S, self._linger_s))
             self._waiting.add(batches)
             self._changed.notify()
 
     def hurry(self) -> None:
         """Commit the waiting batches, and later ones, at once."""
         with self._changed:
-            self._linger_s = 0.0
+            self._linger_s, self._due_s = 0.0, _AT_ONCE
             self._changed.notify()
 
     def close(self) -> None:
@@ -223,6 +232,7 @@ class GatheredAppends:
     def _run(self) -> None:
         while batches := self._take():
             self._commit_or_fail(batches)
+            self._paused_s = time.monotonic() + self._linger_s
 
     def _commit_or_fail(self, batches: Sequence[GatheredBatch]) -> None:
         try:
@@ -236,12 +246,12 @@ class GatheredAppends:
         """The batches of the next commit; waits for them. None are left at the end."""
         with self._changed:
             while not self._is_closing:
-                left_s = self._first_s + self._linger_s - time.monotonic() if self._waiting else None
+                left_s = self._due_s - time.monotonic() if self._waiting else None
                 if left_s is not None and (left_s <= 0 or self._is_due):
                     break
                 self._changed.wait(left_s)
             batches = self._waiting.batches
-            self._waiting = _Gathering(batches[MOST_BATCHES:])
+            self._waiting, self._paused_s = _Gathering(batches[MOST_BATCHES:]), math.inf
             return batches[:MOST_BATCHES]
 
     @property

@@ -56,6 +56,13 @@ def test_each_gateway_names_all_of_them_and_the_same_leaders_and_coordinators(be
             assert len({(each.node_id, each.host, each.port) for each in found}) == 1
 
 
+def test_a_gateway_that_begins_answers_nobody_before_the_others_name_it(begin: Any) -> None:
+    one, two = begin(10_000), begin(10_000)
+    with Wire(two) as at_two, Wire(one) as at_one:
+        answers = [wire.ask(METADATA, 9, topics=None, **no_operations()) for wire in (at_two, at_one)]
+    assert [{each.port for each in told.brokers} for told in answers] == 2 * [{one.port, two.port}]
+
+
 def no_operations() -> dict[str, bool]:
     return {
         "allow_auto_topic_creation": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from conftest import Address
 from fault_proxy import FOREVER, FaultProxy, answer
 from gateways import FETCH, PRODUCE, Wire, fetch_fields, fetching, produce_fields, producing, until
+from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -48,6 +50,7 @@ def opened(address: Address) -> distlog.Topic:
     return distlog.open(f"{address.url}/clicks", storage_options=address.options)
 
 
+@pytest.mark.usefixtures("lingers")
 def test_requests_of_many_connections_are_one_commit(address: Address) -> None:
     with started(address, linger_ms=3_600_000) as gateway:
         wires = [Wire(gateway) for _ in range(6)]
@@ -132,6 +135,23 @@ def test_records_are_taken_while_groups_are_loaded(address: Address, monkeypatch
         gateway.stop()
 
 
+def test_a_batch_behind_a_pause_does_not_linger(address: Address) -> None:
+    with started(address, linger_ms=3_600_000) as gateway, Wire(gateway) as wire, Wire(gateway) as other:
+        parts = [("clicks", number, data()) for number in range(3)]
+        told = wire.ask(PRODUCE, 9, **produce_fields(9, parts))
+        assert [each.base_offset for each in told.responses[0].partition_responses] == [0, 0, 0]
+        # the next one does: nobody paused
+        asked = other.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
+        appends = gateway.broker.metadata.topic("clicks")._gathered
+        until(lambda: len(appends._waiting) == 1)
+        assert appends._due_s > time.monotonic() + 3000
+        gateway.stop()
+        assert other.answer(PRODUCE, 9, asked).responses[0].partition_responses[0].base_offset == 1
+    # the partitions of a request are one commit
+    assert [row["operation"] for row in opened(address).history().to_pylist()] == ["append", "append", "create"]
+
+
+@pytest.mark.usefixtures("lingers")
 def test_a_full_gathering_does_not_wait(address: Address) -> None:
     config = GatewayConfig(linger_ms=3_600_000, linger_bytes=1000)
     with GatewayServer(address.url, port=0, config=config) as gateway, Wire(gateway) as wire:
@@ -181,6 +201,7 @@ def test_sequence_numbers_are_known_when_segments_were_merged(gateway: GatewaySe
         assert producing(wire, data(producer=7, sequence=2)).base_offset == 2
 
 
+@pytest.mark.usefixtures("lingers")
 def test_a_batch_that_is_sent_again_before_its_commit_is_there_once(address: Address) -> None:
     with started(address, linger_ms=3_600_000) as gateway:
         wires = [Wire(gateway) for _ in range(2)]
@@ -228,6 +249,7 @@ def test_confluent_kafka_writes_and_reads_on_s3(s3_url: Address) -> None:
     assert rows == [b"%d" % number for number in range(0, 200, 2)]
 
 
+@pytest.mark.usefixtures("lingers")
 def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent_again(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as wire:
         assert producing(wire, data(producer=7, sequence=0)).base_offset == 0

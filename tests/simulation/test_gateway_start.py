@@ -21,7 +21,7 @@ URL, GET_S, PUT_S = "s3://bucket/clicks", 0.03, 0.08
 #: Commits behind the newest checkpoint, and partitions of each commit.
 BEHIND, WRITTEN = 40, 3
 #: Of a start: the lease and the check of the store, three topics, and the commits behind the checkpoint.
-MOST_REQUESTS = 130
+MOST_REQUESTS = 110
 
 
 class Stage:
@@ -83,7 +83,7 @@ class Stage:
 
 #: A small topic, and one with an hour of unmerged commits if there is one a second; as many behind a checkpoint.
 SIZES = [(10, CHECKPOINT_COMMITS + BEHIND), (1000, 3 * CHECKPOINT_COMMITS + BEHIND)]
-IN_TIME_S = 1.2
+IN_TIME_S = 1.0
 
 
 def counted(size: tuple[int, int], measure: Callable[[Stage], int]) -> int:

@@ -26,10 +26,10 @@ def begin(address: Address) -> Iterator[Any]:
     """Begins a gateway of the root; all of them end with the test."""
     with ExitStack() as ends:
 
-        def begun(**settings: Any) -> GatewayServer:
+        def begun(session_ms: int = SESSION_MS, **settings: Any) -> GatewayServer:
             config = GatewayConfig(
                 linger_ms=1,
-                broker_session_timeout_ms=SESSION_MS,
+                broker_session_timeout_ms=session_ms,
                 groups=GroupSettings(initial_rebalance_delay_ms=0),
                 **settings,
             )

@@ -17,6 +17,7 @@ from waiting import until as until
 
 import distlog
 from distlog.core.topics.topic import Topic
+from distlog.gateway import gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 
@@ -32,6 +33,12 @@ def serving(root: object, *, tls: Any = None, authentication: Any = None, **sett
     config = GatewayConfig(**settings)
     with GatewayServer(str(root), port=0, config=config, tls=tls, authentication=authentication) as gateway:
         yield gateway
+
+
+@pytest.fixture
+def lingers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first batches behind a pause linger like all others, so that a test says what comes together."""
+    monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 3600.0)
 
 
 @pytest.fixture

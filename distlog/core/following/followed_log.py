@@ -316,7 +316,7 @@ class GroupAssignment(FollowerAssignment):
         if self.due_s() > 0:
             return False
         before = self.wanted.keys()
-        self._member.sync(self.log.partitions, self.begin, self._pending())
+        self._member.sync(lambda: self.log.partitions, self.begin, self._pending())
         is_moved = self._take()
         return is_moved or self.wanted.keys() != before
 

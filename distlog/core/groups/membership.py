@@ -51,6 +51,10 @@ StartOf = Callable[[int, bool], int]
 NameBeside = Callable[[Sequence[Member]], str]
 
 
+def _replaces_none(member: Member) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Membership:
     """This process in a group; from `sync` on it is a member until `leave`. Times are in seconds, by `clock`.
@@ -65,6 +69,8 @@ class Membership:
     pace: Pace
     clock: Callable[[], float]
     new_id: Callable[[], str]
+    #: Whether another member is dead because this one joins: a new process has its place.
+    replaces: Callable[[Member], bool] = _replaces_none
     #: Grows when it joins anew: records handed out before are not its own any more.
     joins: int = field(default=0, init=False)
     _id: str = field(default="", init=False)
@@ -115,17 +121,19 @@ class Membership:
             return 0.0
         return max(0.0, min(self._look_at, self._beat_at, self._lease_end) - self.clock())
 
-    def sync(self, partitions: int, start_of: StartOf, pending: Collection[int]) -> None:
+    def sync(self, count: Callable[[], int], start_of: StartOf, pending: Collection[int]) -> None:
         """Show a sign of life, read the newest state, each in its time; put a version if a partition changes hands.
 
-        The topic has `partitions`. A partition that another member should have is given up, unless it is `pending`:
-        records of it were handed out and not committed; then it has a lease's time.
+        The topic has `count` partitions, which is asked for behind the look: both may take requests. A partition that
+        another member should have is given up, unless it is `pending`: records of it were handed out and not
+        committed; then it has a lease's time.
         """
         if not self.is_lapsed and self.clock() >= self._beat_at:
             self._beat()
         state = self._state
         looks = state is None or self.is_lapsed or self.clock() >= self._look_at
         state = self._look(state) if state is None or looks else state
+        partitions = count()
         fresh, started, is_lapsed = self.new_id(), self.clock(), self.is_lapsed
         planned: GroupState | None = None
 
@@ -252,7 +260,7 @@ class Membership:
         """Its wish if it was late: its partitions, as a member of `state`, or as a new one."""
         if (member := state.member(self._id)) is not None:
             return WaitingChange(member.id, member.beat, {})
-        if self.partitions is not None:
+        if self.partitions is not None or self._replaced(state):
             return None
         return WaitingChange(fresh, -1, {}, math.ceil(self.lease_s * 1000), self.name(state.members))
 
@@ -290,8 +298,15 @@ class Membership:
             self._lease_end = -math.inf
 
     def _dead(self, state: GroupState) -> set[str]:
-        """The members whose leases have lapsed while this one watched, and that have put no version since."""
-        return {member.id for member in state.members if self._lapsed.get(member.id) == member.beat}
+        """The members whose leases have lapsed while this one watched, and that have put no version since.
+
+        Before it joins, also those that it replaces.
+        """
+        lapsed = {member.id for member in state.members if self._lapsed.get(member.id) == member.beat}
+        return lapsed if self._id else lapsed | self._replaced(state)
+
+    def _replaced(self, state: GroupState) -> set[str]:
+        return {member.id for member in state.members if self.replaces(member)}
 
     def _renew(self, state: GroupState, started: float) -> None:
         self._learn(state)

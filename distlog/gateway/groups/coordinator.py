@@ -13,7 +13,7 @@ from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageRefusedError, TopicNotFoundError
-from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.parallel import begin
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.groups.assignors import Place
@@ -305,10 +305,6 @@ _EXPIRY_S = 600.0
 _PAUSE_S = 1.0
 
 
-def _called(work: Callable[[], Any]) -> Any:
-    return work()
-
-
 class GroupServices:
     """Members, positions and descriptions of the groups that the `lease` gives to this gateway, kept in `store`.
 
@@ -372,7 +368,10 @@ class GroupServices:
 
         Raises StorageRefusedError if the storage's answer is no, and would be no again.
         """
-        self._has_done("is no gateway of the root yet", self._sync, but=StorageRefusedError)
+        # meanwhile the lease is read
+        begin(self._lease.probe)
+        opened = [begin(count).wait for count in self._counts]
+        self._has_done("is no gateway of the root yet", partial(self._sync, opened), but=StorageRefusedError)
         for thread in self._threads:
             thread.start()
 
@@ -429,11 +428,9 @@ class GroupServices:
             elif not self._has_done("could not renew its lease", self._sync):
                 self._is_over.wait(_PAUSE_S)
 
-    def _sync(self) -> None:
-        # at the start each of these waits for the storage several times
-        _, *partitions = in_parallel(_called, [self._lease.begin, *self._counts])
-        # the topics of a broker may have different numbers of them
-        if self._lease.sync(max(partitions), self._loaded):
+    def _sync(self, counts: Iterable[Callable[[], int]] = ()) -> None:
+        # the topics of a broker may have different numbers of partitions
+        if self._lease.sync(lambda: max(count() for count in counts or self._counts), self._loaded):
             for _, changed in self._sharing:
                 changed.set()
 

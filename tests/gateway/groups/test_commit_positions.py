@@ -89,7 +89,7 @@ def test_a_gateway_that_comes_at_any_moment_has_the_positions_or_they_are_refuse
             if now == at:
                 lease = GatewayLease(Storage(root_of(topic)), None, 60.0)
                 lease.be_at("a", 9092, "m")
-                lease.sync(50, ())
+                lease.sync(lambda: 50, ())
                 other.open()
                 number = other.partition_of("billing")
                 begin(other, [number])

@@ -27,7 +27,7 @@ class Gateways:
     ) -> GatewayLease:
         lease = GatewayLease(self.root, node_id, LEASE_S, clock=self.time, new_id=lambda: f"{next(self.ids):032x}")
         lease.be_at(host, port, machine)
-        lease.sync(PARTITIONS, ())
+        lease.sync(lambda: PARTITIONS, ())
         return lease
 
     def go_on(self, *leases: GatewayLease, seconds: float = OVER_S, pending: set[int] | None = None) -> None:
@@ -37,7 +37,7 @@ class Gateways:
             self.time.now_s += LEASE_S / 20
             for lease in leases:
                 if lease.due_s(pending or ()) <= 0:
-                    lease.sync(PARTITIONS, pending or ())
+                    lease.sync(lambda: PARTITIONS, pending or ())
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_gateway_that_joins_again_holds_nothing_before_it_knows_what_others_ho
     gateways.go_on(one, two)
     gateways.go_on(two, seconds=2 * OVER_S)
     # it is a member again, and has not looked what it holds; its groups are those of the time before
-    one._member.sync(PARTITIONS, lambda number, added: 0, ())
+    one._member.sync(lambda: PARTITIONS, lambda number, added: 0, ())
     assert not one.is_lapsed
     assert one.held_partitions == set()
 
@@ -134,7 +134,7 @@ def test_a_gateway_whose_lease_lapsed_while_nobody_looked_learns_anew_what_it_ho
     term = one.term
     gateways.time.now_s += 2 * OVER_S
     assert one.held_partitions == set()
-    assert one.sync(PARTITIONS, ())
+    assert one.sync(lambda: PARTITIONS, ())
     assert (one.held_partitions, one.term) == (set(range(PARTITIONS)), term + 1)
 
 
@@ -164,6 +164,27 @@ def test_ids_are_those_that_were_asked_for_or_the_lowest_free_ones(gateways: Gat
     assert [lease.node.id for lease in (one, seven, two, again)] == [0, 7, 1, 2]
 
 
+def test_a_gateway_can_tell_when_the_others_know_of_it(gateways: Gateways) -> None:
+    one = gateways.begin(9092)
+    assert one.unknown_s == 0
+    two = gateways.begin(9093)
+    assert [node.id for node in one.nodes] == [0]
+    assert 0 < two.unknown_s < LEASE_S / 4
+    gateways.go_on(one, seconds=two.unknown_s)
+    assert two.unknown_s == 0
+    assert [node.id for node in one.nodes] == [0, 1]
+
+
+def test_a_gateway_takes_the_place_of_one_at_its_address_with_one_version(gateways: Gateways) -> None:
+    one, two = gateways.begin(9092), gateways.begin(9093)
+    gateways.go_on(one, two)
+    before = one._log.load().version
+    again = gateways.begin(9092)
+    assert one._log.load().version == before + 1
+    assert again.node == one.node
+    assert again.held_partitions == one.held_partitions
+
+
 def test_clients_are_not_sent_to_a_loopback_address_of_another_machine(gateways: Gateways) -> None:
     mine, other = gateways.begin(9092), gateways.begin(9092, machine="b")
     reached = gateways.begin(9092, machine="c", host="gateway-c")
@@ -187,7 +208,7 @@ def test_a_name_that_is_no_gateways_is_left_out(gateways: Gateways) -> None:
         gateways.time,
         lambda: f"{next(gateways.ids):032x}",
     )
-    other.sync(PARTITIONS, lambda number, added: 0, ())
+    other.sync(lambda: PARTITIONS, lambda number, added: 0, ())
     gateways.go_on(lease, seconds=1.0)
     assert [node.id for node in lease.nodes] == [0]
     assert Node.parse("gateway 1 at h:99999 on m") is None

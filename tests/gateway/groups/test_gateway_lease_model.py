@@ -48,7 +48,7 @@ class Gateway:
     def look(self) -> None:
         """What its threads do when they run."""
         if self.lease.due_s(self.coordination.loaded) <= 0:
-            self.lease.sync(self.store.open(), self.coordination.loaded)
+            self.lease.sync(self.store.open, self.coordination.loaded)
         try:
             self.coordination.step(self.groups)
         except GroupRefusedError:

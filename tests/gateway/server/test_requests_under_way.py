@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import Address
 from gateways import LIST_OFFSETS, PRODUCE, Wire, produce_fields, producing, until
+from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
 from raw_batches import batch, record
@@ -20,6 +21,8 @@ from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.gathered_appends import GatheredAppends
 from distlog.gateway.server.connection import _MOST_UNDER_WAY
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
+
+pytestmark = pytest.mark.usefixtures("lingers")
 
 NEVER_MS = 3_600_000
 
