@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -350,9 +350,7 @@ class Appending:
     def __enter__(self) -> Appending:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if kind is None or (self._seconds is not None and issubclass(kind, InvalidRecordError)):
             self.commit()
         else:

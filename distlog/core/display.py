@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import Field, fields
 from html import escape
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import pyarrow as pa
@@ -279,9 +278,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._screen and self._is_drawn:
             size = f"  {size_text(self.bytes)}" if self.bytes else ""
             self._screen.close(f"{self._label}  {self.rows:,} rows{size}  {duration_text(self._seconds())}")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal
 
 from distlog.core.config import MAX_LONG
@@ -404,9 +403,7 @@ class GatewayServer:
     def __enter__(self) -> GatewayServer:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _offer_new(self, request: Request) -> None:

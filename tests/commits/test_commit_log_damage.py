@@ -141,7 +141,7 @@ def test_a_store_too_slow_for_vacuum_is_no_damage(tmp_path: Path, monkeypatch: p
     storage = Storage(tmp_path / "t")
     distlog.create(str(tmp_path / "t"))
 
-    def behind(self: SnapshotLoader, end: int, *, few: bool, absent_ms: int | None) -> None:
+    def behind(self: SnapshotLoader, end: int, *, few: bool) -> None:
         raise BehindFloorError
 
     monkeypatch.setattr(SnapshotLoader, "_from_hint", lambda self, end: None)

@@ -199,9 +199,8 @@ class CommitLog:
     ) -> Snapshot:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
-        It holds what is `imported` from the start. Without `topic_id` it gets a new one. `absent_ms` is as of
-        `SnapshotLoader.load`.
-        Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a
+        It holds what is `imported` from the start. Without `topic_id` it gets a new one. `absent_ms` is the
+        `listed_ms` of `SnapshotLoader.load_unlisted`, if there was such a listing. Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a
         log, UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
         """
         actions = [*creation(self._storage.url, partitions, config), *imported]
@@ -232,7 +231,7 @@ class CommitLog:
         return all(not paths.parse_commit_file(file.name.rpartition("/")[2]) for file in files)
 
     def _head_to_create_on(self, absent_ms: int | None = None) -> Snapshot | None:
-        head = self._loader.load(absent_ms=absent_ms)
+        head = self._loader.load() if absent_ms is None else self._loader.load_unlisted(absent_ms)
         if head and not head.dropped:
             self._sync()
             raise TopicExistsError("the topic exists already: open it, or drop it first", url=self._storage.url)

@@ -102,8 +102,7 @@ class CommitFiles:
         asked = asked or AskedAt()
         while start < end:
             asked.time_ms = self._storage.replied_ms()
-            # Two versions beyond `known`: the first is expected to be missing, and then the second must be missing
-            # too.
+            # Two versions beyond `known`: the first is expected to be missing, and then the second must be, too.
             size = min(max(group, start - first, known + 3 - start), _LARGEST_GROUP)
             next_commits = self.read_many(range(start, min(start + size, end)), whole_from)
             commits = list(_until_missing(next_commits))
@@ -170,24 +169,19 @@ class SnapshotLoader:
         self._unusable = set[str]()
 
     def load(
-        self,
-        version: int | None = None,
-        known: Snapshot | None = None,
-        recent: range = _NEVER,
-        absent_ms: int | None = None,
+        self, version: int | None = None, known: Snapshot | None = None, recent: range = _NEVER
     ) -> Snapshot | None:
         """The snapshot at `version`, or at the head; None when there is no topic.
 
-        `absent_ms` is a time of the store's clock before a listing of the topic's folder that showed no commits: then
-        they are not listed again. `known` was loaded here before: if its commit is still there, only that and later
-        commits are read, up to the first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such
-        version yet, or no more, CorruptMetadataError.
+        `known` was loaded here before: if its commit is still there, only that and later commits are read, up to the
+        first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such version yet, or no more,
+        CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
         snapshot = self._from_known(known, end, recent) if known and known.version < end else None
-        snapshot = snapshot or self._from_hint(end) or self._from_listings(end, absent_ms=absent_ms)
+        snapshot = snapshot or self._from_hint(end) or self._from_listings(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
         return self._with_defaults(snapshot)
@@ -204,6 +198,19 @@ class SnapshotLoader:
         costs a request more than by `load`.
         """
         return self._with_defaults(self._from_listings(MAX_LONG, few=True))
+
+    def load_unlisted(self, listed_ms: int) -> Snapshot | None:
+        """The snapshot at the head of a topic of which somebody else's listing showed no commits; None for no topic.
+
+        `listed_ms` is a time of the store's clock before that listing. Commits are listed only if that was too old.
+        """
+        if snapshot := self._from_hint(MAX_LONG):
+            return self._with_defaults(snapshot)
+        self.listed_ms = listed_ms
+        with suppress(BehindFloorError, CorruptMetadataError):
+            snapshot = self._fold_from(None, MAX_LONG, -1, AskedAt())
+            return self._with_defaults(self._listed(snapshot, snapshot, MAX_LONG, listed_ms))
+        return self._with_defaults(self._from_listings(MAX_LONG))
 
     def load_at(self, timestamp_ms: int) -> Snapshot | None:
         """The snapshot of the newest commit that is not after `timestamp_ms`; otherwise as `load`."""
@@ -351,13 +358,13 @@ class SnapshotLoader:
         assert isinstance(written_ms, int)
         return base, written_ms
 
-    def _from_listings(self, end: int, *, few: bool = False, absent_ms: int | None = None) -> Snapshot | None:
+    def _from_listings(self, end: int, *, few: bool = False) -> Snapshot | None:
         """The snapshot, found by a listing; by another one if commits that it showed were deleted meanwhile."""
         first = -1
-        for tried in range(LISTINGS_TRIED):
+        for _ in range(LISTINGS_TRIED):
             with suppress(BehindFloorError):
                 try:
-                    return self._from_listing(end, few=few, absent_ms=absent_ms if tried == 0 else None)
+                    return self._from_listing(end, few=few)
                 except CorruptMetadataError:
                     if first == self._first_listed:
                         raise
@@ -367,18 +374,18 @@ class SnapshotLoader:
             file=paths.COMMITS_DIR,
         )
 
-    def _from_listing(self, end: int, *, few: bool = False, absent_ms: int | None = None) -> Snapshot | None:
-        self.listed_ms = listed_ms = self._storage.replied_ms() if absent_ms is None else absent_ms
+    def _from_listing(self, end: int, *, few: bool = False) -> Snapshot | None:
+        self.listed_ms = listed_ms = self._storage.replied_ms()
         self._unusable.clear()
         first, known, names = MAX_LONG, -1, list[str]()
-        files = self._storage.list_after(paths.COMMITS_DIR) if absent_ms is None else iter(())
-        for count, file in enumerate(files, 1):
+        for count, file in enumerate(self._storage.list_after(paths.COMMITS_DIR), 1):
             if few and count > FEW_NAMES:
                 return self.load()
-            known = max(known, _version_seen(file.name))
-            version = _commit_version(file.name)
-            first = first if version is None else min(first, version)
-            if checkpoint.version_of(file.name) is not None:
+            version, of_checkpoint = _commit_version(file.name), checkpoint.version_of(file.name)
+            if version is not None:
+                known, first = max(known, version), min(first, version)
+            if of_checkpoint is not None:
+                known = max(known, of_checkpoint)
                 names.append(file.name)
         self._first_listed = first
         names.sort(reverse=True)
@@ -456,13 +463,6 @@ class SnapshotLoader:
 
 def _commit_version(name: str) -> int | None:
     return paths.parse_commit_file(name.rpartition("/")[2])
-
-
-def _version_seen(name: str) -> int:
-    """The version in the name of a commit or checkpoint, which therefore exists; -1 for any other file."""
-    version = paths.parse_commit_file(name.rpartition("/")[2])
-    version = checkpoint.version_of(name) if version is None else version
-    return -1 if version is None else version
 
 
 def _is_below(name: str, end: int) -> bool:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -261,9 +260,7 @@ class Follower:
         self._is_entered = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_entered = False
         try:
             if kind is None and self._commits_at_end and not self._is_inherited:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from types import TracebackType
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -90,9 +89,7 @@ class MappedIndex:
     def __enter__(self: IndexT) -> IndexT:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

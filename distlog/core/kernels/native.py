@@ -50,7 +50,9 @@ HAS_INSTRUCTION = _is_there()
 
 
 @intrinsic
-def _crc_of_word_compiled(typing_context: Any, crc: Any, word: Any) -> Any:
+def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
+    """The register `crc` after the eight bytes of `word`, both int64."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word_type = ir.IntType(64)
         kind = ir.FunctionType(word_type, [word_type, word_type])
@@ -58,10 +60,6 @@ def _crc_of_word_compiled(typing_context: Any, crc: Any, word: Any) -> Any:
         return builder.call(step, args)
 
     return types.int64(types.int64, types.int64), codegen
-
-
-#: `crc_of_word(crc, word)`: the register `crc` after the eight bytes of `word`, both int64.
-crc_of_word: Any = _crc_of_word_compiled
 
 
 # ---
@@ -562,52 +560,9 @@ def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
     return index
 
 
-def _item_at_python(array: np.ndarray, index: int) -> int:
-    return int(array[_checked(index, array)])
-
-
-def _put_at_python(array: np.ndarray, index: int, value: int) -> None:
-    array[_checked(index, array)] = value
-
-
-def _word_at_python(data: np.ndarray, position: int) -> int:
-    return int.from_bytes(data[_checked(position, data, 8) :][:8].tobytes(), "little", signed=True)
-
-
-def _half_word_at_python(data: np.ndarray, position: int) -> int:
-    return int.from_bytes(data[_checked(position, data, 4) :][:4].tobytes(), "little")
-
-
-def _int_at_python(data: np.ndarray, position: int, width: int) -> int:
-    return int.from_bytes(data[_checked(position, data, width) :][:width].tobytes(), "big", signed=True)
-
-
-def _put_int_at_python(target: np.ndarray, position: int, width: int, value: int) -> None:
-    written = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "big")
-    target[_checked(position, target, width) :][:width] = np.frombuffer(written, np.uint8)
-
-
-def _copy_bytes_python(
-    target: np.ndarray, target_position: int, source: np.ndarray, source_position: int, count: int
-) -> None:
-    found = source[_checked(source_position, source, count) :][:count]
-    target[_checked(target_position, target, count) :][:count] = found
-
-
-def _wrapped_python(value: int) -> int:
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _bits_of_python(value: int) -> int:
-    return value.bit_length()
-
-
-def _low_zeros_python(word: int) -> int:
-    return (word & -word).bit_length() - 1 if word else 64
-
-
-def _prefetch_python(data: np.ndarray, index: int) -> None:
-    """Does nothing: Python has no prefetch."""
+def _operation(in_python: Callable[..., Any], *, prefer_literal: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """The decorated function as numba's intrinsic, or `in_python` where nothing is compiled."""
+    return intrinsic(prefer_literal=prefer_literal) if COMPILED else lambda _: in_python
 
 
 def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
@@ -617,8 +572,13 @@ def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, pos
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
 
 
-@intrinsic
-def _item_at_compiled(typing_context: Any, array: Any, index: Any) -> Any:
+@_operation(lambda array, index: int(array[_checked(index, array)]))
+def item_at(typing_context: Any, array: Any, index: Any) -> Any:
+    """An item of integers or booleans as an int64, since numba makes a float where signed meets unsigned.
+
+    An item of uint64 is taken as signed.
+    """
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         item = builder.load(pointer_to_item(context, builder, signature.args[0], *args))
         extend = builder.sext if getattr(array.dtype, "signed", False) else builder.zext
@@ -627,8 +587,10 @@ def _item_at_compiled(typing_context: Any, array: Any, index: Any) -> Any:
     return types.int64(array, types.int64), codegen
 
 
-@intrinsic
-def _put_at_compiled(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+@_operation(lambda array, index, value: array.__setitem__(_checked(index, array), value))
+def put_at(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store an item."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, _, value_type = signature.args
         item = context.cast(builder, args[2], value_type, array_type.dtype)
@@ -639,8 +601,14 @@ def _put_at_compiled(typing_context: Any, array: Any, index: Any, value: Any) ->
     return types.void(array, types.int64, value), codegen
 
 
-@intrinsic
-def _word_at_compiled(typing_context: Any, data: Any, position: Any) -> Any:
+def _bytes_at(data: np.ndarray, position: int, width: int) -> bytes:
+    return bytes(data[_checked(position, data, width) :][:width])
+
+
+@_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 8), "little", signed=True))
+def word_at(typing_context: Any, data: Any, position: Any) -> Any:
+    """The 8 bytes from `position` as a little-endian int64."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = pointer_to_item(context, builder, signature.args[0], *args)
         return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
@@ -648,8 +616,10 @@ def _word_at_compiled(typing_context: Any, data: Any, position: Any) -> Any:
     return types.int64(data, types.int64), codegen
 
 
-@intrinsic
-def _half_word_at_compiled(typing_context: Any, data: Any, position: Any) -> Any:
+@_operation(lambda data, position: int.from_bytes(_bytes_at(data, position, 4), "little"))
+def half_word_at(typing_context: Any, data: Any, position: Any) -> Any:
+    """The 4 bytes from `position` as a little-endian number, not negative."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = pointer_to_item(context, builder, signature.args[0], *args)
         word = builder.load(builder.bitcast(pointer, ir.IntType(32).as_pointer()), align=1)
@@ -663,8 +633,12 @@ def _swapped(builder: Any, value: Any) -> Any:
     return builder.bswap(value) if value.type.width > 8 else value
 
 
-@intrinsic(prefer_literal=True)
-def _int_at_compiled(typing_context: Any, data: Any, position: Any, width: Any) -> Any:
+@_operation(
+    lambda data, position, width: int.from_bytes(_bytes_at(data, position, width), "big", signed=True),
+    prefer_literal=True,
+)
+def int_at(typing_context: Any, data: Any, position: Any, width: Any) -> Any:
+    """The signed big-endian integer of `width` bytes, a literal: 1, 2, 4 or 8."""
     kind = ir.IntType(8 * width.literal_value)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -675,8 +649,14 @@ def _int_at_compiled(typing_context: Any, data: Any, position: Any, width: Any) 
     return types.int64(data, types.int64, width), codegen
 
 
-@intrinsic(prefer_literal=True)
-def _put_int_at_compiled(typing_context: Any, target: Any, position: Any, width: Any, value: Any) -> Any:
+def _put_int_in_python(target: np.ndarray, position: int, width: int, value: int) -> None:
+    written = (int(value) & (1 << 8 * width) - 1).to_bytes(width, "big")
+    target[_checked(position, target, width) :][:width] = np.frombuffer(written, np.uint8)
+
+
+@_operation(_put_int_in_python, prefer_literal=True)
+def put_int_at(typing_context: Any, target: Any, position: Any, width: Any, value: Any) -> Any:
+    """Write the low `width` bytes of `value`, big-endian; `width` is a literal."""
     kind = ir.IntType(8 * width.literal_value)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -688,21 +668,27 @@ def _put_int_at_compiled(typing_context: Any, target: Any, position: Any, width:
     return types.void(target, types.int64, width, types.int64), codegen
 
 
-@intrinsic
-def _copy_bytes_compiled(
-    typing_context: Any, target: Any, target_position: Any, source: Any, source_position: Any, count: Any
-) -> Any:
+def _copy_in_python(target: np.ndarray, to: int, source: np.ndarray, start: int, count: int) -> None:
+    target[_checked(to, target, count) :][:count] = source[_checked(start, source, count) :][:count]
+
+
+@_operation(_copy_in_python)
+def copy_bytes(typing_context: Any, target: Any, to: Any, source: Any, start: Any, count: Any) -> Any:
+    """Copy `count` bytes of `source` from `start` on into `target`, from `to` on; the slices must not overlap."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
-        origin = pointer_to_item(context, builder, signature.args[2], args[2], args[3])
-        cgutils.raw_memcpy(builder, to, origin, args[4], 1)  # type: ignore[no-untyped-call]
+        written = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        read = pointer_to_item(context, builder, signature.args[2], args[2], args[3])
+        cgutils.raw_memcpy(builder, written, read, args[4], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), codegen
 
 
-@intrinsic
-def _bits_of_compiled(typing_context: Any, value: Any) -> Any:
+@_operation(lambda value: value.bit_length())
+def bits_of(typing_context: Any, value: Any) -> Any:
+    """How many bits a value that is not negative takes; 0 for 0."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zeros = builder.ctlz(args[0], cgutils.false_bit)
         return builder.sub(zeros.type(64), zeros)
@@ -710,16 +696,20 @@ def _bits_of_compiled(typing_context: Any, value: Any) -> Any:
     return types.int64(types.int64), codegen
 
 
-@intrinsic
-def _low_zeros_compiled(typing_context: Any, word: Any) -> Any:
+@_operation(lambda word: (word & -word).bit_length() - 1 if word else 64)
+def low_zeros(typing_context: Any, word: Any) -> Any:
+    """The number of zero bits below the lowest bit that is set; 64 if none is."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], cgutils.false_bit)
 
     return types.int64(types.int64), codegen
 
 
-@intrinsic
-def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
+@_operation(lambda data, index: None)
+def prefetch(typing_context: Any, data: Any, index: Any) -> Any:
+    """Begin to fetch an item that will be needed soon; any index is safe. Python has no prefetch."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag])
@@ -733,43 +723,12 @@ def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
 
 
 @inlined
-def _wrapped_compiled(value: int) -> int:
+def _int64(value: int) -> int:
     return value
 
 
-#: `item_at(array, index)`: an item of integers or booleans as an int64, since numba makes a float where signed meets
-#: unsigned; an item of uint64 is taken as signed.
-item_at: Any = _item_at_compiled if COMPILED else _item_at_python
-
-#: `put_at(array, index, value)`: store an item.
-put_at: Any = _put_at_compiled if COMPILED else _put_at_python
-
-#: `word_at(data, position)`: the 8 bytes from `position` as a little-endian int64.
-word_at: Any = _word_at_compiled if COMPILED else _word_at_python
-
-#: `half_word_at(data, position)`: the 4 bytes from `position` as a little-endian number, not negative.
-half_word_at: Any = _half_word_at_compiled if COMPILED else _half_word_at_python
-
-#: `int_at(data, position, width)`: the signed big-endian integer of `width` bytes, a literal: 1, 2, 4 or 8.
-int_at: Any = _int_at_compiled if COMPILED else _int_at_python
-
-#: `put_int_at(target, position, width, value)`: write the low `width` bytes of `value`, big-endian.
-put_int_at: Any = _put_int_at_compiled if COMPILED else _put_int_at_python
-
-#: `copy_bytes(target, target_position, source, source_position, count)`: the slices must not overlap.
-copy_bytes: Any = _copy_bytes_compiled if COMPILED else _copy_bytes_python
-
-#: `bits_of(value)`: how many bits a value that is not negative takes; 0 for 0.
-bits_of: Any = _bits_of_compiled if COMPILED else _bits_of_python
-
-#: `low_zeros(word)`: the number of zero bits below the lowest bit that is set; 64 if none is.
-low_zeros: Any = _low_zeros_compiled if COMPILED else _low_zeros_python
-
-#: `prefetch(array, index)`: begin to fetch an item that will be needed soon; any index is safe.
-prefetch: Any = _prefetch_compiled if COMPILED else _prefetch_python
-
 #: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
-wrapped: Any = _wrapped_compiled if COMPILED else _wrapped_python
+wrapped: Any = _int64 if COMPILED else lambda value: (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 # ---
@@ -788,12 +747,10 @@ close_file: Any = types.ExternalFunction("close", types.int32(types.int32))
 
 
 @intrinsic
-def _pointer_to_compiled(typing_context: Any, array: Any, index: Any) -> Any:
+def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
+    """The address of an item, for these calls."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return pointer_to_item(context, builder, signature.args[0], *args)
 
     return types.voidptr(array, types.int64), codegen
-
-
-#: `pointer_to(array, index)`: the address of an item, for these calls.
-pointer_to: Any = _pointer_to_compiled

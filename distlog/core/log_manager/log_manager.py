@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from distlog.core import paths
@@ -264,9 +263,7 @@ class LogManager:
         """Load the topics, then begin the threads."""
         return self.load().start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _schedule(self, directory: LogDirectory) -> None:

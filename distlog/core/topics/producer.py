@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 
 import pyarrow as pa
 
@@ -619,9 +618,7 @@ class ProducerTransaction:
     def __enter__(self) -> Producer:
         return self._producer
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._producer.in_transaction:
             return
         if kind is not None:
