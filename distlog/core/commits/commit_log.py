@@ -200,8 +200,9 @@ class CommitLog:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
         It holds what is `imported` from the start. Without `topic_id` it gets a new one. `absent_ms` is the
-        `listed_ms` of `SnapshotLoader.load_unlisted`, if there was such a listing. Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a
-        log, UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
+        `listed_ms` of `SnapshotLoader.load_unlisted`, if there was such a listing. Raises TopicExistsError,
+        InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a log,
+        UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
         """
         actions = [*creation(self._storage.url, partitions, config), *imported]
         head = self._head_to_create_on(absent_ms)

@@ -32,6 +32,17 @@ from numba.extending import intrinsic, models, register_model, typeof_impl
 
 from distlog.core import VERSION
 
+#: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
+COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+
+
+def _operation(
+    in_python: Callable[..., Any] | None = None, *, prefer_literal: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
+    """The decorated function as numba's intrinsic, or `in_python` where nothing is compiled."""
+    return intrinsic(prefer_literal=prefer_literal) if COMPILED else lambda _: in_python
+
+
 # ---
 # CRC-32C of eight bytes by the processor's own instruction, SSE 4.2, if numba compiles for a processor that has it.
 #
@@ -43,13 +54,13 @@ def _is_there() -> bool:
     config: Any = numba.config
     host_features: Any = get_host_cpu_features
     features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
-    return not config.DISABLE_JIT and "+sse4.2" in features.split(",")
+    return COMPILED and "+sse4.2" in features.split(",")
 
 
 HAS_INSTRUCTION = _is_there()
 
 
-@intrinsic
+@_operation()
 def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
     """The register `crc` after the eight bytes of `word`, both int64."""
 
@@ -418,7 +429,7 @@ class _Compilations(event.Listener):
         self._is_told = folder is None or spent_s > _WORTH_A_LINE_S
 
 
-if not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+if COMPILED:
     event.register("numba:compile", _Compilations())  # type: ignore[no-untyped-call]
 
 
@@ -427,9 +438,6 @@ if not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
-COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 # Numba then counts no references to arrays when one function passes them to the next. Nothing calls a kernel from C.
 _UNCOUNTED: Any = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
@@ -558,11 +566,6 @@ def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
     if index < 0 or index > array.size - count:
         raise IndexError(f"{count} items from {index} on, of {array.size}")
     return index
-
-
-def _operation(in_python: Callable[..., Any], *, prefer_literal: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """The decorated function as numba's intrinsic, or `in_python` where nothing is compiled."""
-    return intrinsic(prefer_literal=prefer_literal) if COMPILED else lambda _: in_python
 
 
 def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
@@ -746,7 +749,7 @@ read_at: Any = types.ExternalFunction("pread", types.int64(types.int32, types.vo
 close_file: Any = types.ExternalFunction("close", types.int32(types.int32))
 
 
-@intrinsic
+@_operation()
 def pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
     """The address of an item, for these calls."""
 

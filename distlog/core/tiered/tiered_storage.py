@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.locks import ProcessLock
-from distlog.core.storage.backend import Entries, FileInfo, ObjectWriter, PutTime, UnfinishedUpload
+from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task
 from distlog.core.storage.storage import Storage
 
@@ -367,9 +367,6 @@ def _places(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
 # are parts of one object. The stem is start offset and uuid, as in the objects' names.
 
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 LOG, INDEXES, MANIFEST = ".log", ".indexes", ".rsm-manifest"
 
 _NAME = re.compile(r".*-(?P<partition>\d+)/(?P<stem>[0-9]{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z]+)", re.DOTALL)
@@ -476,48 +473,16 @@ class TieredFiles:
         """See `Storage.replied_ms`: there are no commits here."""
         return 0
 
-    def modified_ms(self, path: str) -> int:
-        """Refuse: a file here has no time of its own."""
-        self._refuse()
-
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
         """See `Storage.uploads`: uploads of Kafka are not ours."""
         return []
 
-    def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """Refuse to write."""
-        self._refuse()
-
-    def put_if_absent(self, path: str, data: bytes, timeout_s: float, put_time: PutTime) -> bytes:
-        """Refuse to write."""
-        self._refuse()
-
-    def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
-        """Refuse to write."""
-        self._refuse()
-
-    def sync(self, folder: str) -> None:
-        """Refuse to write."""
-        self._refuse()
-
-    def open_write(self, path: str, part_bytes: int | None = None) -> ObjectWriter:
-        """Refuse to write."""
-        self._refuse()
-
-    def delete(self, paths: Sequence[str]) -> None:
-        """Refuse to write."""
-        self._refuse()
-
-    def now_ms(self, folder: str) -> int:
-        """Refuse to write: the store's time is that of a file that is written."""
-        self._refuse()
-
-    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
-        """Refuse to write."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
+        """Refuse to write, also to learn the store's time; and to tell the time of a file, which has none here."""
         raise ReadOnlyTopicError("Kafka's tiered storage is only read here", url=self._prefix.rstrip("/"))
+
+    put_many = put_if_absent = probe_put_if_absent = sync = open_write = delete = abort_uploads = _refuse
+    now_ms = modified_ms = _refuse
 
 
 class TieredStorage(Storage):

@@ -55,6 +55,11 @@ def amend(request: Request, change: Callable[[Fields], Fields]) -> None:
     request.amend = change if before is None else lambda fields: change(before(fields))
 
 
+def amend_each(request: Request, array: str, change: Callable[[Fields], Fields | None]) -> None:
+    """Have each item of an array in the response changed, or left out where `change` gives None."""
+    amend(request, lambda fields: {**fields, array: [new for each in fields[array] if (new := change(each))]})
+
+
 def split(
     request: Request,
     array: str,
@@ -77,6 +82,14 @@ def split(
     request.body = request.body._replace(**{array: tuple(allowed)})
     amend(request, lambda fields: {**fields, into: [*fields[into], *refused]})
     return None
+
+
+def no_partitions(code: ErrorCode, topic: Any, **nothing: Any) -> Fields:
+    """The refusal of a topic of a request: `code`, and `nothing` in the other fields of each partition."""
+    has_numbers = hasattr(topic, "partition_indexes")
+    numbers = topic.partition_indexes if has_numbers else [each.partition_index for each in topic.partitions]
+    parts = [{"partition_index": number, "error_code": code, **nothing} for number in numbers]
+    return {"name": topic.name, "partitions": parts}
 
 
 def each_item(

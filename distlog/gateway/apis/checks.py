@@ -23,10 +23,12 @@ from distlog.gateway.apis.check_parts import (
     Check,
     Work,
     amend,
+    amend_each,
     anyone,
     denied,
     describes,
     each_item,
+    no_partitions,
     rights_with,
     split,
     whole,
@@ -116,21 +118,13 @@ def _not_fetched(code: ErrorCode, topic: Any) -> Fields:
     }
 
 
-def _not_listed(topic: Any) -> Fields:
-    nothing = {"error_code": OF_TOPIC, "offset": -1, "timestamp": -1, "leader_epoch": -1}
-    parts = [{"partition_index": each.partition_index, **nothing} for each in topic.partitions]
-    return {"name": topic.name, "partitions": parts}
+_not_listed = partial(no_partitions, OF_TOPIC, offset=-1, timestamp=-1, leader_epoch=-1)
+_not_deleted = partial(no_partitions, OF_TOPIC, low_watermark=-1)
 
 
 def _no_epoch(topic: Any) -> Fields:
     parts = [{"partition": each.partition, "error_code": OF_TOPIC} for each in topic.partitions]
     return {"topic": topic.topic, "partitions": parts}
-
-
-def _not_deleted(topic: Any) -> Fields:
-    nothing = {"error_code": OF_TOPIC, "low_watermark": -1}
-    parts = [{"partition_index": each.partition_index, **nothing} for each in topic.partitions]
-    return {"name": topic.name, "partitions": parts}
 
 
 def _init_producer_id(request: Request, broker: Broker, client: Client) -> Fields | None:
@@ -239,9 +233,7 @@ def _create_topics(request: Request, broker: Broker, client: Client) -> Fields |
         )
         if refused is not None:
             return refused
-    amend(
-        request, lambda fields: {**fields, "topics": [_without_settings(client, each) for each in fields["topics"]]}
-    )
+    amend_each(request, "topics", partial(_without_settings, client))
     return None
 
 
@@ -342,11 +334,11 @@ _NOT_JOINED: Fields = {"generation_id": -1, "protocol_name": "", "leader": "", "
 
 
 def _list_groups(request: Request, broker: Broker, client: Client) -> None:
-    def seen(group: Fields) -> bool:
-        return client.might(_O.DESCRIBE, _R.GROUP, group["group_id"])
+    def shown(group: Fields) -> Fields | None:
+        return group if client.might(_O.DESCRIBE, _R.GROUP, group["group_id"]) else None
 
     if not client.might(_O.DESCRIBE, _R.CLUSTER, CLUSTER_NAME):
-        amend(request, lambda fields: {**fields, "groups": [each for each in fields["groups"] if seen(each)]})
+        amend_each(request, "groups", shown)
 
 
 _NO_GROUP: Fields = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": ()}
@@ -358,24 +350,18 @@ def _describe_groups(request: Request, broker: Broker, client: Client) -> Fields
         def with_rights(group: Fields) -> Fields:
             return {**group, "authorized_operations": rights_with(client, _R.GROUP, group["group_id"])}
 
-        amend(request, lambda fields: {**fields, "groups": [with_rights(each) for each in fields["groups"]]})
+        amend_each(request, "groups", with_rights)
     return split(
         request,
         "groups",
         "groups",
-        lambda each: client.may(_O.DESCRIBE, _R.GROUP, each),
+        partial(client.may, _O.DESCRIBE, _R.GROUP),
         lambda each: {"group_id": each, "error_code": OF_GROUP, **_NO_GROUP},
     )
 
 
 # ---
 # Positions of groups.
-
-
-def _positions(code: ErrorCode, topic: Any) -> Fields:
-    """The refusal of a topic in which a group's positions are committed or deleted."""
-    parts = [{"partition_index": each.partition_index, "error_code": code} for each in topic.partitions]
-    return {"name": topic.name, "partitions": parts}
 
 
 def _may_read(client: Client, topic: Any) -> bool:
@@ -385,14 +371,14 @@ def _may_read(client: Client, topic: Any) -> bool:
 def _offset_commit(request: Request, broker: Broker, client: Client) -> Fields | None:
     body = request.body
     if not client.may(_O.READ, _R.GROUP, body.group_id):
-        return {"throttle_time": 0, "topics": [_positions(OF_GROUP, each) for each in body.topics]}
-    return split(request, "topics", "topics", partial(_may_read, client), partial(_positions, OF_TOPIC))
+        return {"throttle_time": 0, "topics": [no_partitions(OF_GROUP, each) for each in body.topics]}
+    return split(request, "topics", "topics", partial(_may_read, client), partial(no_partitions, OF_TOPIC))
 
 
 def _offset_delete(request: Request, broker: Broker, client: Client) -> Fields | None:
     if not client.may(_O.DELETE, _R.GROUP, request.body.group_id):
         return denied(OF_GROUP, throttle_time=0, topics=())
-    return split(request, "topics", "topics", partial(_may_read, client), partial(_positions, OF_TOPIC))
+    return split(request, "topics", "topics", partial(_may_read, client), partial(no_partitions, OF_TOPIC))
 
 
 def _offset_fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
@@ -417,16 +403,7 @@ def _offset_fetch(request: Request, broker: Broker, client: Client) -> Fields | 
             each._replace(topics=_described(client, each.group_id, each.topics, told)) for each in request.body.groups
         ]
         request.body = request.body._replace(groups=tuple(groups))
-
-        def shown(fields: Fields) -> Fields:
-            return {
-                **fields,
-                "groups": [
-                    _shown_positions(client, each, told.get(each["group_id"], ())) for each in fields["groups"]
-                ],
-            }
-
-        amend(request, shown)
+        amend_each(request, "groups", lambda each: _shown_positions(client, each, told.get(each["group_id"], ())))
     return refused
 
 
@@ -443,12 +420,7 @@ def _described(client: Client, group: str, topics: Any, refused: dict[str, list[
     return tuple(allowed)
 
 
-def _no_positions(code: ErrorCode, topic: Any) -> Fields:
-    nothing = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": code}
-    return {
-        "name": topic.name,
-        "partitions": [{"partition_index": number, **nothing} for number in topic.partition_indexes],
-    }
+_no_positions = partial(no_partitions, committed_offset=-1, committed_leader_epoch=-1, metadata="")
 
 
 def _shown_positions(client: Client, fields: Fields, refused: Sequence[Fields]) -> Fields:
@@ -484,20 +456,19 @@ def _consumer_describe(request: Request, broker: Broker, client: Client) -> Fiel
             return group
         return denied(OF_TOPIC, group_id=group["group_id"], **refused)
 
-    amend(request, lambda fields: {**fields, "groups": [shown(each) for each in fields["groups"]]})
+    amend_each(request, "groups", shown)
     return split(
         request,
         "group_ids",
         "groups",
-        lambda each: client.may(_O.DESCRIBE, _R.GROUP, each),
+        partial(client.may, _O.DESCRIBE, _R.GROUP),
         lambda each: denied(OF_GROUP, group_id=each, **refused),
     )
 
 
 def _topic_partitions(request: Request, broker: Broker, client: Client) -> Fields | None:
     if not request.body.topics:
-        may_see = partial(describes, client)
-        amend(request, lambda told: {**told, "topics": [each for each in told["topics"] if may_see(each["name"])]})
+        amend_each(request, "topics", lambda each: each if describes(client, each["name"]) else None)
         return None
     refused = split(
         request,
@@ -545,61 +516,44 @@ def _add_offsets(request: Request, broker: Broker, client: Client) -> Fields | N
 def _txn_offset_commit(request: Request, broker: Broker, client: Client) -> Fields | None:
     body = request.body
     if not client.may(_O.WRITE, _R.TRANSACTIONAL_ID, body.transactional_id):
-        return {"throttle_time": 0, "topics": [_positions(OF_ID, each) for each in body.topics]}
+        return {"throttle_time": 0, "topics": [no_partitions(OF_ID, each) for each in body.topics]}
     return _offset_commit(request, broker, client)
 
 
 def _write_txn_markers(request: Request, broker: Broker, client: Client) -> Fields | None:
     if client.may_with_cluster(_O.ALTER, _O.CLUSTER_ACTION):
         return None
+    refuse = partial(no_partitions, OF_CLUSTER)
     return {
-        "markers": [{"producer_id": each.producer_id, "topics": _not_marked(each)} for each in request.body.markers]
+        "markers": [
+            {"producer_id": each.producer_id, "topics": list(map(refuse, each.topics))}
+            for each in request.body.markers
+        ]
     }
-
-
-def _not_marked(marker: Any) -> list[Fields]:
-    return [
-        {
-            "name": topic.name,
-            "partitions": [{"partition_index": each, "error_code": OF_CLUSTER} for each in topic.partition_indexes],
-        }
-        for topic in marker.topics
-    ]
 
 
 def _describe_transactions(request: Request, broker: Broker, client: Client) -> Fields | None:
     def shown(state: Fields) -> Fields:
         return {**state, "topics": [each for each in state.get("topics", ()) if describes(client, each["topic"])]}
 
-    amend(
-        request,
-        lambda fields: {**fields, "transaction_states": [shown(each) for each in fields["transaction_states"]]},
-    )
+    amend_each(request, "transaction_states", shown)
     return split(
         request,
         "transactional_ids",
         "transaction_states",
-        lambda each: client.may(_O.DESCRIBE, _R.TRANSACTIONAL_ID, each),
+        partial(client.may, _O.DESCRIBE, _R.TRANSACTIONAL_ID),
         lambda each: {"transactional_id": each, "error_code": OF_ID},
     )
 
 
 def _list_transactions(request: Request, broker: Broker, client: Client) -> None:
-    def seen(state: Fields) -> bool:
-        return client.might(_O.DESCRIBE, _R.TRANSACTIONAL_ID, state["transactional_id"])
+    def shown(state: Fields) -> Fields | None:
+        return state if client.might(_O.DESCRIBE, _R.TRANSACTIONAL_ID, state["transactional_id"]) else None
 
-    amend(
-        request,
-        lambda fields: {
-            **fields,
-            "transaction_states": [each for each in fields["transaction_states"] if seen(each)],
-        },
-    )
+    amend_each(request, "transaction_states", shown)
 
 
-def _no_producers(topic: Any) -> Fields:
-    parts = [denied(OF_TOPIC, partition_index=number, active_producers=()) for number in topic.partition_indexes]
-    return {"name": topic.name, "partitions": parts}
+_no_producers = partial(no_partitions, OF_TOPIC, error_message=TEXTS[OF_TOPIC], active_producers=())
 
 
 # ---

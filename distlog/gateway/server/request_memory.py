@@ -26,69 +26,39 @@ class RequestMemory:
         self._limit, self._most, self.used = limit, limit * 3 // 4, 0
         # by owner, but for the part that is always taken; and the holders that will give back without any more
         self._used_by, self._going_on = Counter[str](), Counter[str]()
-        self._waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
+        #: By the share that waits: the bytes, and what goes on then.
+        self.waiting: dict[MemoryShare, tuple[int, Callable[[], None]]] = {}
 
-    def take(self, share: MemoryShare, size: int, go_on: Callable[[], None]) -> bool:
-        """Take so many bytes more for a request; False if it must wait: then `go_on` is called when it has them."""
-        if not size or self._is_small(share, size) or self._has(share, size):
-            self.give(share, size)
-            return True
-        self._waiting[share] = size, go_on
-        self._count(share)
-        return False
-
-    def give_back(self, share: MemoryShare, size: int) -> None:
-        """Give back so many bytes of a share, and let other requests go on."""
-        if not size:
-            return
-        self._resize(share, share.size - size)
-        while self._waiting and (first := self._next()) is not None:
-            wanted, go_on = self._waiting.pop(first)
-            self.give(first, wanted)
-            go_on()
-
-    def give_up(self, share: MemoryShare) -> None:
-        """Wait for no more memory."""
-        self._waiting.pop(share, None)
-        self._count(share)
-
-    def give(self, share: MemoryShare, size: int) -> None:
-        """Count bytes that are there, whether they fit or not."""
-        if size:
-            self._resize(share, share.size + size)
-
-    def let_pass(self, share: MemoryShare, size: int) -> None:
-        """Count so many bytes of the share as of requests that go on by themselves; negative: as of none any more."""
-        share.passed += size
-        self._count(share)
-
-    def _next(self) -> MemoryShare | None:
+    def next(self) -> MemoryShare | None:
         """The waiting request that may go on; of several, the one whose owner has the least."""
-        able = [share for share, (size, _) in self._waiting.items() if self._has(share, size)]
+        able = [share for share, (size, _) in self.waiting.items() if self._fits(share, size)]
         return min(able, key=lambda each: self._used_by[each.owner], default=None)
 
-    def _is_small(self, share: MemoryShare, size: int) -> bool:
-        return share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
+    def has(self, share: MemoryShare, size: int) -> bool:
+        """True if a request may take so many bytes more: while its owner has less than its most, a small one may."""
+        is_small = share.size + size <= _ALWAYS_TAKEN and self._used_by[share.owner] <= self._most
+        return not size or is_small or self._fits(share, size)
 
-    def _has(self, share: MemoryShare, size: int) -> bool:
+    def _fits(self, share: MemoryShare, size: int) -> bool:
         # what it has itself comes back only after this
         itself = share.goes_on and not share.passed
         if self._used_by[share.owner] + size > self._most and self._going_on[share.owner] > itself:
             return False
         return self.used + size <= self._limit or self._going_on.total() <= itself
 
-    def _resize(self, share: MemoryShare, size: int) -> None:
+    def resize(self, share: MemoryShare, size: int) -> None:
+        """Note that a share has so many bytes from now on."""
         self.used += size - share.size
         if more := max(size - _ALWAYS_TAKEN, 0) - max(share.size - _ALWAYS_TAKEN, 0):
             self._used_by[share.owner] += more
             if not self._used_by[share.owner]:
                 del self._used_by[share.owner]
         share.size = size
-        self._count(share)
+        self.count(share)
 
-    def _count(self, share: MemoryShare) -> None:
+    def count(self, share: MemoryShare) -> None:
         """Note whether a holder goes on."""
-        goes_on = share.size > 0 and (share not in self._waiting or share.passed > 0)
+        goes_on = share.size > 0 and (share not in self.waiting or share.passed > 0)
         if goes_on == share.goes_on:
             return
         share.goes_on = goes_on
@@ -109,21 +79,35 @@ class MemoryShare:
         self.goes_on = False
 
     def take(self, size: int, go_on: Callable[[], None]) -> bool:
-        """See `RequestMemory.take`."""
-        return self._memory.take(self, size, go_on)
-
-    def give(self, size: int) -> None:
-        """See `RequestMemory.give`."""
-        self._memory.give(self, size)
-
-    def let_pass(self, size: int) -> None:
-        """See `RequestMemory.let_pass`."""
-        self._memory.let_pass(self, size)
+        """Take so many bytes more for a request; False if it must wait: then `go_on` is called when it has them."""
+        if self._memory.has(self, size):
+            self.give(size)
+            return True
+        self._memory.waiting[self] = size, go_on
+        self._memory.count(self)
+        return False
 
     def give_back(self, size: int) -> None:
-        """See `RequestMemory.give_back`."""
-        self._memory.give_back(self, size)
+        """Give back so many bytes, and let other requests go on."""
+        if not size:
+            return
+        self._memory.resize(self, self.size - size)
+        while first := self._memory.next():
+            wanted, go_on = self._memory.waiting.pop(first)
+            first.give(wanted)
+            go_on()
 
     def give_up(self) -> None:
-        """See `RequestMemory.give_up`."""
-        self._memory.give_up(self)
+        """Wait for no more memory."""
+        self._memory.waiting.pop(self, None)
+        self._memory.count(self)
+
+    def give(self, size: int) -> None:
+        """Count bytes that are there, whether they fit or not."""
+        if size:
+            self._memory.resize(self, self.size + size)
+
+    def let_pass(self, size: int) -> None:
+        """Count so many bytes as of requests that go on by themselves; negative: as of none any more."""
+        self.passed += size
+        self._memory.count(self)

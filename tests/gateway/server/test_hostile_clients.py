@@ -79,7 +79,7 @@ def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_t
         wires = [Wire(gateway) for _ in range(8)]
         for wire in wires:
             wire.socket.sendall(frame[:300_000])
-        until(lambda: len(gateway._processor.memory._waiting) >= 4)
+        until(lambda: len(gateway._processor.memory.waiting) >= 4)
         senders = [threading.Thread(target=wire.socket.sendall, args=(frame[300_000:],)) for wire in wires]
         for sender in senders:
             sender.start()
