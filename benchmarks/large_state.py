@@ -145,7 +145,7 @@ def measured(name: str, rows: int = ROWS) -> dict[str, Any]:
     ]
     opened.log.checkpoints.wait()
     hint = checkpoint.read_hint(topic.storage)
-    if hint is None or checkpoint.base_of(hint) != base:
+    if hint is None or paths.base_of_checkpoint(hint) != base:
         raise AssertionError("no incremental checkpoint was written")
     again_s, again = _seconds(lambda: distlog.open(topic.url))
     everything = dict.fromkeys(range(PARTITIONS), (None, None))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core import paths
 from distlog.core.arrays import numbers_of, scalar_of
 from distlog.core.batches.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.commits.commit_log import CurrentSnapshot
@@ -372,7 +373,7 @@ def kafka_positions(handle: TopicHandle, group: str) -> dict[int, int]:
 
 def all_kafka_positions(handle: TopicHandle, group: str | None = None) -> dict[str, dict[int, int]]:
     """The positions of all groups, by group, or of the one `group` alone; see `kafka_positions`."""
-    storage, topic = handle.storage.sibling(OFFSETS_TOPIC), handle.storage.url.rpartition("/")[2]
+    storage, topic = handle.storage.sibling(OFFSETS_TOPIC), paths.last_part(handle.storage.url)
     if storage is None:
         return {}
     log = topic_log(storage, handle.clock)

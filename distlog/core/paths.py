@@ -57,12 +57,12 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", SNAPSHOT_SUFFIX
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(
-    r"(?P<version>[0-9]{20})\.[0-9a-f]{32}(?:\.of\.(?P<base>[0-9]{20}\.[0-9a-f]{32}))?\.checkpoint\.arrow\.zst"
+    rf"{COMMITS_DIR}/(?P<version>[0-9]{{20}})\.[0-9a-f]{{32}}(?:\.of\.(?P<base>[0-9]{{20}}\.[0-9a-f]{{32}}))?"
+    rf"{re.escape(_CHECKPOINT_SUFFIX)}"
 )
-_FORMER_CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
+_FORMER_CHECKPOINT = re.compile(rf"{COMMITS_DIR}/([0-9]{{20}})\.[0-9a-f]{{32}}\.checkpoint\.parquet")
 _MANIFEST = re.compile(MANIFEST_PATTERN)
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-_PROBE = re.compile(r"\.probe-[0-9a-f]{32}")
+_LEFT_OVER = re.compile(r"\.[0-9a-f]{32}\.tmp|\.probe-[0-9a-f]{32}")
 #: A group's name in a path: other bytes of its UTF-8 are ~ and two hex digits, since a group may have any name.
 _GROUP = re.compile(r"(?:[a-zA-Z0-9_-]|~[0-9a-f]{2})(?:[a-zA-Z0-9._-]|~[0-9a-f]{2})*")
 _UNSAFE = re.compile(rb"^\.|[^a-zA-Z0-9._-]")
@@ -88,6 +88,11 @@ _BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN}){re.escape(BUN
 _PENDING = re.compile(
     rf"{PENDING_DIR}/(?P<stem>{NEW_STEM_PATTERN})(?:\.json|\.(?P<told>[A-Za-z0-9_-]{{1,1000}})\.append)"
 )
+
+
+def last_part(name: str) -> str:
+    """The name of a file or folder, of its path or URL."""
+    return name.rpartition("/")[2]
 
 
 def is_topic_name(name: str) -> bool:
@@ -215,25 +220,25 @@ def manifest_read_version(name: str) -> int | None:
 
 
 def parse_commit_file(name: str) -> int | None:
-    """The version in a commit's file name (the last part of its path), or None for any other file."""
-    match = _COMMIT.fullmatch(name)
+    """The version in a commit's file name, in whatever folder, or None for any other file."""
+    match = _COMMIT.fullmatch(last_part(name))
     return int(match[1]) if match else None
 
 
 def parse_checkpoint_file(name: str) -> int | None:
-    """The version in a checkpoint's file name (the last part of its path), or None for any other file."""
+    """The version of the checkpoint `name` (relative), or None for any other file."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match["version"]) if match else None
 
 
 def base_of_checkpoint(name: str) -> str | None:
-    """The name of the full checkpoint that the incremental one `name` (both relative) needs; None if it is full."""
-    match = _CHECKPOINT.fullmatch(name.rpartition("/")[2])
+    """The name of the full checkpoint that the incremental one `name` needs, both relative; else None."""
+    match = _CHECKPOINT.fullmatch(name)
     return f"{COMMITS_DIR}/{match['base']}{_CHECKPOINT_SUFFIX}" if match and match["base"] else None
 
 
 def parse_former_checkpoint_file(name: str) -> int | None:
-    """The version in the file name of a checkpoint in Parquet, as older libraries wrote them; None for any other."""
+    """The version of a checkpoint in Parquet, as older libraries wrote them, by its relative name; else None."""
     match = _FORMER_CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -258,7 +263,8 @@ def group_folder(topic_id: str, group: str) -> str:
 
 
 def parse_group_folder(name: str) -> str | None:
-    """The group whose folder has this name (the last part of its path), or None for any other folder."""
+    """The group that has this folder, or None for a folder of none."""
+    name = last_part(name)
     if not _GROUP.fullmatch(name):
         return None
     group = _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), name.encode()).decode("utf-8", "replace")
@@ -271,8 +277,8 @@ def heartbeat_file(member: str) -> str:
 
 
 def parse_heartbeat_file(name: str) -> str | None:
-    """The id of the member whose file of heartbeats has this name (the last part of its path), or None."""
-    match = _HEARTBEAT.fullmatch(name)
+    """The id of the member that has this file of heartbeats, or None for any other file."""
+    match = _HEARTBEAT.fullmatch(last_part(name))
     return match[1] if match else None
 
 
@@ -287,10 +293,10 @@ def probe_file(unique_hex: str) -> str:
 
 
 def is_lock_file(name: str) -> bool:
-    """True if a file (by the last part of its path) is a lock of a partition, or the copy of its page."""
-    return name.removesuffix(PAGE_COPY) in (LOCK_FILE, FLUSH_FILE)
+    """True if a file is a lock of a partition, or the copy of its page."""
+    return last_part(name).removesuffix(PAGE_COPY) in (LOCK_FILE, FLUSH_FILE)
 
 
 def is_left_over(name: str) -> bool:
-    """True if a file (by the last part of its path) is temporary or a probe: it stays only if its writer died."""
-    return _TEMPORARY.fullmatch(name) is not None or _PROBE.fullmatch(name) is not None
+    """True if a file is temporary or a probe: it stays only if its writer died."""
+    return _LEFT_OVER.fullmatch(last_part(name)) is not None

@@ -182,7 +182,9 @@ class Ends:
         """The end of what consumers may see; None for a partition that cannot be read."""
         key = partition, committed
         if key not in self._ends:
-            self._ends[key] = _end_of(partition, committed)
+            self._ends[key] = None
+            with suppress(DistlogError, OSError):
+                self._ends[key] = partition.visible_end(committed=committed)
         return self._ends[key]
 
 
@@ -289,13 +291,6 @@ class DelayedFetches(_Purgatory[DelayedFetch]):
 def _owner(delayed: DelayedFetch) -> CpuUse:
     share = delayed.request.share
     return share.part_of or share
-
-
-def _end_of(partition: Partition, committed: bool) -> VisibleEnd | None:
-    try:
-        return partition.visible_end(committed=committed)
-    except (DistlogError, OSError):
-        return None
 
 
 # ---

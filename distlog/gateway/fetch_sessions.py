@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,7 +140,8 @@ class FetchSessions:
         with self._lock:
             if not partitions or not all(map(_may_be, partitions)) or not self._has_room(owner, len(partitions)):
                 return None
-            id = next(each for each in _random_ids() if each not in self._sessions)
+            while (id := random.randint(1, _LARGEST_ID)) in self._sessions:
+                pass
             session = FetchSession(id, owner, has_ids, used_s=self._clock(), wanted=OrderedDict(partitions))
             self._sessions[id] = session
             self._of[owner] += len(partitions)
@@ -182,8 +183,3 @@ class FetchSessions:
 def _may_be(place: FetchPlace) -> bool:
     """False for a name that no topic has, and that would take memory."""
     return not isinstance(place[0], str) or len(place[0]) <= LONGEST_TOPIC_NAME
-
-
-def _random_ids() -> Iterator[int]:
-    while True:
-        yield random.randint(1, _LARGEST_ID)

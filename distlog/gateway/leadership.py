@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from distlog.core.commits.actions import LEADER_APP, Action, SetTransaction
 from distlog.core.commits.commit_log import CurrentSnapshot
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.sealed_commit import wait_for_appends
 from distlog.core.maintenance.cleaning_plan import first_dirty_offset
@@ -223,15 +223,8 @@ class OwnCompaction:
     def _due(self, snapshot: Snapshot, partitions: Collection[int]) -> Iterator[int]:
         for number in sorted(partitions):
             state = snapshot.partitions[number]
-            if _new_segments(state, self._tried_ends.get(number, 0)) >= _fewest_segments(state):
+            table, dirty = state.segments, first_dirty_offset(state)
+            new_segments = len(table) - table.find(max(dirty, self._tried_ends.get(number, 0)))
+            clean_bytes = int(table.log_bytes[: table.find(dirty)].sum())
+            if new_segments >= max(LEAST_SEGMENTS, clean_bytes // CLEAN_BYTES_PER_SEGMENT):
                 yield number
-
-
-def _new_segments(state: PartitionState, tried_end: int) -> int:
-    return len(state.segments) - state.segments.find(max(first_dirty_offset(state), tried_end))
-
-
-def _fewest_segments(state: PartitionState) -> int:
-    table = state.segments
-    clean_bytes = int(table.log_bytes[: table.find(first_dirty_offset(state))].sum())
-    return max(LEAST_SEGMENTS, clean_bytes // CLEAN_BYTES_PER_SEGMENT)

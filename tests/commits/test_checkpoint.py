@@ -85,7 +85,7 @@ def test_the_hint_names_the_checkpoint_written_last(storage: Storage, snapshot: 
     assert checkpoint.read_hint(storage) is None
     name = checkpoint.write(storage, snapshot)
     assert checkpoint.read_hint(storage) == name
-    assert checkpoint.version_of(name) == snapshot.version == 4
+    assert paths.parse_checkpoint_file(name) == snapshot.version == 4
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from searches import examples
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import (
     Action,
     Add,
@@ -256,7 +255,9 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["hint", "newest", "all", "corrupt"]))
     def lose_checkpoints(self, kind: str) -> None:
-        names = sorted(info.name for info in self.storage.list(paths.COMMITS_DIR) if checkpoint.version_of(info.name))
+        names = sorted(
+            info.name for info in self.storage.list(paths.COMMITS_DIR) if paths.parse_checkpoint_file(info.name)
+        )
         if kind == "hint":
             self.storage.delete([paths.LAST_CHECKPOINT])
         elif kind == "corrupt":

@@ -89,13 +89,13 @@ def grown(log: CommitLog, snapshot: Snapshot, times: int = EVERY) -> Snapshot:
 
 
 def incremental(storage: Storage) -> list[str]:
-    return [name for name in checkpoint_files(storage) if checkpoint.base_of(name)]
+    return [name for name in checkpoint_files(storage) if paths.base_of_checkpoint(name)]
 
 
 def test_a_large_topic_has_incremental_checkpoints_of_the_last_full_one(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log), 2 * EVERY)
     full, *others = checkpoint_files(storage)
-    assert [checkpoint.base_of(name) for name in (full, *others)] == [None, full, full], "they are no chain"
+    assert [paths.base_of_checkpoint(name) for name in (full, *others)] == [None, full, full], "they are no chain"
     assert checkpoints(storage) == [5, 10, 15]
     sizes = [storage.size(name) for name in (full, *others)]
     assert 8 * max(sizes[1:]) < sizes[0]
@@ -121,10 +121,10 @@ def test_an_incremental_one_takes_two_puts_and_the_full_one_and_a_look_at_the_co
 
 def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(storage: Storage, log: CommitLog) -> None:
     grown(log, large_topic(log), 40 * EVERY)
-    full = [name for name in checkpoint_files(storage) if not checkpoint.base_of(name)]
+    full = [name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)]
     assert len(full) > 1
     for base in full[:-1]:
-        of_it = [storage.size(name) for name in incremental(storage) if checkpoint.base_of(name) == base]
+        of_it = [storage.size(name) for name in incremental(storage) if paths.base_of_checkpoint(name) == base]
         assert len(of_it) > 3
         assert 0.4 * storage.size(base) < sum(of_it) < 1.6 * storage.size(base)
 
@@ -147,14 +147,14 @@ def test_no_incremental_one_is_written_on_a_full_one_that_is_of_no_use(
     if damage == "flipped":
         storage.put(full, b"no checkpoint")
     snapshot = grown(log, snapshot)
-    assert checkpoint.base_of(checkpoint_files(storage)[-1]) is None
+    assert paths.base_of_checkpoint(checkpoint_files(storage)[-1]) is None
     assert checkpoint.read(storage, checkpoint_files(storage)[-1]) == snapshot
 
 
 def test_a_damaged_full_one_is_read_once_in_a_load(storage: Storage, log: CommitLog) -> None:
     grown(log, large_topic(log), 6 * EVERY)
     full = checkpoint_files(storage)[0]
-    of_it = [name for name in incremental(storage) if checkpoint.base_of(name) == full]
+    of_it = [name for name in incremental(storage) if paths.base_of_checkpoint(name) == full]
     storage.delete([full])
     storage.put(full, b"no checkpoint")
     storage.delete([paths.LAST_CHECKPOINT])
@@ -245,7 +245,9 @@ def test_an_older_library_passes_over_an_incremental_one(
     names = checkpoint_files(storage)
     # as libraries before this one told checkpoints from other files
     monkeypatch.setattr(
-        paths, "_CHECKPOINT", re.compile(r"(?P<version>[0-9]{20})\.[0-9a-f]{32}(?P<base>)\.checkpoint\.arrow\.zst")
+        paths,
+        "_CHECKPOINT",
+        re.compile(r"_commits/(?P<version>[0-9]{20})\.[0-9a-f]{32}(?P<base>)\.checkpoint\.arrow\.zst"),
     )
     assert checkpoint_files(storage) == names[:1]
     assert checkpoint.read_hint(storage) is None
@@ -282,7 +284,7 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
 
     def left(*, gc_floor: int, log_floor: int, highest: int = 0) -> list[int | None]:
         gone = obsolete_checkpoints(files, gc_floor, (), log_floor, highest)
-        return [checkpoint.version_of(one.name) for one in files if one not in gone]
+        return [paths.parse_checkpoint_file(one.name) for one in files if one not in gone]
 
     files = [file(100), file(200), file(300, 200), file(400, 200), file(500), file(600, 500), file(700, 500)]
     assert left(gc_floor=650, log_floor=0) == [200, 500, 600, 700], "and two full ones"
@@ -300,19 +302,19 @@ def test_vacuum_keeps_the_full_one_that_a_kept_one_needs_and_none_that_lacks_it(
 
 def test_the_floor_of_the_log_stands_on_a_full_checkpoint(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log))
-    storage.delete([name for name in checkpoint_files(storage) if not checkpoint.base_of(name)])
+    storage.delete([name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)])
     folder = CommitsFolder.of(storage.list_after(paths.COMMITS_DIR))
     assert ensure_checkpoint(storage, snapshot, folder)
-    full = [name for name in checkpoint_files(storage) if not checkpoint.base_of(name)]
-    assert [checkpoint.version_of(name) for name in full] == [snapshot.version], "one was written"
+    full = [name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)]
+    assert [paths.parse_checkpoint_file(name) for name in full] == [snapshot.version], "one was written"
 
 
 def test_two_full_checkpoints_stand_from_the_floor_on(storage: Storage, log: CommitLog) -> None:
     """If they were one, a flipped byte of it would be the end, as older commits are deleted."""
     snapshot = grown(log, large_topic(log), 2 * EVERY + 1)
     assert ensure_checkpoint(storage, snapshot, CommitsFolder.of(storage.list_after(paths.COMMITS_DIR)))
-    full = [name for name in checkpoint_files(storage) if not checkpoint.base_of(name)]
-    assert [checkpoint.version_of(name) for name in full] == [EVERY, snapshot.version]
+    full = [name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)]
+    assert [paths.parse_checkpoint_file(name) for name in full] == [EVERY, snapshot.version]
     storage.delete([full[0]])
     storage.put(full[0], b"no checkpoint")
     assert commit_log(storage).load() == snapshot

@@ -366,14 +366,17 @@ def test_a_hint_that_leads_behind_the_floor_is_not_believed(world: World) -> Non
     commits(world, 12)
     hint = world.storage.read(paths.LAST_CHECKPOINT)
     name = hint.decode()
-    old, commit = world.storage.read(name), world.storage.read(paths.commit_file(checkpoint.version_of(name) or 0))
+    old, commit = (
+        world.storage.read(name),
+        world.storage.read(paths.commit_file(paths.parse_checkpoint_file(name) or 0)),
+    )
     old_topic(world)
     run(world)
     for file, data in ((paths.LAST_CHECKPOINT, hint), (name, old)):
         world.storage.put(file, data)
     assert log_of(world).load().version == 54
     if not world.storage.is_local:
-        world.storage.put(paths.commit_file(checkpoint.version_of(name) or 0), commit)
+        world.storage.put(paths.commit_file(paths.parse_checkpoint_file(name) or 0), commit)
         assert log_of(world).load().version == 54
 
 
@@ -499,7 +502,7 @@ def test_without_a_sound_checkpoint_no_commit_is_deleted(
 
     monkeypatch.setattr(checkpoint, "write", damaged)
     for file in world.storage.list(paths.COMMITS_DIR):
-        if checkpoint.version_of(file.name) is not None:
+        if paths.parse_checkpoint_file(file.name) is not None:
             world.storage.put(file.name, b"damaged")
     run(world)
     assert versions(world)[0] == 0
@@ -550,7 +553,7 @@ def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
     log.commit(snapshot, "append", nothing)
 
     def damaged(self: Storage, name: str, data: bytes) -> None:
-        at = len(data) // 2 if checkpoint.version_of(name) == 30 else len(data)
+        at = len(data) // 2 if paths.parse_checkpoint_file(name) == 30 else len(data)
         put(self, name, data[:at] + bytes(byte ^ 1 for byte in data[at : at + 1]) + data[at + 1 :])
 
     monkeypatch.setattr(Storage, "put", damaged)

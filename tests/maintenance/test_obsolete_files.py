@@ -12,6 +12,7 @@ from histories import former_file
 from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
+from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Pin
 from distlog.core.config import MAX_LONG
@@ -37,11 +38,13 @@ def topic_of_versions(storage: Storage, count: int, clock: Clock | None = None) 
 
 def checkpoints(topic: Topic) -> list[int]:
     names = (file.name for file in topic.storage.list("_commits"))
-    return sorted(version for name in names if (version := checkpoint.version_of(name)) is not None)
+    return sorted(version for name in names if (version := paths.parse_checkpoint_file(name)) is not None)
 
 
 def damage_checkpoint(topic: Topic, version: int) -> None:
-    (name,) = (file.name for file in topic.storage.list("_commits") if checkpoint.version_of(file.name) == version)
+    (name,) = (
+        file.name for file in topic.storage.list("_commits") if paths.parse_checkpoint_file(file.name) == version
+    )
     topic.storage.put(name, b"x" * 100)
 
 
@@ -56,7 +59,7 @@ def test_checkpoints_stay_that_a_load_of_a_kept_version_begins_with(storage_url:
     topic = topic_of_versions(Storage(f"{storage_url.url}/log", storage_url.options), 9)
     assert checkpoints(topic) == [*range(1, 9)]
     would = topic.vacuum(dry_run=True)
-    assert (would.gc_floor, {checkpoint.version_of(file.name) for file in would.files}) == (7, {*range(1, 6)})
+    assert (would.gc_floor, {paths.parse_checkpoint_file(file.name) for file in would.files}) == (7, {*range(1, 6)})
     topic.vacuum()
     assert checkpoints(topic) == [6, 7, 8, 9]
     assert all(topic.log.load(version=version).version == version for version in range(10))

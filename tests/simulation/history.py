@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_race
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import MAX_LONG
@@ -386,7 +387,7 @@ def frequent_checkpoints(*, large: bool = False, on_one_base: int = MAX_LONG) ->
 def _write_incremental(
     write: Callable[..., str | None], most: int, storage: Any, snapshot: Any, base: str, commits: int
 ) -> str | None:
-    if snapshot.version - (checkpoint.version_of(base) or 0) > most * commits:
+    if snapshot.version - (paths.parse_checkpoint_file(base) or 0) > most * commits:
         return None
     # as if it were the first one of its base
     return write(storage, snapshot, base, 1 << 40)

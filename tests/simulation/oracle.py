@@ -157,7 +157,7 @@ class OldCommits:
             yield f"{what}, although the floor is {self.floor}"
         elif (age_s := now_s - self.written_s.get(version + 1, now_s)) < self.kept_s - 3:
             yield f"{what} {age_s:.0f} s after the next one came, not {self.kept_s:.0f}"
-        elif not any((checkpoint.version_of(name) or -1) >= self.floor for name in checkpoints):
+        elif not any((paths.parse_checkpoint_file(name) or -1) >= self.floor for name in checkpoints):
             yield f"{what}, and there is no checkpoint from the floor {self.floor} on"
         left = sorted(one for one in self.written_s if one < version and one not in self.deleted)
         if len(left) >= self.at_once:
@@ -276,7 +276,7 @@ class Oracle:
         version = paths.parse_commit_file(file) if folder == paths.COMMITS_DIR else None
         if version is not None:
             self._commit_changes(kind, name, version, data)
-        elif checkpoint.version_of(name) is not None:
+        elif paths.parse_checkpoint_file(name) is not None:
             (self._checkpoints.add if kind == "put" else self._checkpoints.discard)(name)
         elif kind == "delete":
             self._file_is_deleted(name)
@@ -408,7 +408,7 @@ class Oracle:
             if paths.parse_pending_file(name):
                 self.says(f"{name} waits for a commit after vacuum")
         for name in self._checkpoints:
-            if (base := checkpoint.base_of(name)) and base not in self._checkpoints:
+            if (base := paths.base_of_checkpoint(name)) and base not in self._checkpoints:
                 self.says(f"{name} is there after vacuum, and {base}, which it needs, is not")
         for key, _, _ in self.store.uploads.values():
             own = paths.parse_segment_file(key.partition(self._prefix)[2], topic)
@@ -420,9 +420,9 @@ class Oracle:
         full = sorted(
             name
             for name in self._checkpoints
-            if checkpoint.base_of(name) is None and (checkpoint.version_of(name) or 0) >= self.old.floor
+            if paths.base_of_checkpoint(name) is None and (paths.parse_checkpoint_file(name) or 0) >= self.old.floor
         )
-        if len({checkpoint.version_of(name) for name in full}) > 1:
+        if len({paths.parse_checkpoint_file(name) for name in full}) > 1:
             stored = self.store.objects[self._prefix + full[-1]]
             data = bytearray(stored.data)
             chosen = Random(f"damage/{self.world.seed}")
@@ -433,8 +433,8 @@ class Oracle:
 
     def check_checkpoints(self) -> None:
         """Every checkpoint that is there has the state of its version, if nobody has damaged what it needs."""
-        for name in sorted(self._checkpoints, key=lambda name: checkpoint.version_of(name) or 0):
-            version, base = checkpoint.version_of(name) or 0, checkpoint.base_of(name)
+        for name in sorted(self._checkpoints, key=lambda name: paths.parse_checkpoint_file(name) or 0):
+            version, base = paths.parse_checkpoint_file(name) or 0, paths.base_of_checkpoint(name)
             if self.damaged in (name, base):
                 continue
             files = [self.store.objects.get(self._prefix + each) for each in (base or name, name)[: 2 if base else 1]]

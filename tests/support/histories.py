@@ -11,7 +11,6 @@ from typing import Any
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Action, Add, Create, Drop, SetConfig, SetPartitions, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
@@ -159,7 +158,7 @@ def forged(storage: Storage, snapshot: Snapshot, **changes: Any) -> bytes:
 def checkpoint_files(storage: Storage) -> list[str]:
     """The files of checkpoints, oldest first."""
     found = (file.name for file in storage.list(paths.COMMITS_DIR))
-    return sorted(name for name in found if checkpoint.version_of(name) is not None)
+    return sorted(name for name in found if paths.parse_checkpoint_file(name) is not None)
 
 
 def former_file(version: int) -> str:
@@ -169,7 +168,7 @@ def former_file(version: int) -> str:
 
 def checkpoints(storage: Storage) -> list[int | None]:
     """The versions that have a checkpoint."""
-    return [checkpoint.version_of(name) for name in checkpoint_files(storage)]
+    return [paths.parse_checkpoint_file(name) for name in checkpoint_files(storage)]
 
 
 def topic_with_checkpoints(storage: Storage) -> Snapshot:

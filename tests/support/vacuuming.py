@@ -7,7 +7,6 @@ import random
 from store_clock import WRITTEN, TimedStorage
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Pin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -114,7 +113,7 @@ class World:
     def checkpoints(self) -> list[int]:
         """The versions of the checkpoints that are there, in order."""
         names = (file.name for file in self.storage.list("_commits"))
-        return sorted(version for name in names if (version := checkpoint.version_of(name)) is not None)
+        return sorted(version for name in names if (version := paths.parse_checkpoint_file(name)) is not None)
 
     def check_supported_versions(self) -> None:
         """Each version since the gc floor, and each pinned one, opens as its commits say, and reads."""

@@ -133,7 +133,7 @@ def write_incremental(storage: Storage, snapshot: Snapshot, base: str, commits: 
     if facts["topic_id"] != snapshot.topic_id or sum(map(len, before.values())) > most_rows:
         return None
     # they grow evenly, so n of them are n + 1 halves of the last one
-    written = (snapshot.version - (version_of(base) or 0)) // commits
+    written = (snapshot.version - (paths.parse_checkpoint_file(base) or 0)) // commits
     written += (snapshot.commit_bytes - facts["commit_bytes"]) // CHECKPOINT_BYTES
     most_bytes = 2 * len(data) // (max(written, 1) + 1)
     changed, gone = dict[str, pa.RecordBatch](), dict[str, pa.RecordBatch]()
@@ -163,13 +163,13 @@ def read(storage: Storage, name: str) -> Snapshot:
     Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint. Raises
     UnsupportedVersionError when only a newer library may read the topic.
     """
-    full = base_of(name)
+    full = paths.base_of_checkpoint(name)
     names = [name] if full is None else [full, name]
     read_one = partial(_read_file, storage)
     at_once = len(names) > 1 and not storage.is_local
     data, *changes = in_parallel(read_one, names) if at_once else map(read_one, names)
     snapshot = decode(data, name, *changes)
-    if snapshot.version != version_of(name):
+    if snapshot.version != paths.parse_checkpoint_file(name):
         raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
     return snapshot
 
@@ -178,26 +178,10 @@ def _read_file(storage: Storage, name: str) -> bytes:
     data = storage.read(name, 0, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be", file=name)
-    if paths.checkpoint_file(version_of(name) or 0, _digest(data), base_of(name)) != name:
+    version, base = paths.parse_checkpoint_file(name) or 0, paths.base_of_checkpoint(name)
+    if paths.checkpoint_file(version, _digest(data), base) != name:
         raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
     return data
-
-
-def version_of(name: str) -> int | None:
-    """The version of the checkpoint `name` (relative to the topic), or None for any other file."""
-    folder, _, file = name.rpartition("/")
-    return paths.parse_checkpoint_file(file) if folder == paths.COMMITS_DIR else None
-
-
-def base_of(name: str) -> str | None:
-    """The name of the full checkpoint that the incremental one `name` needs; None if `name` is no incremental one."""
-    return paths.base_of_checkpoint(name)
-
-
-def former_version_of(name: str) -> int | None:
-    """The version of a checkpoint in Parquet, as older libraries wrote it; it is not read, and vacuum deletes it."""
-    folder, _, file = name.rpartition("/")
-    return paths.parse_former_checkpoint_file(file) if folder == paths.COMMITS_DIR else None
 
 
 def read_hint(storage: Storage) -> str | None:
@@ -206,7 +190,7 @@ def read_hint(storage: Storage) -> str | None:
         name = storage.read(paths.LAST_CHECKPOINT, 0, _LONGEST_NAME + 1).decode("ascii", "replace")
     except FileNotFoundError:
         return None
-    return None if version_of(name) is None else name
+    return None if paths.parse_checkpoint_file(name) is None else name
 
 
 def _digest(data: bytes) -> str:
@@ -701,7 +685,7 @@ class CheckpointWriter:
         if (
             base is None
             or row_count(snapshot) < LARGE_ROWS
-            or not floor <= (version_of(base) or 0) < snapshot.version
+            or not floor <= (paths.parse_checkpoint_file(base) or 0) < snapshot.version
         ):
             return False
         try:

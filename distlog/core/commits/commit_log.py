@@ -96,7 +96,7 @@ def creation(url: str, partitions: int, config: TopicConfig) -> list[Action]:
     Raises InvalidTopicError, and InvalidPartitionsError for a number of partitions that no topic has.
     """
     check_partition_count(partitions)
-    name = paths.check_topic_name(url.rstrip("/").rpartition("/")[2])
+    name = paths.check_topic_name(paths.last_part(url.rstrip("/")))
     if not paths.may_be_topic_folder(name):
         raise InvalidTopicError("this is the name of a folder of distlog's own: choose another", topic=name)
     settings = {setting: str(value) for setting, value in config.overrides().items()}
@@ -228,8 +228,8 @@ class CommitLog:
         if self._loader.listed_ms and waited_ms < LEAST_COMMIT_RETENTION_MS // 2:
             return True
         # another writer may have made the topic since, and its first commits may have been deleted
-        files = self._storage.list_after(paths.COMMITS_DIR, paths.commit_file(0).rpartition("/")[2])
-        return all(not paths.parse_commit_file(file.name.rpartition("/")[2]) for file in files)
+        files = self._storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(0)))
+        return all(not paths.parse_commit_file(file.name) for file in files)
 
     def _head_to_create_on(self, absent_ms: int | None = None) -> Snapshot | None:
         head = self._loader.load() if absent_ms is None else self._loader.load_unlisted(absent_ms)

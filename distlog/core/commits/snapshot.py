@@ -467,7 +467,9 @@ class _Draft:
             case Drop():
                 return self._drop(head)
             case SetPartitions(count):
-                self._set_partitions(count)
+                if count < len(self._partitions):
+                    raise ValueError("the number of partitions cannot shrink")
+                self._partitions = self._partitions.extended(count)
             case SetConfig(settings):
                 config = TopicConfig.stored(settings)
                 if head.config.defaults:
@@ -562,11 +564,6 @@ class _Draft:
         self._partitions, self._pins, self._changed, self._touched = NO_PARTITIONS, {}, {}, {}
         self._transactions, self._in_place = TransactionDraft(NO_TRANSACTIONS), {}
         return dataclasses.replace(head, dropped=True, transactions=NO_TRANSACTIONS)
-
-    def _set_partitions(self, count: int) -> None:
-        if count < len(self._partitions):
-            raise ValueError("the number of partitions cannot shrink")
-        self._partitions = self._partitions.extended(count)
 
     def _record(self, commit: Commit, action: SetTransaction) -> None:
         if any(partition >= len(self._partitions) for partition in action.offsets):

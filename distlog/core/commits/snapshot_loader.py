@@ -264,7 +264,7 @@ class SnapshotLoader:
 
     def floor_above(self, error: CorruptMetadataError) -> int | None:
         """The log floor, if the commit that `error` is about is below it by now; else None."""
-        version = _commit_version(str(error.details.get("file", "")))
+        version = paths.parse_commit_file(str(error.details.get("file", "")))
         head = None if version is None else self.load()
         return head.log_floor if head and version is not None and version < head.log_floor else None
 
@@ -277,8 +277,8 @@ class SnapshotLoader:
         if self._storage.is_local:
             commit = self._files.read(base.version, whole=False)
             return commit is not None and commit.id == base.commit_id
-        later = self._storage.list_after(paths.COMMITS_DIR, paths.commit_file(version).rpartition("/")[2])
-        return all((_commit_version(file.name) or 0) <= version for file in later)
+        later = self._storage.list_after(paths.COMMITS_DIR, paths.last_part(paths.commit_file(version)))
+        return all((paths.parse_commit_file(file.name) or 0) <= version for file in later)
 
     def _believed(self, base: Snapshot, head: Snapshot, asked_ms: int) -> Snapshot:
         """`head`, after which there was nothing when that was asked, after `asked_ms`; it was found from `base`.
@@ -332,7 +332,7 @@ class SnapshotLoader:
 
     def _read(self, name: str, end: int) -> Snapshot:
         """The state of the checkpoint `name`, for a load up to `end`."""
-        full = checkpoint.base_of(name)
+        full = paths.base_of_checkpoint(name)
         if full in self._unusable:
             raise CorruptMetadataError("another checkpoint of the same full one cannot be read", file=name)
         try:
@@ -346,7 +346,7 @@ class SnapshotLoader:
 
     def _read_with_time(self, name: str, end: int) -> tuple[Snapshot, int]:
         """The checkpoint `name`, and when the commit of its version was written."""
-        commit = paths.commit_file(checkpoint.version_of(name) or 0)
+        commit = paths.commit_file(paths.parse_checkpoint_file(name) or 0)
         if self._storage.is_local:
             return self._read(name, end), self._storage.modified_ms(commit)
         calls: list[Callable[[], Snapshot | int]] = [
@@ -381,7 +381,7 @@ class SnapshotLoader:
         for count, file in enumerate(self._storage.list_after(paths.COMMITS_DIR), 1):
             if few and count > FEW_NAMES:
                 return self.load()
-            version, of_checkpoint = _commit_version(file.name), checkpoint.version_of(file.name)
+            version, of_checkpoint = paths.parse_commit_file(file.name), paths.parse_checkpoint_file(file.name)
             if version is not None:
                 known, first = max(known, version), min(first, version)
             if of_checkpoint is not None:
@@ -393,7 +393,7 @@ class SnapshotLoader:
             self._check_kept(end - 1, names, known)
         wanted = [name for name in names if _is_below(name, end)]
         # where commits were deleted, nothing but the checkpoints has what they told
-        full = [name for name in wanted if checkpoint.base_of(name) is None]
+        full = [name for name in wanted if paths.base_of_checkpoint(name) is None]
         read_end = known + 1 if few else end
         for name in wanted if first else dict.fromkeys((*wanted[:CHECKPOINTS_TRIED], *full[:CHECKPOINTS_TRIED])):
             snapshot = self._from_checkpoint(name, end, known, listed_ms, read_end)
@@ -461,12 +461,8 @@ class SnapshotLoader:
         return self._files.read_existing(version, whole=False).timestamp_ms
 
 
-def _commit_version(name: str) -> int | None:
-    return paths.parse_commit_file(name.rpartition("/")[2])
-
-
 def _is_below(name: str, end: int) -> bool:
-    version = checkpoint.version_of(name)
+    version = paths.parse_checkpoint_file(name)
     return version is not None and version < end
 
 

@@ -280,7 +280,8 @@ class TransactionTable:
         before = {batch: info for batch, info in self._tail.items() if batch not in added}
         silent = _without_applications(self._silent, {app_id for app_id, _ in added})
         grown = TransactionTable(self._columns, {**before, **added}, silent, self._passed, ordered)
-        if len(grown._tail) > TAIL_LIMIT or grown._tail_age(now_ms) > KEPT_MS:
+        tail_age_ms = _time_within([*(info.timestamp_ms for info in grown._tail.values()), now_ms])
+        if len(grown._tail) > TAIL_LIMIT or tail_age_ms > KEPT_MS:
             grown = TransactionTable(
                 join([self._columns, to_columns(grown._tail.items())]), {}, silent, ordered=ordered
             )
@@ -301,10 +302,6 @@ class TransactionTable:
     def __reduce__(self) -> tuple[Any, ...]:
         stored = join([self._silent, self._columns, to_columns(self._ordered.items())])
         return _restore, (stored.serialize().to_pybytes(), self._tail)
-
-    def _tail_age(self, now_ms: int) -> int:
-        """The age of the first batch of the tail."""
-        return _time_within([*(info.timestamp_ms for info in self._tail.values()), now_ms])
 
     def _without_old(self, now_ms: int) -> TransactionTable:
         if not len(self._columns):

@@ -37,7 +37,7 @@ _TABLE = pa.schema(
 def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
     """The groups of the topic with this id, by name, without deleted groups."""
     folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
-    names = sorted(filter(None, (paths.parse_group_folder(folder.rpartition("/")[2]) for folder in folders)))
+    names = sorted(filter(None, (paths.parse_group_folder(folder) for folder in folders)))
     states = _each(storage, lambda name: GroupLog(storage, topic_id, name).load(), names)
     return [state for state in states if state.exists]
 
@@ -118,7 +118,7 @@ def delete(log: GroupLog) -> None:
 def group_folders(storage: Storage) -> list[str]:
     """The folders of all groups, of the topics that were dropped at this address too."""
     topics = (
-        name for name in storage.list_folders(paths.GROUPS_DIR) if re.fullmatch(UUID.pattern, name.rpartition("/")[2])
+        name for name in storage.list_folders(paths.GROUPS_DIR) if re.fullmatch(UUID.pattern, paths.last_part(name))
     )
     return [folder for topic in topics for folder in storage.list_folders(topic)]
 

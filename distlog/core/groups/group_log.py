@@ -292,7 +292,7 @@ def _changes(files: Sequence[FileInfo]) -> tuple[dict[str, WaitingChange], list[
     Each has waited longer than its member does, by the times that the store notes. Without that, one that joined,
     whose file could not be deleted, would join again with each version.
     """
-    parsed = ((file, WaitingChange.parse(file.name.rpartition("/")[2])) for file in files)
+    parsed = ((file, WaitingChange.parse(paths.last_part(file.name))) for file in files)
     changes = {file: change for file, change in parsed if change is not None}
     newest_ms = max((file.modified_ms for file in files), default=0)
     oldest_ms = newest_ms - 2 * 1000 * TIMEOUT_S
@@ -394,7 +394,7 @@ class GroupLog:
     def watch(self, state: GroupState | None) -> tuple[GroupState, dict[str, Heartbeat]]:
         """The newest state, and the last heartbeats by member id: one LIST, and one GET if `state` is older."""
         newest, files = self._listed(state)
-        by_member = ((paths.parse_heartbeat_file(file.name.rpartition("/")[2]), file) for file in files)
+        by_member = ((paths.parse_heartbeat_file(file.name), file) for file in files)
         return newest, {member: (file.size, file.modified_ms) for member, file in by_member if member is not None}
 
     def _listed(self, state: GroupState | None) -> tuple[GroupState, list[FileInfo]]:
@@ -534,5 +534,4 @@ class GroupLog:
 
 
 def _versions(files: Iterable[FileInfo]) -> list[int]:
-    names = (file.name.rpartition("/")[2] for file in files)
-    return [version for name in names if (version := paths.parse_commit_file(name)) is not None]
+    return [version for file in files if (version := paths.parse_commit_file(file.name)) is not None]

@@ -267,14 +267,11 @@ class Membership:
     def _planned(self, state: GroupState, member: str, pending: Collection[int]) -> GroupState:
         state = self._with_member(state, member)
         assigned = assignment(state.members, state.owners, state.partitions)
-        self._note_leaving({n for n in state.owned_by(member) if assigned.get(n) != member})
+        now, leaving = self.clock(), sorted(n for n in state.owned_by(member) if assigned.get(n) != member)
+        self._leaving = {number: self._leaving.get(number, now) for number in leaving}
         owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._is_free(n, pending)}
         new = {n: member for n, owner in assigned.items() if owner == member and n not in state.owners}
         return dataclasses.replace(state, owners={**owners, **new})
-
-    def _note_leaving(self, numbers: set[int]) -> None:
-        now = self.clock()
-        self._leaving = {number: self._leaving.get(number, now) for number in sorted(numbers)}
 
     def _is_free(self, number: int, pending: Collection[int]) -> bool:
         since = self._leaving.get(number)

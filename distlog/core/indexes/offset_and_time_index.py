@@ -294,9 +294,6 @@ def encode_time_entries(timestamps: npt.NDArray[np.int64], relative_offsets: npt
 #: Reads the bytes of the file from a position (in) to another (out); fewer if the file is shorter.
 ReadBytes = Callable[[int, int], memoryview | bytes]
 
-_OFFSETS, _POSITIONS_IN_PLACE = column(OFFSET_ENTRY, "relative_offset"), column(OFFSET_ENTRY, "position")
-_TIMESTAMPS_IN_PLACE = column(TIME_ENTRY, "timestamp")
-
 
 def floor_in_place(
     read: ReadBytes, size: int, target: int, entry: np.dtype[np.void], key: Column
@@ -327,15 +324,17 @@ class GrowingOffsetIndex:
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the largest offset not above `offset`, or (base offset, 0)."""
-        return self._floor(offset - self._base_offset, _OFFSETS)
+        return self._floor(offset - self._base_offset, OffsetIndex.OFFSETS)
 
     def position_floor(self, position: int) -> OffsetPosition:
         """The entry with the largest position not above `position`, or (base offset, 0)."""
-        return self._floor(position, _POSITIONS_IN_PLACE)
+        return self._floor(position, _POSITIONS)
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
         """The entry with the smallest offset not below `offset`, or None."""
-        slot, *_ = floor_in_place(self._read, self._size, offset - self._base_offset - 1, OFFSET_ENTRY, _OFFSETS)
+        slot, *_ = floor_in_place(
+            self._read, self._size, offset - self._base_offset - 1, OFFSET_ENTRY, OffsetIndex.OFFSETS
+        )
         start = (slot + 1) * OFFSET_ENTRY.itemsize
         data = self._read(start, min(start + OFFSET_ENTRY.itemsize, self._size))
         if len(data) < OFFSET_ENTRY.itemsize:
@@ -357,7 +356,7 @@ class GrowingTimeIndex:
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
         _, entry_timestamp, relative_offset = floor_in_place(
-            self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS_IN_PLACE
+            self._read, self._size, timestamp, TIME_ENTRY, _TIMESTAMPS
         )
         return TimestampOffset(
             entry_timestamp if entry_timestamp >= 0 else NO_TIMESTAMP, self._base_offset + relative_offset

@@ -387,7 +387,7 @@ def adopt_topic(
     There is no snapshot with `dry_run`, unless the topic is there. Raises TopicExistsError for another topic at that
     address, now or before, and for one that goes on with other records than the log directories.
     """
-    log, name = open_log(topic), paths.check_topic_name(topic.url.rstrip("/").rpartition("/")[2])
+    log, name = open_log(topic), paths.check_topic_name(paths.last_part(topic.url.rstrip("/")))
     if in_place and parse_partition_folder(name) is not None:
         text = "a topic of this name cannot be adopted in place: its folder would look like a partition's; copy it"
         raise InvalidTopicError(text, topic=name)

@@ -690,7 +690,7 @@ def copy_bytes(typing_context: Any, target: Any, to: Any, source: Any, start: An
 
 @_operation(lambda value: value.bit_length())
 def bits_of(typing_context: Any, value: Any) -> Any:
-    """How many bits a value that is not negative takes; 0 for 0."""
+    """The number of bits that a value which is not negative takes; 0 for 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zeros = builder.ctlz(args[0], cgutils.false_bit)

@@ -122,7 +122,7 @@ class LogDirectory:
         known = self.topics
         for name in (known.keys() | self.dropped.keys()) - names:
             self._forget(name)
-        in_parallel(partial(self._refresh, run, known), known.keys() & names)
+        in_parallel(lambda name: self.attempt(run, name, known[name], Topic.refresh), known.keys() & names)
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
         run.add(loaded_topics=sum(loaded))
         if paths.COMMITS_DIR in folders and not self.topics:
@@ -148,9 +148,6 @@ class LogDirectory:
         """The loaded topics with these names or URLs."""
         wanted = set(names)
         return [topic for name, topic in self.topics.items() if name in wanted or topic.url in wanted]
-
-    def _refresh(self, run: TaskRun, known: Mapping[str, Topic], name: str) -> None:
-        self.attempt(run, name, known[name], Topic.refresh)
 
     def _load(self, run: TaskRun, name: str) -> bool:
         """Load what has this name, if it is a topic; returns whether there is one."""

@@ -54,12 +54,12 @@ class CommitsFolder:
         """The folder with these `files`, as `storage.list_after(paths.COMMITS_DIR)` gives them."""
         folder = cls()
         for file in files:
-            version = paths.parse_commit_file(file.name.rpartition("/")[2])
+            version = paths.parse_commit_file(file.name)
             if version is not None:
                 folder.versions.append(version)
                 folder.sizes.append(file.size)
                 folder.written_ms.append(file.modified_ms)
-            elif checkpoint.version_of(file.name) is not None:
+            elif paths.parse_checkpoint_file(file.name) is not None:
                 folder.checkpoints.append(file)
             else:
                 folder.others.append(file)
@@ -117,14 +117,14 @@ def next_log_floor(
     """
     floor = head.log_floor
     for name in sorted(with_bases(kept_for_time_travel(folder.checkpoints)), reverse=True):
-        version = checkpoint.version_of(name) or 0
-        if checkpoint.base_of(name) is None and floor < version <= highest and is_sound(storage, name):
+        version = paths.parse_checkpoint_file(name) or 0
+        if paths.base_of_checkpoint(name) is None and floor < version <= highest and is_sound(storage, name):
             floor = version
     step = min(KEPT_EVERY, max(LEAST_STEP, (head.version - highest) // STEP_PART))
     if highest - floor < step or dry_run:
         return floor
     # another run that stands still may be about to delete a writer's checkpoint, and would delete one of its name
-    written = {checkpoint.version_of(file.name) for file in folder.checkpoints}
+    written = {paths.parse_checkpoint_file(file.name) for file in folder.checkpoints}
     version = next(each for each in range(highest, floor - 1, -1) if each == floor or each not in written)
     try:
         name = checkpoint.write(storage, log.load(version, include_dropped=True), is_newest=False)
@@ -146,13 +146,13 @@ def kept_for_time_travel(checkpoints: Iterable[FileInfo]) -> list[str]:
     """
     first: dict[int, str] = {}
     for name in sorted(file.name for file in checkpoints):
-        first.setdefault((checkpoint.version_of(name) or 0) // KEPT_EVERY, name)
+        first.setdefault((paths.parse_checkpoint_file(name) or 0) // KEPT_EVERY, name)
     return [name for number, name in first.items() if number]
 
 
 def with_bases(names: Iterable[str]) -> set[str]:
     """The checkpoints `names`, and the full ones that incremental ones among them need."""
-    return {each for name in names for each in (name, checkpoint.base_of(name)) if each is not None}
+    return {each for name in names for each in (name, paths.base_of_checkpoint(name)) if each is not None}
 
 
 def is_sound(storage: Storage, name: str) -> bool:
@@ -176,11 +176,13 @@ def ensure_checkpoint(storage: Storage, head: Snapshot, folder: CommitsFolder, n
     One at the head is enough, as no version is above it. `newest` is one that this process wrote since the listing.
     """
     storage.sync(paths.COMMITS_DIR)
-    names = {file.name for file in folder.checkpoints if checkpoint.base_of(file.name) is None}
+    names = {file.name for file in folder.checkpoints if paths.base_of_checkpoint(file.name) is None}
     names |= {newest} if newest else set()
-    above = [name for name in sorted(names, reverse=True) if (checkpoint.version_of(name) or 0) >= head.log_floor]
+    above = [
+        name for name in sorted(names, reverse=True) if (paths.parse_checkpoint_file(name) or 0) >= head.log_floor
+    ]
     sound = itertools.islice((name for name in above if is_sound(storage, name)), FULL_CHECKPOINTS)
-    versions = {checkpoint.version_of(name) for name in sound}
+    versions = {paths.parse_checkpoint_file(name) for name in sound}
     if len(versions) >= FULL_CHECKPOINTS or head.version in versions:
         return True
     # one that `next_log_floor` wrote is not in the listing, or another process deleted what was
@@ -214,8 +216,8 @@ def obsolete_checkpoints(
     floor to it.
     """
     files = {file.name: file for file in checkpoints}
-    versions = {name: checkpoint.version_of(name) or 0 for name in files}
-    full = {name for name in files if checkpoint.base_of(name) is None}
+    versions = {name: paths.parse_checkpoint_file(name) or 0 for name in files}
+    full = {name for name in files if paths.base_of_checkpoint(name) is None}
     below = {name for name in files if any(versions.get(each, -1) < log_floor for each in with_bases([name]))}
     usable = sorted(files.keys() - below)
     kept = {name for name in usable if versions[name] > gc_floor or versions[name] == log_floor}

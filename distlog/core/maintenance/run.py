@@ -112,6 +112,12 @@ _RETENTION = (
 _RESTORE = ("partition", "segments", "records", "bytes", "lost", "offsets", "log_start_offset")
 
 
+def _rows_of(plans: Iterable[PartitionRetention | PartitionRestore], names: Sequence[str]) -> list[dict[str, int]]:
+    """The plans of partitions as rows of numbers by these names; of their segments it is how many there are."""
+    rows = [{name: getattr(each, "log_bytes" if name == "bytes" else name) for name in names} for each in plans]
+    return [{**row, "segments": len(row["segments"])} for row in rows]
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RetentionReport(Shown):
     """The segments that retention deleted, or would delete with `dry_run`. Holds only partitions that lose some."""
@@ -149,20 +155,7 @@ class RetentionReport(Shown):
         return {"version": self.version, "dry_run": self.dry_run, **sums, "config": limits, "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
-        return [
-            {
-                "partition": each.partition,
-                "segments": len(each.segments),
-                "bytes": each.log_bytes,
-                "records": each.records,
-                "below_log_start": each.below_log_start,
-                "above_size": each.above_size,
-                "too_old": each.too_old,
-                "newest_ms": each.newest_ms,
-                "log_start_offset": each.log_start_offset,
-            }
-            for each in self.partitions
-        ]
+        return _rows_of(self.partitions, (*_RETENTION[:-1], "newest_ms", _RETENTION[-1]))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -207,18 +200,7 @@ class RestoreReport(Shown):
         return {**facts, **sums_of(rows, "segments", "records", "bytes", "lost", "offsets"), "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
-        return [
-            {
-                "partition": each.partition,
-                "segments": len(each.segments),
-                "records": each.records,
-                "bytes": each.log_bytes,
-                "lost": each.lost,
-                "offsets": each.offsets,
-                "log_start_offset": each.log_start_offset,
-            }
-            for each in self.partitions
-        ]
+        return _rows_of(self.partitions, _RESTORE)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.arrays import table_of_rows
-from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import (
     Action,
     Add,
@@ -297,7 +296,7 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
         return manifest < floor
     if pending is not None:
         return is_below((None, pending), floor)
-    is_known = stem is not None or checkpoint.version_of(upload.name) is not None
+    is_known = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
     return is_known and upload.started_ms < before_ms
 
 
@@ -326,9 +325,7 @@ def left_over_files(files: Iterable[FileInfo], before_ms: int) -> list[FileInfo]
     `files` are the topic's files. If a writer was only slow, it finds its temporary file gone and fails: it has put
     nothing.
     """
-    return [
-        file for file in files if paths.is_left_over(file.name.rpartition("/")[2]) and file.modified_ms < before_ms
-    ]
+    return [file for file in files if paths.is_left_over(file.name) and file.modified_ms < before_ms]
 
 
 def obsolete_producers(
@@ -380,7 +377,7 @@ def _begin(state: PartitionState) -> int:
 
 def lock_files(files: Iterable[FileInfo]) -> list[FileInfo]:
     """The locks of partitions among `files`, the topic's files; writers of a dropped topic need them no more."""
-    return [file for file in files if paths.is_lock_file(file.name.rpartition("/")[2])]
+    return [file for file in files if paths.is_lock_file(file.name)]
 
 
 def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
@@ -494,7 +491,7 @@ def _vacuum(storage: Storage, log: CommitLog, *, dry_run: bool) -> VacuumReport:
         *unreferenced_manifests(storage, folder.others, floor, head.version, log_floor),
         *left_over_files([*files, *of_topic], left_before_ms),
         *dead_appends(files, floor),
-        *(file for file in folder.others if (checkpoint.former_version_of(file.name) or floor) < floor),
+        *(file for file in folder.others if (paths.parse_former_checkpoint_file(file.name) or floor) < floor),
     ]
     obsolete = obsolete_checkpoints(folder.checkpoints, floor, referenced.pinned, log_floor, highest)
     old_commits = list(folder.commits(log_floor))

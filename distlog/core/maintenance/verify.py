@@ -56,7 +56,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
     """
     checkpoints: dict[int, list[str]] = {}
     for file in storage.list(paths.COMMITS_DIR):
-        number = checkpoint.version_of(file.name)
+        number = paths.parse_checkpoint_file(file.name)
         if number is not None:
             checkpoints.setdefault(number, []).append(file.name)
     state: Snapshot | None = None

@@ -237,9 +237,9 @@ class IndexCheck(ABC):
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
         """Flag the `entries` that are right; all of them are placed within `batches`."""
 
-    @abstractmethod
     def _end(self, batches: npt.NDArray[Any], position: int) -> int:
-        """The key right behind all entries of `batches`."""
+        """The key right behind all entries of `batches`, where keys are offsets."""
+        return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
         """Compare with the next batches of the log, at least one; the first is at byte `position` of the log file."""
@@ -326,9 +326,6 @@ class TimeIndexCheck(IndexCheck):
         self._check(self._field("relative_offset"), 0, self._last)
         return self._field("relative_offset")
 
-    def _end(self, batches: npt.NDArray[Any], position: int) -> int:
-        return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
-
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
         firsts = batches["base_offset"] - self._base
         lasts = firsts + batches["last_offset_delta"]
@@ -363,9 +360,6 @@ class TransactionIndexCheck(IndexCheck):
         keys = self._field("last_offset") - self._base
         self._check(keys, 1, self._last)
         return keys
-
-    def _end(self, batches: npt.NDArray[Any], position: int) -> int:
-        return int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 - self._base
 
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
         lasts = batches["base_offset"] + batches["last_offset_delta"] - self._base

@@ -84,16 +84,11 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
     if suffix == ".log":
         size, position = segment.log_bytes, segment.log_position
     else:
-        size, position = index_size(segment, suffix), _index_position(segment, suffix)
+        size, field = index_size(segment, suffix), INDEX_FIELDS[suffix].position
+        position = OWN_FILE if field is None else getattr(segment, field)
     if position != OWN_FILE:
         return Part(paths.bundle_file(segment.stem), position, size, False)
     return Part(paths.segment_file(topic, segment.partition, segment.stem, suffix), 0, size, True)
-
-
-def _index_position(segment: SegmentInfo, suffix: str) -> int:
-    field = INDEX_FIELDS[suffix].position
-    position: int = OWN_FILE if field is None else getattr(segment, field)
-    return position
 
 
 # ---

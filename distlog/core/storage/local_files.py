@@ -549,9 +549,8 @@ def _described(entries: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:
     for entry in entries:
         with suppress(FileNotFoundError):
             if not entry.is_symlink():
-                is_folder = entry.is_dir(follow_symlinks=False)
-                yield entry.name if is_folder else _described_file(entry.name, entry.stat(follow_symlinks=False))
-
-
-def _described_file(name: str, status: os.stat_result) -> FileInfo:
-    return FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)
+                if entry.is_dir(follow_symlinks=False):
+                    yield entry.name
+                else:
+                    status = entry.stat(follow_symlinks=False)
+                    yield FileInfo(entry.name, status.st_size, status.st_mtime_ns // 1_000_000)

@@ -101,7 +101,7 @@ def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
     Objects without a manifest are what an upload left that failed, or what a deletion has not come to: they do not
     count. Nor does a manifest whose log is deleted already.
     """
-    names = (folder.rpartition("/")[2] for folder in topic.bucket.list_folders(topic.folder))
+    names = (paths.last_part(folder) for folder in topic.bucket.list_folders(topic.folder))
     numbers = sorted(int(name) for name in names if _PARTITION.fullmatch(name) and int(name) < MAX_PARTITIONS)
     listings = in_parallel(lambda number: list(_listed(topic, number)), numbers)
     return [segment for segments in listings for segment in segments]
@@ -110,7 +110,7 @@ def list_segments(topic: RemoteTopic) -> list[ListedSegment]:
 def _listed(topic: RemoteTopic, partition: int) -> Iterator[ListedSegment]:
     objects: dict[str, dict[str, int]] = {}
     for file in topic.bucket.list(f"{topic.folder}/{partition}"):
-        if match := _OBJECT.fullmatch(file.name.rpartition("/")[2]):
+        if match := _OBJECT.fullmatch(paths.last_part(file.name)):
             objects.setdefault(match["stem"], {})[match["suffix"]] = file.size
     for stem, sizes in sorted(objects.items()):
         if MANIFEST in sizes and LOG in sizes:

@@ -241,7 +241,7 @@ class _Coordinators:
     """The states of a topic's transactions beside its logs: by older commits, and by `__transaction_state`."""
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot) -> None:
-        self._topic, self._own = handle.storage.url.rstrip("/").rpartition("/")[2], snapshot.producer_transactions
+        self._topic, self._own = paths.last_part(handle.storage.url.rstrip("/")), snapshot.producer_transactions
         self._states, self._now_ms = _states_beside(handle), handle.trusted_ms()
 
     def of(self, transaction: OpenTransaction) -> _CoordinatorState:

@@ -265,10 +265,8 @@ class InPlaceProducer(InPlaceDestination):
             wait_for_appends(handle, current.snapshot)
 
     def _fence_of(self, partition: int) -> Callable[[Snapshot], None]:
-        return self._check_fence
-
-    def _check_fence(self, snapshot: Snapshot) -> None:
-        self.producer.identity.check(snapshot)
+        # a forked child has another identity
+        return lambda snapshot: self.producer.identity.check(snapshot)
 
     def _encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
         return self.producer.encoding_of(partition, encoding)

@@ -23,7 +23,7 @@ from distlog.gateway.groups.classic_group import (
     Stored,
     send_away,
 )
-from distlog.gateway.groups.consumer_group import ConsumerChanges, ConsumerGroup
+from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.consumer_records import ConsumerKey, ConsumerValue, RecordKind
 from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, GroupStore, PendingPosition, Positions
 from distlog.gateway.protocol.messages import ErrorCode
@@ -195,7 +195,7 @@ class GroupRegistry:
             clock=self.clock,
             wall_clock=self.wall_clock,
             new_id=self._new_id,
-            save=self._save_consumers,
+            save=self._store,
         )
 
     def classic(self, group: Group, *, joins: bool = False) -> ClassicGroup:
@@ -247,9 +247,6 @@ class GroupRegistry:
 
     def _save(self, record: GroupRecord, done: Stored) -> None:
         self._store(record.group, [(GroupKey(record.group), record)], done)
-
-    def _save_consumers(self, name: str, changes: ConsumerChanges, done: Stored) -> None:
-        self._store(name, changes, done)
 
     def _store(self, name: str, changes: Sequence[GroupChange], done: Stored) -> None:
         group = self._groups[name]
