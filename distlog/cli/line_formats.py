@@ -117,7 +117,7 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
 # text    A line is a value. With a key separator, the text before the first separator is the key.
 # jsonl   A line is an object, as `read --json` prints it: `value` (required), `key`, `timestamp`, `partition`,
 #         `headers`. Bytes are text, null, or {"base64": "..."}. A timestamp is a number since 1970 or ISO 8601.
-#         If fields are named, it is an object of any kind: `field_formats`.
+#         If fields are named, it is an object of any kind.
 # csv     `csv_format`.
 #
 # Arrow reads a block of objects at once, if all of them are as most records are; else they are looked at one by one.

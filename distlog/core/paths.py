@@ -263,8 +263,7 @@ def group_folder(topic_id: str, group: str) -> str:
 
 
 def parse_group_folder(name: str) -> str | None:
-    """The group that has this folder, or None for a folder of none."""
-    name = last_part(name)
+    """The group whose folder has this name (the last part of its path), or None for any other folder."""
     if not _GROUP.fullmatch(name):
         return None
     group = _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), name.encode()).decode("utf-8", "replace")

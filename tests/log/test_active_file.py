@@ -90,22 +90,11 @@ def test_a_few_bytes_behind_the_last_batch_are_no_batch(file: ActiveFile, count:
     assert walked(file) == BATCHES
 
 
-def test_a_read_gives_nothing_of_what_is_appended_behind_its_limit(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path)
-    for data in BATCHES:
-        append(segment, data)
-    limit = segment.size
-    append(segment, records(3))
-    fetched = segment.read(0, 1 << 20, limit)
-    assert fetched is not None
-    assert bytes(fetched.data) == b"".join(BATCHES)
-
-
 def test_reading_does_not_change_where_the_next_append_goes(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     for number, data in enumerate(BATCHES):
         append(segment, data)
-        assert segment.read(0, 1 << 20) is not None
+        assert segment.translate_offset(number) is not None
         assert files(tmp_path)[".log"] == b"".join(BATCHES[: number + 1])
 
 
@@ -198,7 +187,7 @@ def test_a_preallocated_log_has_its_blocks_and_no_bytes(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, preallocate=True, segment_bytes=1 << 20)
     status = os.stat(tmp_path / f"{0:020d}.log")
     assert (status.st_size, status.st_blocks * 512 >= 1 << 20, segment.size) == (1 << 20, True, 0)
-    assert segment.read(0, 100) is None
+    assert segment.translate_offset(0) is None
 
 
 def test_a_log_is_empty_unless_it_is_preallocated(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from active_segments import append, files, new_segment, none_open, reopened
+from active_segments import append, data_from, files, new_segment, none_open, reopened
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from raw_batches import batch, record
@@ -98,8 +98,7 @@ class SegmentModel(RuleBasedStateMachine):
     @rule(offset=st.integers(BASE - 2, BASE + 60))
     def read(self, offset: int) -> None:
         expected = b"".join(data for base, times, data in self.batches if base + len(times) > offset)
-        fetched = self.segment.read(offset, 1 << 20)
-        assert (b"" if fetched is None else bytes(fetched.data)) == expected
+        assert data_from(self.segment, offset) == expected
 
     @rule(time=st.integers(0, 41), start=st.integers(BASE, BASE + 30))
     def find(self, time: int, start: int) -> None:

@@ -1,7 +1,7 @@
 """Reads of a segment that is appended to in place, by what Kafka's LogSegmentTest pins.
 
 Held here: testReadOnEmptySegment, testReadBeforeFirstOffset, testReadAfterLast, testReadFromGap,
-testReadWhenNoMaxPosition, testFindOffsetByTimestamp.
+testFindOffsetByTimestamp.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ import os
 from pathlib import Path
 
 import pytest
-from active_segments import append, filled, new_segment, records, reopened
+from active_segments import append, data_from, filled, new_segment, records, reopened
 from raw_batches import batch, record
 
 from distlog.core.errors import CorruptRecordError
 
 
 def test_an_empty_segment_has_nothing_to_read(tmp_path: Path) -> None:
-    assert new_segment(tmp_path, 40).read(40, 300) is None
+    assert new_segment(tmp_path, 40).translate_offset(40) is None
 
 
 def test_a_read_before_the_first_offset_gives_the_first_batch(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, 40)
     data = records(50, [b"hello", b"there", b"little", b"bee"])
     append(segment, data)
-    fetched = segment.read(41, 300)
-    assert fetched is not None
-    assert (bytes(fetched.data), fetched.start_offset, fetched.base_offset, fetched.position) == (data, 41, 40, 0)
+    assert segment.translate_offset(41) == (50, 53, 0, len(data))
 
 
 def test_a_read_behind_the_last_offset_gives_none(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, 40)
     append(segment, records(50, [b"hello", b"there"]))
-    assert segment.read(52, 200) is None
     assert segment.translate_offset(52) is None
 
 
@@ -41,42 +38,13 @@ def test_a_read_in_a_gap_gives_the_next_batch(tmp_path: Path) -> None:
     second = records(60, [b"alpha", b"beta"])
     append(segment, records(50, [b"hello", b"there"]))
     append(segment, second)
-    fetched = segment.read(55, 200)
-    assert fetched is not None
-    assert bytes(fetched.data) == second
-
-
-@pytest.mark.parametrize("min_one_batch", [False, True])
-def test_a_read_that_may_not_go_on_gives_the_place_and_no_bytes(tmp_path: Path, min_one_batch: bool) -> None:
-    segment = new_segment(tmp_path, 40)
-    first = records(50, [b"hello"])
-    append(segment, first, records(51, [b"there"]))
-    for offset, position in ((48, 0), (50, 0), (51, len(first))):
-        fetched = segment.read(offset, 300, position, min_one_batch=min_one_batch)
-        assert fetched is not None
-        assert (fetched.start_offset, fetched.base_offset, fetched.position) == (offset, 40, position)
-        assert not fetched.data.nbytes
-    assert segment.read(52, 300, 0, min_one_batch=min_one_batch) is None
-
-
-def test_a_small_read_is_cut_short_unless_a_batch_must_come(tmp_path: Path) -> None:
-    segment, data = new_segment(tmp_path), records(0, [b"x" * 100])
-    append(segment, data, records(1))
-    cut, whole = segment.read(0, 1), segment.read(0, 1, min_one_batch=True)
-    assert cut is not None
-    assert whole is not None
-    assert (bytes(cut.data), cut.is_cut) == (data[:1], True)
-    assert (bytes(whole.data), whole.is_cut) == (data, False)
-    with pytest.raises(ValueError, match="negative"):
-        segment.read(0, -1)
+    assert data_from(segment, 55) == second
 
 
 def test_a_read_from_inside_a_batch_gives_the_whole_batch(tmp_path: Path) -> None:
     segment, data = new_segment(tmp_path), records(0, [b"a", b"b", b"c"])
     append(segment, data)
-    fetched = segment.read(2, 1 << 20)
-    assert fetched is not None
-    assert bytes(fetched.data) == data
+    assert data_from(segment, 2) == data
 
 
 @pytest.mark.parametrize("interval", [0, 200, 4096])
@@ -109,23 +77,13 @@ def test_a_time_is_found_inside_of_a_batch(tmp_path: Path) -> None:
     ]
 
 
-def test_a_read_that_must_give_a_batch_gives_as_much_as_fits(tmp_path: Path) -> None:
-    segment, batches = new_segment(tmp_path), [records(offset) for offset in range(3)]
-    append(segment, *batches)
-    fetched = segment.read(0, len(batches[0] + batches[1]), min_one_batch=True)
-    assert fetched is not None
-    assert bytes(fetched.data) == batches[0] + batches[1]
-
-
-@pytest.mark.parametrize("limit", [None, 1 << 20])
-def test_a_read_gives_nothing_that_another_process_appended_since(tmp_path: Path, limit: int | None) -> None:
+def test_a_read_gives_nothing_that_another_process_appended_since(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     append(segment, records(0))
     other = reopened(tmp_path, segment.state)
     append(other, records(1))
-    fetched = segment.read(0, 1 << 20, limit)
-    assert fetched is not None
-    assert bytes(fetched.data) == records(0)
+    assert segment.translate_offset(1) is None
+    assert data_from(segment) == records(0)
 
 
 def test_a_damaged_batch_is_not_believed_when_a_time_is_looked_for(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
 from distlog.core.storage import object_client as storage_client
 from distlog.core.storage.backend import StorageCounters, UnfinishedUpload
 from distlog.core.storage.local_files import LocalFiles
-from distlog.core.storage.object_store import SINGLE_PUT_BYTES, ObjectStore, list_uploads
+from distlog.core.storage.object_store import SINGLE_PUT_BYTES, ObjectRequests, ObjectStore
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -170,6 +170,7 @@ class PagingStore:
     """An S3 that lists two uploads at a time."""
 
     protocol = "s3"
+    list_s3 = ObjectRequests.list_s3
 
     def __init__(self, keys: list[str]) -> None:
         self.keys, self.fs, self.counters = keys, self, StorageCounters()
@@ -194,11 +195,12 @@ class PagingStore:
 
 def test_a_long_list_of_uploads_is_read_to_its_end() -> None:
     keys = [f"logs/clicks/clicks-0/{number}" for number in range(5)]
-    store: Any = PagingStore(keys)
-    found = list_uploads(store, "s3://bucket/logs/clicks")
+    paging, store = PagingStore(keys), object.__new__(ObjectStore)
+    store._requests = paging  # type: ignore[assignment]
+    found = store.uploads("s3://bucket/logs/clicks")
     assert [upload.name for upload in found] == [f"s3://bucket/{key}" for key in keys]
     assert {upload.started_ms for upload in found} == {1_767_225_601_000}
-    assert store.counters.lists == 3
+    assert paging.counters.lists == 3
 
 
 def test_other_storages_have_no_uploads(tmp_path: Any, memory_url: Address) -> None:

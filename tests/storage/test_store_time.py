@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.object_store import now_ms
+from distlog.core.storage.object_store import ObjectStore
 
 
 class Requests:
@@ -32,14 +32,20 @@ class Requests:
         self.there.remove(path)
 
 
+def store_of(requests: Any) -> ObjectStore:
+    store = object.__new__(ObjectStore)
+    store._requests = requests
+    return store
+
+
 def test_an_object_that_a_vacuum_deleted_meanwhile_is_put_again() -> None:
     requests: Any = Requests(1)
-    assert now_ms(requests, "bucket/topic/_commits") == 1_700_000_000_000
+    assert store_of(requests).now_ms("bucket/topic/_commits") == 1_700_000_000_000
     assert requests.there == []
 
 
 def test_a_store_that_loses_each_object_is_named() -> None:
     requests: Any = Requests(10)
     with pytest.raises(StorageError, match="lost an object that was just written"):
-        now_ms(requests, "bucket/topic/_commits")
+        store_of(requests).now_ms("bucket/topic/_commits")
     assert requests.there == []

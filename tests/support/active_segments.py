@@ -107,9 +107,14 @@ def append(segment: LogSegment, *batches: bytes) -> None:
 
 
 def offsets(segment: LogSegment, start: int = 0) -> list[int]:
-    """The base offsets of the batches that a read of everything from `start` on gives."""
-    fetched = segment.read(start, 1 << 30)
-    return [] if fetched is None else read_headers(fetched.data)["base_offset"].tolist()
+    """The base offsets of the batches from the one that holds `start`, or the next one, on."""
+    return read_headers(data_from(segment, start))["base_offset"].tolist()
+
+
+def data_from(segment: LogSegment, start: int = 0) -> bytes:
+    """The bytes of the batches from the one that holds `start`, or the next one, on."""
+    place = segment.translate_offset(start)
+    return b"" if place is None else Path(segment.file).read_bytes()[place.position : segment.size]
 
 
 def files(folder: Path, stem: str | int = 0) -> dict[str, bytes]:

@@ -158,7 +158,7 @@ def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:
 #
 # The checksum covers neither base offset nor leader epoch, so both can be assigned after a batch is written. With
 # the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it. Formats 0 and 1
-# (`legacy_batch`) also have their magic at byte 16, and give rows of the same kind.
+# (`legacy_scan`) also have their magic at byte 16, and give rows of the same kind.
 
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -123,7 +123,7 @@ def _sorted(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
 
 
 # ---
-# The actions that a commit is made of, each of which changes one thing about a topic; `action_json` stores them.
+# The actions that a commit is made of, each of which changes one thing about a topic; `commit_json` stores them.
 
 
 MAX_PARTITIONS = 100_000

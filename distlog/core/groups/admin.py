@@ -37,7 +37,7 @@ _TABLE = pa.schema(
 def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
     """The groups of the topic with this id, by name, without deleted groups."""
     folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
-    names = sorted(filter(None, (paths.parse_group_folder(folder) for folder in folders)))
+    names = sorted(filter(None, (paths.parse_group_folder(paths.last_part(folder)) for folder in folders)))
     states = _each(storage, lambda name: GroupLog(storage, topic_id, name).load(), names)
     return [state for state in states if state.exists]
 

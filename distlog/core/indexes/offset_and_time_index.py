@@ -54,7 +54,7 @@ def column(entry: np.dtype[np.void], field: str) -> Column:
 #
 # Every slot of the file counts as an entry (Kafka's `AbstractIndex`). So a file that a crash left untrimmed ends in
 # zero entries: lookups are right but slow, and `sanity_check` refuses it. Sealed files never change (see
-# `mapping`). The indexes of an active segment are read by `growing_index`, and written by the segment.
+# `mapping`). The indexes of an active segment are read by `GrowingOffsetIndex`, and written by the segment.
 
 
 IndexT = TypeVar("IndexT", bound="MappedIndex")

@@ -90,7 +90,7 @@ def lost_records(wanted: Appended) -> LostRecordsError:
 # flush lock's page says that a sync has begun, until its end is known. A process that finds that writes again what
 # the sync was to save.
 #
-# Now and then a sync takes the indexes along: this is a new recovery point (`state_record`).
+# Now and then a sync takes the indexes along: this is a new recovery point (`StateRecord`).
 
 
 #: How many bytes of a log may lie behind its recovery point: as many are walked after a power loss, and some more.

@@ -97,9 +97,8 @@ def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], 
 
 
 # ---
-# Reads a segment that is being appended to, up to the end that its numbers had at one moment.
-#
-# `reading.files.segment_reader` reads sealed segments, from maps; here everything is read in place (`ActiveIndex`).
+# A segment on a local disk as far as it is read, up to the end that its numbers have. No lock is needed: nothing
+# behind the known end is read. All is read in place, while sealed segments are mapped (`SegmentReader`).
 
 
 #: Bytes read to find a batch by its header, and to look for a time.
@@ -115,135 +114,12 @@ class BatchPlace(NamedTuple):
     size: int
 
 
-class ReadBatches(NamedTuple):
-    """The result of a read: bytes that begin with a batch, and may end inside one.
-
-    `is_cut` says that not even the first batch is whole.
-    """
-
-    start_offset: int
-    base_offset: int
-    position: int
-    data: memoryview
-    is_cut: bool
-
-
 class TimedOffset(NamedTuple):
     """A record that was found by its time (ms), and the leader epoch of its batch; -1 if that has none."""
 
     timestamp: int
     offset: int
     leader_epoch: int
-
-
-def translate(files: SegmentFiles, numbers: Numbers, offset: int) -> BatchPlace | None:
-    """The first batch whose last offset is `offset` or above; None if there is none."""
-    for batches in _from_offset(files, numbers, offset, _HEADER_STEP):
-        rows = batches.rows
-        last = rows["base_offset"] + rows["last_offset_delta"]
-        row = int(np.searchsorted(last, offset))
-        if row < len(rows):
-            position, size, base_offset = (int(rows[name][row]) for name in ("position", "size", "base_offset"))
-            return BatchPlace(base_offset, int(last[row]), batches.position + position, size)
-    return None
-
-
-def read(
-    files: SegmentFiles,
-    numbers: Numbers,
-    start_offset: int,
-    max_size: int,
-    max_position: int | None = None,
-    *,
-    min_one_batch: bool = False,
-) -> ReadBatches | None:
-    """Read from the batch that holds `start_offset`, or the next one, on; None if there is none.
-
-    Gives at most `max_size` bytes, but with `min_one_batch` at least the whole first batch. Gives no bytes from
-    `max_position` on. Raises ValueError for a negative size.
-    """
-    if max_size < 0:
-        raise ValueError(f"a size must not be negative: {max_size}")
-    place = translate(files, numbers, start_offset)
-    if place is None:
-        return None
-    wanted = max(max_size, place.size) if min_one_batch else max_size
-    limit = int(numbers[POSITION]) if max_position is None else min(max_position, int(numbers[POSITION]))
-    data = files.log.read(place.position, min(place.position + wanted, max(limit, place.position)))
-    return ReadBatches(start_offset, int(numbers[BASE_OFFSET]), place.position, data, data.nbytes < place.size)
-
-
-def find_offset_by_timestamp(
-    files: SegmentFiles, numbers: Numbers, timestamp: int, starting_offset: int
-) -> TimedOffset | None:
-    """The first record at or after `timestamp` (ms) from `starting_offset` on; None if there is none."""
-    _, delta = files.times.floor(timestamp, int(numbers[TIME_INDEX]))
-    begin = max(int(numbers[BASE_OFFSET]) + delta, starting_offset)
-    for batches in _from_offset(files, numbers, begin, _TIME_STEP):
-        for row in np.flatnonzero(batches.rows["max_timestamp"] >= timestamp):
-            match = _first_in_batch(files, batches, int(row), timestamp, starting_offset)
-            if match is not None:
-                return match
-    return None
-
-
-def with_newest_offset(files: SegmentFiles, numbers: Numbers) -> Numbers:
-    """`numbers` with the offset of the first record with the largest timestamp; searched if no header told it.
-
-    It stays unknown if its batch is damaged: an append, or a drop of the topic, must be able to end the segment.
-    """
-    if numbers[OFFSET_OF_MAX] >= 0 or numbers[MAX_TIMESTAMP] < 0:
-        return numbers
-    known = numbers.copy()
-    with suppress(CorruptRecordError):
-        newest = find_offset_by_timestamp(files, numbers, int(numbers[MAX_TIMESTAMP]), int(numbers[BASE_OFFSET]))
-        known[OFFSET_OF_MAX] = -1 if newest is None else newest.offset
-    return known
-
-
-def _first_in_batch(
-    files: SegmentFiles, batches: Batches, row: int, timestamp: int, starting_offset: int
-) -> TimedOffset | None:
-    batch, where = batches.rows[row : row + 1], batches.position
-    check_crcs(batches.data, batch, file=files.log.path, file_position=where)
-    records = decode(
-        batches.data,
-        batch,
-        columns=("offset", "timestamp"),
-        start_offset=starting_offset,
-        file=files.log.path,
-        file_position=where,
-    )
-    timestamps = numbers_of(records.column(1).cast("int64"))
-    matches = np.flatnonzero(timestamps >= timestamp)
-    if not len(matches):
-        return None
-    first = int(matches[0])
-    return TimedOffset(int(timestamps[first]), records.column(0)[first].as_py(), int(batch["leader_epoch"][0]))
-
-
-def _from_offset(files: SegmentFiles, numbers: Numbers, offset: int, step: int) -> Iterator[Batches]:
-    """Batches from the index's entry for `offset` on; from the log's start if the index does not fit the log."""
-    base_offset, end = int(numbers[BASE_OFFSET]), int(numbers[POSITION])
-    delta, position = files.offsets.floor(offset - base_offset, int(numbers[OFFSET_INDEX]))
-    walk = batches_from(files.log, position, end, step)
-    if delta < 0:
-        return walk
-    with suppress(CorruptRecordError):
-        first = next(walk, None)
-        if first is not None and _ends_at(first, base_offset + delta):
-            return chain([first], walk)
-    # a recovery in another process may have dropped this entry or batch meanwhile
-    return batches_from(files.log, 0, end, step)
-
-
-def _ends_at(batches: Batches, offset: int) -> bool:
-    first = batches.rows[0]
-    return int(first["base_offset"]) + int(first["last_offset_delta"]) == offset
-
-
-# ---
-# A segment on a local disk as far as it is read. No lock is needed: nothing behind the known end is read.
 
 
 class ReadableSegment:
@@ -314,20 +190,57 @@ class ReadableSegment:
         """The part that is not known to be on the device."""
         return Unflushed.of(self._numbers)
 
-    def read(
-        self, start_offset: int, max_size: int, max_position: int | None = None, *, min_one_batch: bool = False
-    ) -> ReadBatches | None:
-        """See `segment_reads.read`."""
-        return read(self._files, self._numbers, start_offset, max_size, max_position, min_one_batch=min_one_batch)
-
     def translate_offset(self, offset: int) -> BatchPlace | None:
-        """See `segment_reads.translate`."""
-        return translate(self._files, self._numbers, offset)
+        """The first batch whose last offset is `offset` or above; None if there is none."""
+        for batches in self._from_offset(offset, _HEADER_STEP):
+            rows = batches.rows
+            last = rows["base_offset"] + rows["last_offset_delta"]
+            row = int(np.searchsorted(last, offset))
+            if row < len(rows):
+                position, size, base_offset = (int(rows[name][row]) for name in ("position", "size", "base_offset"))
+                return BatchPlace(base_offset, int(last[row]), batches.position + position, size)
+        return None
 
-    def find_offset_by_timestamp(self, timestamp: int, starting_offset: int | None = None) -> TimedOffset | None:
-        """See `segment_reads.find_offset_by_timestamp`; starts at the base offset by default."""
-        begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
-        return find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
+    def find_offset_by_timestamp(self, timestamp: int, starting_offset: int = 0) -> TimedOffset | None:
+        """The first record at or after `timestamp` (ms) from `starting_offset` on; None if there is none."""
+        _, delta = self._files.times.floor(timestamp, int(self._numbers[TIME_INDEX]))
+        for batches in self._from_offset(max(self.base_offset + delta, starting_offset), _TIME_STEP):
+            for row in np.flatnonzero(batches.rows["max_timestamp"] >= timestamp).tolist():
+                found = self._first_in_batch(batches, row, timestamp, starting_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_in_batch(self, batches: Batches, row: int, timestamp: int, starting_offset: int) -> TimedOffset | None:
+        batch, file, position = batches.rows[row : row + 1], self.file, batches.position
+        check_crcs(batches.data, batch, file=file, file_position=position)
+        records = decode(
+            batches.data,
+            batch,
+            columns=("offset", "timestamp"),
+            start_offset=starting_offset,
+            file=file,
+            file_position=position,
+        )
+        timestamps = numbers_of(records.column(1).cast("int64"))
+        matches = np.flatnonzero(timestamps >= timestamp)
+        if not len(matches):
+            return None
+        first = int(matches[0])
+        return TimedOffset(int(timestamps[first]), records.column(0)[first].as_py(), int(batch["leader_epoch"][0]))
+
+    def _from_offset(self, offset: int, step: int) -> Iterator[Batches]:
+        """Batches from the index's entry for `offset` on; from the log's start if the index does not fit the log."""
+        delta, position = self._files.offsets.floor(offset - self.base_offset, int(self._numbers[OFFSET_INDEX]))
+        walk = batches_from(self._files.log, position, self.size, step)
+        if delta < 0:
+            return walk
+        with suppress(CorruptRecordError):
+            first = next(walk, None)
+            if first is not None and segment_recovery.next_offset_of(first.rows[:1]) == self.base_offset + delta + 1:
+                return chain([first], walk)
+        # a recovery in another process may have dropped this entry or batch meanwhile
+        return batches_from(self._files.log, 0, self.size, step)
 
     def batches(self, position: int) -> Iterator[Batches]:
         """The batches from `position` on; see `batches_from`."""
@@ -410,59 +323,13 @@ def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
 
 
 # ---
-# Decides whether the next batches need a new segment: Kafka's `LogSegment.shouldRoll`.
-#
-# The span of time is that of `segments.roll`. An empty segment takes everything that fits its offsets, so that one
-# roll does not lead to another.
+# It knows nothing of locks, commits and topics. Callers that append, recover, truncate or seal hold the partition's
+# lock; `ReadableSegment` has what needs none. Many processes have a segment open: `resume` takes over the state
+# that another one left. Its files are read and written, never mapped (`GrowingOffsetIndex` says why). `close` does
+# not change their length: only `seal` trims, since others may be appending.
 
 
 (_CREATED,) = places(("created_ms",))
-
-
-def time_span_of(stem: str, config: TopicConfig) -> int:
-    """The time in ms that the records of the segment `stem` may span; the same in all processes."""
-    return jittered(time_span(config), config, Random(stem))
-
-
-def must_roll(
-    numbers: Numbers,
-    config: TopicConfig,
-    span_ms: int,
-    clock: Callable[[], int],
-    size: int,
-    max_timestamp: int,
-    max_offset: int,
-) -> bool:
-    """True if batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment.
-
-    They do if they would pass `segment.bytes`, are more than `span_ms` later than the first batch (by the clock if
-    that has no time), find an index full, or have an offset that an index cannot hold.
-    """
-    if not 0 <= max_offset - int(numbers[BASE_OFFSET]) <= MAX_INT:
-        return True
-    position = int(numbers[POSITION])
-    if position == 0:
-        return False
-    if position + size > config.segment_size or _index_is_full(numbers, config.segment_index_bytes):
-        return True
-    begin = int(numbers[ROLL_TIMESTAMP])
-    waited_ms = max_timestamp - begin if begin >= 0 else clock() - int(numbers[_CREATED])
-    return waited_ms > span_ms
-
-
-def _index_is_full(numbers: Numbers, room: int) -> bool:
-    # one slot of the time index is for the last entry
-    offsets, times = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
-    return offsets + OFFSET_ENTRY.itemsize > room or times + 2 * TIME_ENTRY.itemsize > room
-
-
-# ---
-# It knows nothing of locks, commits and topics. Callers that append, recover, truncate or seal hold the partition's
-# lock; `readable_segment` has what needs none. Many processes have a segment open: `resume` takes over the state
-# that another one left. Its files are read and written, never mapped (`active_index` says why). `close` does not
-# change their length: only `seal` trims, since others may be appending.
-
-
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
 _TORN = "what was half written could not be cut off: recover it"
@@ -489,7 +356,8 @@ class LogSegment(ReadableSegment):
         calls: FileCalls = os,
     ) -> None:
         super().__init__(folder, state, config, calls, writable=True)
-        self._clock, self._span_ms = clock, time_span_of(state.stem, config)
+        # the same in all processes
+        self._clock, self._span_ms = clock, jittered(time_span(config), config, Random(state.stem))
         self._refusal: str | None = None
         self._has_durable_names = False
 
@@ -564,8 +432,25 @@ class LogSegment(ReadableSegment):
         self._numbers = after
 
     def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
-        """True if batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment."""
-        return must_roll(self._numbers, self.config, self._span_ms, self._clock, size, max_timestamp, max_offset)
+        """True if batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment.
+
+        They do if they would pass `segment.bytes`, are more than `segment.ms` later than the first batch (by the
+        clock if that has no time), find an index full, or have an offset that an index cannot hold. An empty segment
+        takes all that fits its offsets, so that one roll does not lead to another (Kafka's `LogSegment.shouldRoll`).
+        """
+        numbers, position, room = self._numbers, self.size, self.config.segment_index_bytes
+        if not 0 <= max_offset - self.base_offset <= MAX_INT:
+            return True
+        if position == 0:
+            return False
+        # one slot of the time index is for the last entry
+        offsets, times = int(numbers[OFFSET_INDEX]), int(numbers[TIME_INDEX])
+        is_full = offsets + OFFSET_ENTRY.itemsize > room or times + 2 * TIME_ENTRY.itemsize > room
+        if is_full or position + size > self.config.segment_size:
+            return True
+        begin = int(numbers[ROLL_TIMESTAMP])
+        waited_ms = max_timestamp - begin if begin >= 0 else self._clock() - int(numbers[_CREATED])
+        return waited_ms > self._span_ms
 
     def recover_tail(self, transactions: OpenTransactions, kept: Kept | None = STANDING) -> Recovery:
         """Walk the log behind the state's end, and cut off a torn end; see `recover`."""
@@ -653,7 +538,12 @@ class LogSegment(ReadableSegment):
 
         Kafka's `onBecomeInactiveSegment`. The segment can then only be read, until it is closed.
         """
-        before = with_newest_offset(self._files, self._usable())
+        before = self._usable().copy()
+        if before[OFFSET_OF_MAX] < 0 <= before[MAX_TIMESTAMP]:
+            # no header told it; unknown if its batch is damaged, since the segment must be able to end all the same
+            with suppress(CorruptRecordError):
+                newest = self.find_offset_by_timestamp(int(before[MAX_TIMESTAMP]))
+                before[OFFSET_OF_MAX] = -1 if newest is None else newest.offset
         after, entries = fold_seal(before)
         self._files.write_entries(before, entries)
         self._files.trim(after)

@@ -62,88 +62,6 @@ def stamped(
 
 
 # ---
-# One append to a partition, with its lock held: checked, put behind all that is there, and counted in the page.
-
-
-class PartitionAppend:
-    """Appends to the `active` segment. All methods need the partition's lock; errors are those of `PartitionLog`."""
-
-    def __init__(self, active: ActivePartition, producers: PartitionProducers, clock: Callable[[], int]) -> None:
-        self._active, self._producers, self._clock = active, producers, clock
-
-    def append(self, run: BatchRun) -> Appended:
-        """See `PartitionLog.append`."""
-        data, rows, newest_offsets, min_timestamps, in_transaction = run
-        active, snapshots = self._active, self._active.snapshots
-        end, newest, of_producers = look_at(
-            rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
-        )
-        segment = active.recover() or begin_segments([active])[0]
-        if of_producers and (known := self._producers.check(rows, segment)):
-            # a producer appends these batches again
-            known_end, version = known.last_offset + 1, self._active.snapshots.snapshot.version
-            is_active = known.last_offset >= segment.base_offset
-            is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
-            by_log = segment.config.message_timestamp_type == "LogAppendTime"
-            time_ms = known.timestamp if by_log else NO_TIMESTAMP
-            stem = segment.stem if is_active else SEALED
-            return Appended(known_end - end, known_end, stem, version, is_due, time_ms)
-        time_ms = NO_TIMESTAMP
-        if segment.config.message_timestamp_type == "LogAppendTime":
-            state = snapshots.snapshot.partitions[active.partition]
-            time_ms = append_time(state, segment, self._clock())
-            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
-            newest = time_ms
-        if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
-            segment = roll(active)
-            if of_producers:
-                self._producers.catch_up(segment)
-        first = segment.next_offset
-        moved = np.empty(len(rows), rows.dtype)
-        move_batches(data, rows, first, moved)
-        if len(newest_offsets):
-            newest_offsets = newest_offsets + first
-        effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
-        self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
-        if of_producers:
-            self._producers.appended(data, moved, segment)
-        due = is_flush_due(segment.unflushed, segment.config, self._clock)
-        return Appended(first, first + end, segment.stem, snapshots.snapshot.version, due, time_ms)
-
-    def has_open(self, row: Any, start_offset: int | None) -> bool:
-        """True if a transaction of the producer of this batch (a BATCH row), in its epoch, is open here.
-
-        With `start_offset`, one that began there.
-        """
-        segment = self._active.recover() or begin_segments([self._active])[0]
-        producer, epoch = int(row["producer_id"]), int(row["producer_epoch"])
-        return self._producers.has_open(producer, epoch, segment, start_offset)
-
-    def knows_next(self, segment: LogSegment, producer: int, epoch: int, sequence: int) -> bool:
-        """See `PartitionProducers.knows_next`."""
-        return self._producers.knows_next(segment, producer, epoch, sequence)
-
-    def producers(self) -> npt.NDArray[np.void]:
-        """See `PartitionLog.producers`."""
-        return self._producers.entries(self._active.recover())
-
-    def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
-        try:
-            segment.append(
-                run.data.data,
-                run.rows,
-                newest_offsets=run.newest_offsets,
-                min_timestamps=run.min_timestamps,
-                aborted=effect.aborted,
-                first_unstable_offset=effect.first_unstable_offset,
-            )
-            self._active.moved_on()
-        except BaseException:
-            self._active.doubt()
-            raise
-
-
-# ---
 # Each append holds the partition's lock, and continues where the last one ended, whichever process made it. An
 # append does not sync, but says whether the topic's flush policy wants a sync before its records are acknowledged.
 # `flush` syncs, once for all that wait for it.
@@ -174,8 +92,7 @@ class PartitionLog:
         self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
-        producers = PartitionProducers(handle, partition, snapshots, first)
-        self._appends = PartitionAppend(self._active, producers, handle.clock)
+        self._producers = PartitionProducers(handle, partition, snapshots, first)
 
     def append(
         self,
@@ -236,12 +153,14 @@ class PartitionLog:
         asked_ns = perf_counter_ns()
         with self._active.held(timeout_s):
             fence(self._snapshots.refresh())
-            is_open = self._appends.has_open(marker.rows[0], start_offset)
+            segment = self._active.recover() or begin_segments([self._active])[0]
+            producer, epoch = marker.rows[0][["producer_id", "producer_epoch"]].item()
+            is_open = self._producers.has_open(producer, epoch, segment, start_offset)
             return self._append(asked_ns, marker) if is_open else None
 
     def _append(self, asked_ns: int, run: BatchRun, *, may_seal: bool = True) -> Appended:
         try:
-            appended = self._appends.append(run)
+            appended = self._put(run)
         except StorageFullError:
             if not may_seal:
                 raise
@@ -251,6 +170,60 @@ class PartitionLog:
             raise
         self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
+
+    def _put(self, run: BatchRun) -> Appended:
+        """Check the batches, put them behind all that is there, and count them in the page; needs the lock."""
+        data, rows, newest_offsets, min_timestamps, in_transaction = run
+        active, snapshots = self._active, self._snapshots
+        end, newest, of_producers = look_at(
+            rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
+        )
+        segment = active.recover() or begin_segments([active])[0]
+        if of_producers and (known := self._producers.check(rows, segment)):
+            # a producer appends these batches again
+            known_end, version = known.last_offset + 1, snapshots.snapshot.version
+            is_active = known.last_offset >= segment.base_offset
+            is_due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
+            by_log = segment.config.message_timestamp_type == "LogAppendTime"
+            time_ms = known.timestamp if by_log else NO_TIMESTAMP
+            stem = segment.stem if is_active else SEALED
+            return Appended(known_end - end, known_end, stem, version, is_due, time_ms)
+        time_ms = NO_TIMESTAMP
+        if segment.config.message_timestamp_type == "LogAppendTime":
+            state = snapshots.snapshot.partitions[active.partition]
+            time_ms = append_time(state, segment, self._clock())
+            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
+            newest = time_ms
+        if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
+            segment = roll(active)
+            if of_producers:
+                self._producers.catch_up(segment)
+        first = segment.next_offset
+        moved = np.empty(len(rows), rows.dtype)
+        move_batches(data, rows, first, moved)
+        if len(newest_offsets):
+            newest_offsets = newest_offsets + first
+        effect = self._producers.effect_of(data, moved) if in_transaction else NO_EFFECT
+        self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
+        if of_producers:
+            self._producers.appended(data, moved, segment)
+        due = is_flush_due(segment.unflushed, segment.config, self._clock)
+        return Appended(first, first + end, segment.stem, snapshots.snapshot.version, due, time_ms)
+
+    def _write(self, segment: LogSegment, run: BatchRun, effect: TransactionEffect) -> None:
+        try:
+            segment.append(
+                run.data.data,
+                run.rows,
+                newest_offsets=run.newest_offsets,
+                min_timestamps=run.min_timestamps,
+                aborted=effect.aborted,
+                first_unstable_offset=effect.first_unstable_offset,
+            )
+            self._active.moved_on()
+        except BaseException:
+            self._active.doubt()
+            raise
 
     def append_batches(
         self, data: Buffer, fence: Callable[[Snapshot], None] | None = None, *, timeout_s: float | None = None
@@ -293,7 +266,9 @@ class PartitionLog:
             return False
         newest = self._clock() if config.message_timestamp_type == "LogAppendTime" else max_timestamp
         segment = self._active.at_hand(size, newest, last_delta)
-        return segment is not None and (producer < 0 or self._appends.knows_next(segment, producer, epoch, sequence))
+        return segment is not None and (
+            producer < 0 or self._producers.knows_next(segment, producer, epoch, sequence)
+        )
 
     def roll(self) -> None:
         """End the active segment and begin the next one; does nothing if none is active, or it is empty."""
@@ -349,7 +324,7 @@ class PartitionLog:
         Raises StorageError, CorruptRecordError.
         """
         with self._active.held(timeout_s):
-            return self._appends.producers()
+            return self._producers.entries(self._active.recover())
 
     def close(self, *, flushed: bool = True, timeout_s: float | None = None) -> None:
         """Close the files; nothing is flushed, and the active segment stays active for the next process.

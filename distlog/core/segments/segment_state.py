@@ -43,7 +43,7 @@ from distlog.core.kernels.segment_fold import (
 from distlog.core.times import NO_TIMESTAMP
 
 # ---
-# A state is the fold over the headers of the batches (`state_fold`). Writers of a segment and walks
+# A state is the fold over the headers of the batches (`fold`). Writers of a segment and walks
 # over its log again fold alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild
 # and a check come to the state of the writer. Folds work on the numbers as one int64 array; SegmentState names
 # them.
@@ -284,7 +284,7 @@ _KEPT = places(("base_offset", "created_ms", "first_unstable_offset"))
 #
 # Writers of a segment, at once or in place, and walks over its log fold its batches here. So
 # they all come to the same facts, and to the same indexes byte for byte. The rule for entries is that of
-# `index_build`.
+# `segment_fold`.
 
 
 Batches = npt.NDArray[Any]

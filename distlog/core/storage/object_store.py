@@ -149,6 +149,16 @@ class ObjectRequests:
         """Delete up to a thousand objects of S3 in one request."""
         self.retried("delete", paths[0], lambda: self._delete_keys(paths))
 
+    def list_s3(self, action: str, folder: str, method: str = "list_objects_v2", **arguments: Any) -> Any:
+        """A page of a listing of what lies below a folder of S3: the client's reply."""
+        bucket, key, _ = self.fs.split_path(folder)
+
+        def ask() -> Any:
+            self.counters.lists += 1
+            return self.fs.call_s3(method, Bucket=bucket, Prefix=f"{key}/" if key else "", **arguments)
+
+        return self.of_bucket(action, folder, ask)
+
     def _get(self, path: str, start: int, end: int | None) -> bytes:
         if end is not None and end <= start:
             return b""
@@ -194,11 +204,7 @@ class ObjectRequests:
             raise OSError(f"some objects were not deleted: {failed}")
 
 
-# ---
-# The times of an object store: when its objects were written, and now, both by the store's own clock.
-
-
-#: Its names in the clients of S3, Google, Azure and memory.
+#: The time at which an object was written, in the clients of S3, Google, Azure and memory.
 _MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
 
 
@@ -208,103 +214,6 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
     if isinstance(said, datetime | str):
         return to_ms(said)
     return int(said * 1000) if isinstance(said, float) else MAX_LONG
-
-
-#: How often an object is put whose time is asked for, if others delete it.
-_PROBES_TRIED = 3
-
-
-def now_ms(requests: ObjectRequests, folder: str) -> int:
-    """The store's time now: the Date of a reply on S3, elsewhere the time of an object that was just written."""
-    if requests.protocol == "s3":
-        return requests.of_bucket("get the storage's time", folder, lambda: _date_of_reply(requests, folder))
-    path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
-    for _ in range(_PROBES_TRIED):
-        requests.put(path, b"what time is it")
-        try:
-            written_ms = modified_ms(requests.describe(path))
-            break
-        except FileNotFoundError:
-            # this process stood still for so long that a vacuum took the object for one of a dead process
-            continue
-        finally:
-            requests.delete(path)
-    else:
-        raise StorageError("the storage lost an object that was just written", file=path)
-    if written_ms == MAX_LONG:
-        raise StorageError("this storage does not say when an object was written", file=folder)
-    return written_ms
-
-
-def _date_of_reply(requests: ObjectRequests, folder: str) -> int:
-    # To list one key needs no more permissions than to load a topic, and no object.
-    bucket, key, _ = requests.fs.split_path(folder)
-    requests.counters.lists += 1
-    reply = requests.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", MaxKeys=1)
-    return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))
-
-
-# ---
-# Lists a folder of S3 from a name on, a page at a time: fsspec lists all of it, and keeps it in memory.
-
-
-def list_objects(requests: ObjectRequests, folder: str, after: str) -> Iterator[FileInfo]:
-    """The objects in `folder`, not below it, behind the name `after`, in order; names are relative to the folder."""
-    bucket, key, _ = requests.fs.split_path(folder)
-    prefix = f"{key}/" if key else ""
-    where: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
-    while where is not None:
-        reply = requests.of_bucket("list", folder, partial(_objects_page, requests, bucket, prefix, where))
-        for one in reply.get("Contents", []):
-            if name := one["Key"][len(prefix) :]:
-                yield FileInfo(name, one["Size"], to_ms(one["LastModified"]))
-        where = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
-
-
-def _objects_page(requests: ObjectRequests, bucket: str, prefix: str, where: dict[str, Any]) -> Any:
-    requests.counters.lists += 1
-    return requests.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", **where)
-
-
-# ---
-# Lists and aborts S3's unfinished multipart uploads, which cost money until they are aborted.
-
-
-def list_uploads(requests: ObjectRequests, folder: str) -> list[UnfinishedUpload]:
-    """All unfinished uploads to keys below `folder`, with whole paths; one request per thousand."""
-    return list(_pages(requests, folder)) if requests.protocol == "s3" else []
-
-
-def abort_upload(requests: ObjectRequests, upload: UnfinishedUpload) -> None:
-    """Abort the upload; one that is gone is no error."""
-    bucket, key, _ = requests.fs.split_path(upload.name)
-
-    def abort() -> Any:
-        requests.counters.deletes += 1
-        return requests.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
-
-    try:
-        requests.retried("abort the upload of", upload.name, abort)
-    except FileNotFoundError:
-        return
-
-
-def _pages(requests: ObjectRequests, folder: str) -> Iterator[UnfinishedUpload]:
-    _, key, _ = requests.fs.split_path(folder)
-    root = folder[: len(folder) - len(key)]
-    after: dict[str, str] | None = {}
-    while after is not None:
-        reply = requests.of_bucket("list the uploads below", folder, partial(_page, requests, folder, after))
-        for one in reply.get("Uploads", []):
-            yield UnfinishedUpload(root + one["Key"], one["UploadId"], to_ms(one["Initiated"]))
-        more = reply.get("IsTruncated")
-        after = {"KeyMarker": reply["NextKeyMarker"], "UploadIdMarker": reply["NextUploadIdMarker"]} if more else None
-
-
-def _page(requests: ObjectRequests, folder: str, after: dict[str, str]) -> Any:
-    bucket, key, _ = requests.fs.split_path(folder)
-    requests.counters.lists += 1
-    return requests.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/", **after)
 
 
 # ---
@@ -492,6 +401,8 @@ if TYPE_CHECKING:
 
 _WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
+#: How often an object is put whose time is asked for, if others delete it.
+_PROBES_TRIED = 3
 
 
 class ObjectStore:
@@ -584,7 +495,7 @@ class ObjectStore:
     def files_after(self, folder: str, name: str) -> Iterator[FileInfo]:
         """See `Storage.list_after`."""
         if self._requests.protocol == "s3":
-            return list_objects(self._requests, folder, name)
+            return self._objects_after(folder, name)
         files = (entry for entry in self.entries(folder) if isinstance(entry, FileInfo))
         return (entry for entry in files if entry.name > name)
 
@@ -606,16 +517,69 @@ class ObjectStore:
         in_parallel(self._requests.delete_many, chunks)
 
     def now_ms(self, folder: str) -> int:
-        """See `Storage.now_ms`."""
-        return now_ms(self._requests, folder)
+        """See `Storage.now_ms`: the Date of a reply on S3, elsewhere the time of an object that was just written."""
+        requests = self._requests
+        if requests.protocol == "s3":
+            # to list one key needs no more permissions than to load a topic, and no object
+            reply = requests.list_s3("get the storage's time", folder, MaxKeys=1)
+            return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))
+        path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
+        for _ in range(_PROBES_TRIED):
+            requests.put(path, b"what time is it")
+            try:
+                written_ms = self.modified_ms(path)
+                break
+            except FileNotFoundError:
+                # this process stood still for so long that a vacuum took the object for one of a dead process
+                continue
+            finally:
+                requests.delete(path)
+        else:
+            raise StorageError("the storage lost an object that was just written", file=path)
+        if written_ms == MAX_LONG:
+            raise StorageError("this storage does not say when an object was written", file=folder)
+        return written_ms
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
-        """See `Storage.uploads`."""
-        return list_uploads(self._requests, folder)
+        """See `Storage.uploads`; one request per thousand, and only to S3."""
+        uploads, requests = list[UnfinishedUpload](), self._requests
+        after: dict[str, str] | None = {} if requests.protocol == "s3" else None
+        while after is not None:
+            reply = requests.list_s3("list the uploads below", folder, "list_multipart_uploads", **after)
+            root = folder[: len(folder) - len(requests.fs.split_path(folder)[1])]
+            for one in reply.get("Uploads", []):
+                uploads.append(UnfinishedUpload(root + one["Key"], one["UploadId"], to_ms(one["Initiated"])))
+            has_more = reply.get("IsTruncated")
+            names = ("KeyMarker", "UploadIdMarker")
+            after = {name: reply[f"Next{name}"] for name in names} if has_more else None
+        return uploads
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
         """See `Storage.abort_uploads`."""
-        in_parallel(lambda upload: abort_upload(self._requests, upload), uploads)
+        in_parallel(self._abort_upload, uploads)
+
+    def _abort_upload(self, upload: UnfinishedUpload) -> None:
+        requests = self._requests
+        bucket, key, _ = requests.fs.split_path(upload.name)
+
+        def abort() -> Any:
+            requests.counters.deletes += 1
+            return requests.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
+
+        with suppress(FileNotFoundError):
+            requests.retried("abort the upload of", upload.name, abort)
+
+    def _objects_after(self, folder: str, after: str) -> Iterator[FileInfo]:
+        """The objects of S3 behind the name `after`, in order, a page at a time: fsspec keeps all of a listing."""
+        _, key, _ = self._requests.fs.split_path(folder)
+        prefix = f"{key}/" if key else ""
+        where: dict[str, Any] | None = {"StartAfter": prefix + after} if after else {}
+        while where is not None:
+            reply = self._requests.list_s3("list", folder, Delimiter="/", **where)
+            for one in reply.get("Contents", []):
+                if name := one["Key"][len(prefix) :]:
+                    yield FileInfo(name, one["Size"], to_ms(one["LastModified"]))
+            where = {"ContinuationToken": reply["NextContinuationToken"]} if reply.get("IsTruncated") else None
 
     def _put_any(self, path: str, data: Buffer) -> None:
         view = byte_view(data)

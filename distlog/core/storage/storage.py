@@ -288,7 +288,7 @@ class Storage:
     def probe_put_if_absent(self, folder: str) -> None:
         """Raise StorageError if several writers can win a `put_if_absent`: then commits could be lost.
 
-        Several race for one name in `folder` (`put_race`). A bucket that has passed is not asked again by this
+        Several race for one name in `folder` (`check_one_wins`). A bucket that has passed is not asked again by this
         process. `put_if_absent` does this by itself before the first put to a bucket.
         """
         self._backend.probe_put_if_absent(self._prefix + folder, COMMIT_TIMEOUT_S)
