@@ -207,3 +207,20 @@ def test_a_name_that_moved_is_told_with_its_page_and_its_file() -> None:
         for name in ("no_such_name", "Gone", "NoSuchClass.method")
     ]
     assert {"SegmentInfo", "SegmentInfo.at", "SegmentInfo.stem"} <= defined("distlog/core/commits/segment_info.py")
+
+
+#: Names of other projects' code: of numba, and of a method of C++ libraries.
+OTHERS = {"is_failed", "civil_from_days"}
+
+
+def test_what_comments_and_docstrings_name_is_there() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "distlog").rglob("*.py")}
+    known = {name for path in texts for name in (path.stem, path.parent.name)} | OTHERS
+    for text in texts.values():
+        for node in ast.walk(ast.parse(text)):
+            known.update(name for kind in ("id", "attr", "name", "arg") if (name := getattr(node, kind, None)))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
+                known.update(re.findall(r"\w+", node.value))
+    named = {(path, name) for path, text in texts.items() for name in re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", text)}
+    assert len(named) > 500, "the pattern finds few names"
+    assert sorted((str(path), name) for path, name in named if name not in known) == []
