@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import struct
 import uuid
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import partial
-from typing import NamedTuple
+from operator import call
+from typing import NamedTuple, TypeVar
 
 from distlog.core import paths
 from distlog.core.commits.actions import Active
@@ -25,6 +27,8 @@ from distlog.core.storage.locks_and_pages import (
     open_page,
     read_newest,
 )
+
+T = TypeVar("T")
 
 # ---
 # The content of a partition's lock page: which segment is active, its state, and its recovery point.
@@ -98,15 +102,10 @@ class StateRecord:
 
 def recovery_point(data: bytes | None, topic_id: str, active: Active) -> SegmentState | None:
     """The recovery point of the `active` segment in a page's value, which may be of another boot; else None."""
-    if data is None or len(data) != RECORD_BYTES:
-        return None
-    version, _, _, topic = _HEAD.unpack_from(data)
-    if version != _VERSION or topic != uuid.UUID(topic_id).bytes:
-        return None
-    try:
-        return _of_segment(SegmentState.unpack(data[_POINT_AT:]), active)
-    except ValueError:
-        return None
+    for packed in _packed(data, topic_id)[1:]:
+        with suppress(ValueError):
+            return _of_segment(SegmentState.unpack(packed), active)
+    return None
 
 
 def durable_end(data: bytes | None, topic_id: str, active: Active) -> tuple[int, int]:
@@ -114,17 +113,21 @@ def durable_end(data: bytes | None, topic_id: str, active: Active) -> tuple[int,
 
     A page says it after the sync, so it is true whichever page a power loss left. (0, 0) if the page does not tell.
     """
-    if data is None or len(data) != RECORD_BYTES:
-        return 0, 0
-    version, _, _, topic = _HEAD.unpack_from(data)
-    if version != _VERSION or topic != uuid.UUID(topic_id).bytes:
-        return 0, 0
     ends = [(0, 0)]
-    for packed in (data[_HEAD.size : _POINT_AT], data[_POINT_AT:]):
+    for packed in _packed(data, topic_id):
         with suppress(ValueError):
             state = _of_segment(SegmentState.unpack(packed), active)
             ends += [(state.flushed_offset, state.flushed_position)] if state else []
     return max(ends)
+
+
+def _packed(data: bytes | None, topic_id: str) -> tuple[bytes, ...]:
+    """The packed state and recovery point in a page's value, of any boot; neither if it is not of this topic."""
+    if data is None or len(data) != RECORD_BYTES:
+        return ()
+    version, _, _, topic = _HEAD.unpack_from(data)
+    is_it = version == _VERSION and topic == uuid.UUID(topic_id).bytes
+    return (data[_HEAD.size : _POINT_AT], data[_POINT_AT:]) if is_it else ()
 
 
 def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentState | None:
@@ -135,13 +138,18 @@ def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentSta
 
 def stored_value(path: str) -> bytes | None:
     """The value of the page in the lock's file, read without the lock; None without a file, or a whole value."""
+    return _of_page(path, read_newest)
+
+
+def _of_page(path: str, take: Callable[[Callable[[], bytes]], T]) -> T | None:
+    """The part that `take` takes by reads of the page in the lock's file; None without a file."""
     with failing_as("read", path):
         try:
             file = open_page(path)
         except FileNotFoundError:
             return None
         try:
-            return read_newest(partial(os.pread, file, PAGE_BYTES, 0))
+            return take(partial(os.pread, file, PAGE_BYTES, 0))
         finally:
             os.close(file)
 
@@ -180,14 +188,7 @@ def marked(value: bytes | None, stem: str) -> FlushOutcome:
     """The outcome that the page's value has for the segment `stem`."""
     if not value:
         return FlushOutcome.ENDED
-    return next(
-        (
-            sync
-            for sync in (FlushOutcome.BEGUN, FlushOutcome.FAILED, FlushOutcome.DOUBTED)
-            if value == mark(sync, stem)
-        ),
-        FlushOutcome.ENDED,
-    )
+    return next((sync for sync in FlushOutcome if value == mark(sync, stem)), FlushOutcome.ENDED)
 
 
 def stored_mark(folder: str, stem: str) -> FlushOutcome:
@@ -197,29 +198,21 @@ def stored_mark(folder: str, stem: str) -> FlushOutcome:
 
 def mark_doubted(folder: str, stem: str) -> bool:
     """Have the next sync of the segment read first what it is to save; False while one is under way."""
-    lock = FileLock(os.path.join(folder, paths.FLUSH_FILE))
-    try:
+    with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock, suppress(StorageError):
         with lock.held(0) as page:
             if marked(page.read(), stem) == FlushOutcome.ENDED:
                 page.write(mark(FlushOutcome.DOUBTED, stem))
-    except StorageError:
-        return False
-    finally:
-        lock.close()
-    return True
+        return True
+    return False
 
 
 def was_not_synced(folder: str, stem: str) -> bool:
     """True if the last sync of the segment failed, or its process died before it told the outcome."""
-    lock = FileLock(os.path.join(folder, paths.FLUSH_FILE))
-    try:
-        with lock.held(0) as page:
+    with closing(FileLock(os.path.join(folder, paths.FLUSH_FILE))) as lock:
+        with suppress(StorageError), lock.held(0) as page:
             return marked(page.read(), stem) in (FlushOutcome.BEGUN, FlushOutcome.FAILED)
-    except StorageError:
         # another one is under way, or it is given up now
         return stored_mark(folder, stem) == FlushOutcome.FAILED
-    finally:
-        lock.close()
 
 
 class PartitionLock:
@@ -314,20 +307,9 @@ def counters_in(folder: str) -> PartitionCounters | None:
 
     Raises StorageError.
     """
-    pages = [page for name in (paths.LOCK_FILE, paths.FLUSH_FILE) if (page := _page(os.path.join(folder, name)))]
+    files = (os.path.join(folder, name) for name in (paths.LOCK_FILE, paths.FLUSH_FILE))
+    pages = [page for path in files if (page := _of_page(path, call))]
     if not pages:
         return None
     sums = [sum(each) for each in zip(*map(counters_of, pages), strict=True)]
     return PartitionCounters(*sums[: len(PartitionCounters._fields)])
-
-
-def _page(path: str) -> bytes | None:
-    with failing_as("read", path):
-        try:
-            file = open_page(path)
-        except FileNotFoundError:
-            return None
-        try:
-            return os.pread(file, PAGE_BYTES, 0)
-        finally:
-            os.close(file)
