@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array as packed
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,11 @@ def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """As `pa.Table.from_pylist`: a table of rows, in which what is missing is None."""
     return pa.Table.from_batches([batch_of_rows(rows, schema)])
+
+
+def table_of_numbers(rows: Sequence[Mapping[str, int]], names: Iterable[str]) -> pa.Table:
+    """These columns of the rows, each of int64."""
+    return table_of_rows(rows, pa.schema([(name, pa.int64()) for name in names]))
 
 
 def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

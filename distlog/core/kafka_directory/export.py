@@ -18,7 +18,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import new_pages, table_of_rows
+from distlog.core.arrays import new_pages, table_of_numbers
 from distlog.core.batches.record_batch import header_offsets, write_base_offsets
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, TIMESTAMP, UUID, Integer, Text, optional, stored
@@ -575,7 +575,7 @@ class ExportReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per partition."""
-        return table_of_rows(self._rows(), pa.schema([(name, pa.int64()) for name in _COLUMNS]))
+        return table_of_numbers(self._rows(), _COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """The log directory, the rows of the table, and the notes."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, numbers_of
+from distlog.core.arrays import booleans, numbers_of, table_of_numbers
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import replacing
@@ -26,7 +26,7 @@ from distlog.core.maintenance.compaction import Clean, CompactionReport, compact
 from distlog.core.maintenance.group_rewrite import RewriteFailure, SegmentGroup
 from distlog.core.maintenance.merge_job import JOB_BYTES, MergedJob, MergeJob, do_job, jobs
 from distlog.core.maintenance.merge_plan import LARGEST_BYTES, plan_merge, plan_tail_merge
-from distlog.core.maintenance.run import Run, run_here, sums_of, table_of
+from distlog.core.maintenance.run import Run, run_here, sums_of
 from distlog.core.topic_handle import TopicHandle
 
 # ---
@@ -66,7 +66,7 @@ class MergeReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per partition with merged segments; it counts only these segments."""
-        return table_of(self._rows(), _MERGE)
+        return table_of_numbers(self._rows(), _MERGE)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, the rows of the table, and the groups that cannot be merged."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from distlog.core.arrays import table_of_rows
+from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -88,17 +88,12 @@ def each_segment(
 
 
 # ---
-# The rows of reports: their sums, and an Arrow table of them.
+# The sums of the rows of reports.
 
 
 def sums_of(rows: list[dict[str, int]], *names: str) -> dict[str, int]:
     """The sums of these columns."""
     return {name: sum(row[name] for row in rows) for name in names}
-
-
-def table_of(rows: list[dict[str, int]], names: tuple[str, ...]) -> pa.Table:
-    """These columns, each of int64."""
-    return table_of_rows(rows, pa.schema([(name, pa.int64()) for name in names]))
 
 
 # ---
@@ -145,7 +140,7 @@ class RetentionReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per partition that loses something: its losses, segments by rule, its new log start offset."""
-        return table_of(self._rows(), _RETENTION)
+        return table_of_numbers(self._rows(), _RETENTION)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
@@ -191,7 +186,7 @@ class RestoreReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per partition: segments that came back or did not, offsets above the log start again, and it."""
-        return table_of(self._rows(), _RESTORE)
+        return table_of_numbers(self._rows(), _RESTORE)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
@@ -216,7 +211,7 @@ class DeleteRecordsReport(Shown):
 
     def to_table(self) -> pa.Table:
         """A row per partition."""
-        return table_of(self._rows(), ("partition", "log_start_offset"))
+        return table_of_numbers(self._rows(), ("partition", "log_start_offset"))
 
     def to_dict(self) -> dict[str, Any]:
         """The version, and the rows of the table."""

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from distlog.core.arrays import table_of_rows
+from distlog.core.arrays import table_of_numbers
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MIN_LONG
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
@@ -190,4 +190,4 @@ def by_partition(slices: Sequence[SegmentSlice]) -> pa.Table:
         (start, end), partition = piece.span, piece.segment.partition
         row = rows.setdefault(partition, dict(zip(names, (partition, start, end, 0, 0), strict=True)))
         row |= {"end_offset": end, "segments": row["segments"] + 1, "bytes": row["bytes"] + piece.estimated_bytes}
-    return table_of_rows(list(rows.values()), pa.schema([(name, pa.int64()) for name in names]))
+    return table_of_numbers(list(rows.values()), names)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import table_of_rows
+from distlog.core.arrays import table_of_numbers, table_of_rows
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted
@@ -154,7 +154,7 @@ def list_producers(handle: TopicHandle, current: CurrentSnapshot) -> pa.Table:
     for number, state in enumerate(snapshot.partitions):
         entries = _producers_of(handle, current, number, state)
         rows += [{"partition": number, **{name: int(each[name]) for name in _PRODUCER}} for each in entries]
-    return table_of_rows(rows, pa.schema([(name, pa.int64()) for name in ("partition", *_PRODUCER)]))
+    return table_of_numbers(rows, ("partition", *_PRODUCER))
 
 
 def _producers_of(handle: TopicHandle, current: CurrentSnapshot, number: int, state: PartitionState) -> Any:
