@@ -28,6 +28,7 @@ print("pandas" in sys.modules)
 """
 
 
+@pytest.mark.long
 def test_a_program_that_opens_and_reads_a_topic_never_waits_for_pandas(tmp_path: object) -> None:
     import distlog
 

@@ -225,6 +225,7 @@ def test_help_and_the_version_import_nothing_that_takes_long(option: str) -> Non
     assert SLOW & set(run.stdout.splitlines()[-1].split()) == set()
 
 
+@pytest.mark.long
 def test_commands_are_completed_without_their_imports_and_options_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_DISTLOG_COMPLETE", "complete_bash")
     for typed, completed in (("distlog dele", "delete-records"), ("distlog read --ta", "--tail")):
@@ -235,6 +236,7 @@ def test_commands_are_completed_without_their_imports_and_options_with_them(monk
         assert ("pyarrow" in modules.split()) == (completed == "--tail")
 
 
+@pytest.mark.long
 def test_commands_but_serve_need_nothing_of_the_gateways() -> None:
     program = "import sys; sys.modules['kio'] = None; from distlog.cli import load; load(); print(*sys.modules)"
     run = run_python(program, "serve")
@@ -243,6 +245,7 @@ def test_commands_but_serve_need_nothing_of_the_gateways() -> None:
     assert "distlog.gateway.gateway_server" not in run.stdout.split()
 
 
+@pytest.mark.long
 def test_a_closed_pipe_ends_a_read_quietly(filled: CommandLine) -> None:
     filled.ok("append", stdin=b"x" * 100 + b"\n" * 100_000)
     command = f"{sys.executable} -m distlog.cli read {filled.url} | head -n 1"

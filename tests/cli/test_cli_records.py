@@ -89,6 +89,7 @@ def test_a_limit_spans_partitions_and_many_small_appends(cli: CommandLine) -> No
     assert cli.ok("read", "--partition", "2", "--partition", "0", "--columns", "partition").out.count("\n") == 13
 
 
+@pytest.mark.long
 @example(offsets=set(range(10, 100)), start=0, limit=5)
 @examples(30)
 @given(offsets=st.sets(st.integers(0, 400)), start=st.integers(0, 401), limit=st.none() | st.integers(0, 50))

@@ -156,6 +156,7 @@ def test_the_lock_is_for_the_owner_of_the_users_also_where_root_made_it(tmp_path
     assert (lock.st_uid, stat.S_IMODE(lock.st_mode)) == (65534, 0o600)
 
 
+@pytest.mark.long
 def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "distlog.cli", "users", str(tmp_path / "users.json"), "--set", "alice"]

@@ -118,6 +118,7 @@ def test_a_commit_takes_few_bytes_for_a_part_and_for_what_a_merge_removes(tmp_pa
     assert {len(found) for found in contents(topic_on(topic.storage)).values()} == {12}
 
 
+@pytest.mark.long
 def test_the_largest_commit_in_columns_is_read_back() -> None:
     """Every column has values of its own; one part more, and they are written one by one."""
     adds = [part(0, number, created_ms=number % 7) for number in range(commit_json.MOST_ACTIONS)]

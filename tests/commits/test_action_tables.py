@@ -91,6 +91,7 @@ legal_parts = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.lists(legal_parts, min_size=1, max_size=12))
 def test_any_segments_come_back_as_they_were_and_in_their_order(segments: list[SegmentInfo]) -> None:
     assert read_again(table(*segments)) == table(*segments)
@@ -112,6 +113,7 @@ def test_long_runs_become_tables_that_name_their_feature_and_short_ones_do_not()
     assert in_tables(unknown) == unknown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "most_rows"), [*((count, MOST_ROWS_OF_TABLE) for count in (300, 27_000, 29_000)), (10_001, 5000)]
 )

@@ -100,6 +100,7 @@ def test_of_many_writers_none_waits_much_longer_than_the_others() -> None:
     assert outcome.per_second > 11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_of_ten_writers_none_waits_much_longer_than_the_others(seed: int) -> None:
     outcome = race(10, 20, seed)

@@ -223,6 +223,7 @@ def test_an_active_segment_begins_at_the_log_end_under_a_new_name(history: Histo
     refused(history, Active(0, stems(history)[0], 30), match="sealed already")
 
 
+@pytest.mark.long
 @given(st.lists(st.sampled_from(["append", "retain", "compact", "batch", "grow", "clean"]), max_size=12), st.data())
 def test_to_fold_all_at_once_is_to_apply_one_by_one(steps: list[str], data: st.DataObject) -> None:
     history = History()

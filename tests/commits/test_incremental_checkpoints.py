@@ -119,6 +119,7 @@ def test_an_incremental_one_takes_two_puts_and_the_full_one_and_a_look_at_the_co
     assert requests(storage, lambda: grown(log, snapshot, 1)) == (2, 1 + 2, 0)
 
 
+@pytest.mark.long
 def test_a_full_one_is_due_when_the_incremental_ones_together_are_as_large(storage: Storage, log: CommitLog) -> None:
     grown(log, large_topic(log), 40 * EVERY)
     full = [name for name in checkpoint_files(storage) if not paths.base_of_checkpoint(name)]
@@ -225,6 +226,7 @@ def test_a_damaged_one_or_one_without_its_base_is_passed_over(storage: Storage, 
         assert commit_log(storage).load(version).version == version
 
 
+@pytest.mark.long
 def test_whichever_byte_flips_it_is_no_other_state(storage: Storage, log: CommitLog) -> None:
     snapshot = grown(log, large_topic(log))
     full, name = checkpoint_files(storage)
@@ -320,6 +322,7 @@ def test_two_full_checkpoints_stand_from_the_floor_on(storage: Storage, log: Com
     assert commit_log(storage).load() == snapshot
 
 
+@pytest.mark.long
 def test_a_process_that_ends_finishes_the_checkpoint_that_it_has_begun(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -360,6 +363,7 @@ def large_topic_without_wait(log: CommitLog) -> Snapshot:
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 2)), max_size=30)
 
 
+@pytest.mark.long
 @given(base=ROWS, rows=ROWS, keyed=st.booleans())
 @examples(300)
 def test_any_table_is_made_of_any_other(
@@ -394,6 +398,7 @@ def test_changes_of_rows_that_are_not_there_are_refused(gone: list[int]) -> None
         RowChanges(np.array([], np.int64), np.array([4]), base.slice(0, 1)).applied(base)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32))
 @examples(5)
 def test_what_commits_tell_is_what_a_full_and_an_incremental_checkpoint_tell(seed: int) -> None:

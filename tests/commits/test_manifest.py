@@ -326,6 +326,7 @@ def run(storage: Any) -> None:
         again(lambda number=number: log.commit(log.load(), "append", adding(batch=number)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [False, True], ids=["the operation was done", "the operation was not done"])
 def test_a_lost_reply_at_any_step_changes_nothing(memory_url: Address, before: bool) -> None:
     probe = FaultyStorage(topic_storage(f"{memory_url.url}/probe"))

@@ -93,6 +93,7 @@ def raw(steps: list[tuple[int, int, str, int, int]]) -> bytes:
     return data
 
 
+@pytest.mark.long
 @given(steps=STEPS, most=st.sampled_from([0, 2, 64]), data=st.data())
 def test_a_fold_of_commits_knows_what_the_rules_of_a_log_make_of_their_batches(
     steps: list[tuple[int, int, str, int, int]], most: int, data: st.DataObject

@@ -163,6 +163,7 @@ def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(topic: Topic
     assert sorted(others[0].position) == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 10, 50])
 def test_an_idle_member_makes_four_requests_a_minute_in_a_group_of_any_size(
     count: int, tmp_path: Path, time: Time

@@ -190,6 +190,7 @@ def test_a_topic_whose_folder_would_look_like_a_partition_is_copied_only(tmp_pat
     assert distlog.adopt(log_dir, str(tmp_path / "topics"), topics=["year-2024"]).ok
 
 
+@pytest.mark.long
 def test_retention_compaction_and_vacuum_work_and_leave_the_brokers_files(tmp_path: Path) -> None:
     log_dir = copy_of("logs", tmp_path)
     before = contents(log_dir)

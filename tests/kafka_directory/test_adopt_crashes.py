@@ -15,6 +15,7 @@ from distlog import StorageError, TopicNotFoundError
 CALLS = ("link", "unlink", "replace", "rename", "mkdir", "fsync")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["in place", "copied"])
 def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -240,6 +240,7 @@ def test_the_empty_log_of_a_topic_that_a_broker_made_is_taken_and_its_topic_id_k
     assert rows(again.scan().to_table()) == rows(topic.scan().to_table())
 
 
+@pytest.mark.long
 def test_an_export_that_died_at_any_step_is_taken_up_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

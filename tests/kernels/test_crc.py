@@ -53,6 +53,7 @@ METHODS = {name: compiled(method) for name, method in METHODS.items()}
 crc_with_batch = compiled(crc.crc_with_batch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 @given(st.integers(0, 20_000), st.integers(0, 20_000) | st.sampled_from([1536, 12_288, 13_824, 13_831]), st.binary())
 def test_either_method_gives_the_librarys_checksum(method: str, start: int, size: int, before: bytes) -> None:
@@ -61,6 +62,7 @@ def test_either_method_gives_the_librarys_checksum(method: str, start: int, size
     assert found == crc32c(before + part)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "", "NUMBA_CPU_FEATURES": ""}]
 )

@@ -315,6 +315,7 @@ def test_a_repair_of_a_log_that_is_shorter_or_gone_begins_a_new_one(damage: str,
     assert Process(folder).anomalies() == ()
 
 
+@pytest.mark.long
 def test_whatever_is_flipped_or_cut_all_that_was_acknowledged_is_readable_or_an_append_raises(
     tmp_path: Path, rebooted: Callable[[], None]
 ) -> None:

@@ -342,6 +342,7 @@ def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, b
     assert (sealed(other.head()), other.seen()[0], other.anomalies()) == ([(0, 1)], [b"a", b"d"], ())
 
 
+@pytest.mark.long
 def test_who_dies_while_it_gives_a_segment_up_leaves_that_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

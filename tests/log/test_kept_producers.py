@@ -150,6 +150,7 @@ def test_a_plan_that_is_made_again_stores_only_what_is_new(folder: Path, monkeyp
     assert send(Process(folder)[0], 1) == (1, 2)
 
 
+@pytest.mark.long
 def test_a_retention_that_is_killed_anywhere_forgets_no_producer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,6 +315,7 @@ def urandom(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return iter([None])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("log_is", LOGS)
 def test_whatever_a_power_loss_leaves_recovery_comes_to_what_a_walk_of_all_comes_to(
     log_is: str, story: Story, tmp_path: Path, rebooted: Callable[[], None], urandom: None

@@ -171,6 +171,7 @@ def test_a_batch_that_is_out_of_order_ends_the_log_before_it(tmp_path: Path) -> 
     assert (path.read_bytes(), segment.state) == (good, state)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("from_start", [False, True])
 def test_a_torn_end_goes_wherever_it_is_torn(tmp_path: Path, from_start: bool) -> None:
     first, last = records(0, [b"first"]) + records(1), [records(2, [b"x"]), records(3, [b"y", b"z"]), records(5)]

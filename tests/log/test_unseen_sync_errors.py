@@ -222,6 +222,7 @@ def test_what_the_kernel_no_longer_has_is_lost_for_all(
     assert waiting.anomalies() == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work", ["a flush", "a roll"])
 def test_who_waits_is_told_also_when_the_process_that_cuts_it_off_is_killed(
     work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def test_many_small_appends_merge_to_the_bytes_of_one_append(tmp_path: Path, cod
     assert merged.verify().ok
 
 
+@pytest.mark.long
 def test_joined_batches_are_nearly_full_and_full_ones_are_not_written_again(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", config={"batch.bytes": 10_000, "retention.ms": -1})
     for number in range(100):
@@ -172,6 +173,7 @@ def appends(draw: st.DrawFn) -> list[tuple[list[dict[str, Any]], str]]:
     return draw(st.lists(st.tuples(st.lists(one, min_size=1, max_size=12), st.sampled_from(CODECS)), max_size=8))
 
 
+@pytest.mark.long
 @examples(25)
 @given(appends(), st.integers(1, 600), st.integers(200, 2000), st.integers(2, 5))
 def test_whatever_is_merged_reads_the_same_and_no_batch_exceeds_its_limits(

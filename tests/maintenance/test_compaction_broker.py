@@ -89,6 +89,7 @@ def test_uncompressed_batches_are_kafkas_byte_for_byte(tmp_path: Path, partition
     assert compacted(tmp_path, partition).log_bytes()[: len(expected)] == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partition", ["compact-none-0", "compact-lz4-0", "compact-zstd-0"])
 def test_the_same_records_appended_here_leave_the_same_offsets(tmp_path: Path, partition: str) -> None:
     """Appended in the batches of the broker, each one a segment."""

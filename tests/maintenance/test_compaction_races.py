@@ -257,6 +257,7 @@ class Model:
             assert len(found) == len(seen)
 
 
+@pytest.mark.long
 @examples(25)
 @given(steps)
 def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[tuple[str, object]]) -> None:

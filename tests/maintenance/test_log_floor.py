@@ -462,6 +462,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, world: World, at: int) -> Iterator[No
         yield
 
 
+@pytest.mark.long
 def test_a_death_at_any_step_leaves_a_topic_that_is_whole_and_the_next_run_finishes(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -615,6 +616,7 @@ def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(w
     assert after.topic_id == created.topic_id
 
 
+@pytest.mark.long
 def test_after_a_year_there_is_what_a_week_makes(world: World) -> None:
     if not world.storage.is_local:
         pytest.skip("one store is enough for 52 weeks")
@@ -629,6 +631,7 @@ def test_after_a_year_there_is_what_a_week_makes(world: World) -> None:
     assert requests(world, log_of(world).load)[0] < 15
 
 
+@pytest.mark.long
 def test_the_floor_follows_few_commits_closely_and_stands_on_a_checkpoint(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

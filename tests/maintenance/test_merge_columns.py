@@ -147,6 +147,7 @@ def test_a_sound_job_is_never_merged_group_by_group(monkeypatch: pytest.MonkeyPa
     assert topic.segments().num_rows == 30
 
 
+@pytest.mark.long
 def test_with_more_memory_fewer_requests_read_the_parts_of_many_partitions() -> None:
     """Each job reads its own neighbours in each bundle."""
     counted = []

@@ -99,6 +99,7 @@ def test_a_group_of_more_segments_than_a_commit_takes_is_merged_bit_by_bit(monke
     assert topic.verify().ok
 
 
+@pytest.mark.long
 def test_merged_bundles_are_merged_again_until_their_parts_are_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_segments_that_each_span_more_than_segment_ms_merge_while_their_newest_r
     assert topic.scan().to_table() == before
 
 
+@pytest.mark.long
 def test_times_that_grow_a_little_out_of_order_merge_to_no_more_than_segment_ms_however_often(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 1000, "retention.ms": -1})
     for start in range(0, 5000, 50):

@@ -171,6 +171,7 @@ def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
     assert group.stems == [one.stem for one in segments]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_a_record_is_copied_as_often_as_the_logarithm_of_its_segments_growth(seed: int) -> None:
     """Segments arrive, and after each the planner may merge, as often as it wants."""

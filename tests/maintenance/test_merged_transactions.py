@@ -114,6 +114,7 @@ def test_segments_whose_transactions_cannot_be_read_stay_as_they_are(gateway: Ga
 STEPS = st.lists(st.sampled_from(["send", "other", "plain", "commit", "abort", "roll", "bulk", "merge"]), max_size=30)
 
 
+@pytest.mark.long
 @given(STEPS)
 def test_readers_see_the_same_after_any_merge(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
     folder = new_topic(tmp_path_factory.mktemp("merged") / "events", 2, retention_ms=-1)

@@ -45,6 +45,7 @@ def test_what_retention_deleted_comes_back_in_one_commit(storage: Storage) -> No
     assert topic.verify().ok
 
 
+@pytest.mark.long
 def test_more_segments_than_a_commit_takes_come_back_by_several(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ def test_active_segments_go_on_growing(tmp_path: Any) -> None:
 steps = st.lists(st.sampled_from(["append", "append", "compact", "delete", "restore"]), max_size=14)
 
 
+@pytest.mark.long
 @examples(30)
 @given(steps, st.data())
 def test_what_a_version_had_and_what_came_since_is_there_again(order: list[str], data: st.DataObject) -> None:

@@ -215,6 +215,7 @@ def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep
         topic.drop()
 
 
+@pytest.mark.long
 @examples(40)
 @given(st.integers(0, 2**32))
 def test_all_partitions_are_planned_at_once_as_one_by_one(seed: int) -> None:

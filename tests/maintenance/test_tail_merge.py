@@ -99,6 +99,7 @@ def snapshot_of(config: TopicConfig, *states: PartitionState) -> Snapshot:
     )
 
 
+@pytest.mark.long
 def test_thousands_of_micro_batches_leave_few_segments_and_copy_each_byte_few_times() -> None:
     stream = Stream().run([10 * KB] * 2_500)
     levels = math.ceil(math.log(2_500, GROWTH))
@@ -108,6 +109,7 @@ def test_thousands_of_micro_batches_leave_few_segments_and_copy_each_byte_few_ti
     assert stream.most_at_once <= LARGEST_BYTES
 
 
+@pytest.mark.long
 def test_micro_batches_of_any_sizes_leave_few_segments_beside_the_large_ones() -> None:
     sizes = [int(10 ** (2 + 5 * ((number * 7919) % 1000) / 1000)) for number in range(3000)]
     stream = Stream().run(sizes)

@@ -322,6 +322,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], A
     return folder, files, topic.scan().to_table()
 
 
+@pytest.mark.long
 @examples(60)
 @given(st.data())
 def test_no_flipped_bit_goes_unnoticed(small: tuple[Path, list[Path], Any], data: st.DataObject) -> None:

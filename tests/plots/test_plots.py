@@ -73,6 +73,7 @@ def test_a_topic_is_drawn_from_its_metadata() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", [True, False])
 def test_all_records_are_in_the_picture(exact: bool) -> None:
     for figure in (filled().plot(exact=exact), filled().scan().plot(exact=exact)):
@@ -103,6 +104,7 @@ def test_what_retention_deletes_next_is_red() -> None:
     assert expired == report.to_dict()["bytes"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partitions", [1, 2, 200])
 def test_any_number_of_partitions_is_drawn(partitions: int) -> None:
     figure = filled(partitions).plot()
@@ -116,6 +118,7 @@ def test_a_topic_without_records_says_so() -> None:
         assert "no records with a time | " in texts(figure)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [[NOW], [0], [2**62], [0, 2**62], [-1]])
 def test_odd_times_do_no_harm(times: list[int]) -> None:
     topic = made(1, **{"message.timestamp.after.max.ms": 2**63 - 1})

@@ -43,6 +43,7 @@ def test_a_row_of_a_case_with_a_stated_figure_has_it_and_its_source() -> None:
     assert "stated" not in log.row_of("append batches, 2 processes", "us", 1.0, 2.0, "a plain write")
 
 
+@pytest.mark.long
 def test_an_append_to_more_partitions_takes_no_more_requests_and_no_more_bytes_for_each() -> None:
     rows = partitions.run((300, 1200))
     by_case = {row["case"]: row["distlog"] for row in rows}
@@ -51,6 +52,7 @@ def test_an_append_to_more_partitions_takes_no_more_requests_and_no_more_bytes_f
     assert {by_case[f"requests of an append, {count:,} partitions"] for count in (300, 1200)} == {3}
 
 
+@pytest.mark.long
 def test_what_the_gathering_of_a_gateway_asks_of_a_store_is_counted() -> None:
     asked = gateway_requests.fed(1, 1, GatewayConfig(linger_bytes=200_000))
     assert asked.puts > 0

@@ -131,6 +131,7 @@ def test_a_minute_of_simulated_time_takes_the_requests_of_the_model(s3_url: Addr
     compare(s3_url, 1, 400, seconds=60, maintain_s=20, merges=("puts",), vacuum=("lists", "deletes"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("partitions", "size"), [(1, 400), (12, 400), (4, 60_000)])
 def test_minutes_of_simulated_time_take_the_requests_of_the_model(
     memory_url: Address, partitions: int, size: int

@@ -77,6 +77,7 @@ def check_console(example: Example, folder: Path, cli: CommandLine) -> None:
         assert not shown.strip() or out.strip() == shown.strip(), command
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NEEDS)
 def test_the_examples_run(name: str, tmp_path: Path, cli: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
     names = {"distlog": distlog, **NEEDS[name](tmp_path)}

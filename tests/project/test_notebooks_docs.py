@@ -17,6 +17,7 @@ from distlog.core.reading.scan import FIRST_OFFSETS, Scan
 TEXT = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_examples_run(tmp_path: Path) -> None:
     for library in ("pandas", "polars", "duckdb", "matplotlib"):
         pytest.importorskip(library)

@@ -20,6 +20,7 @@ def test_all_names_are_found_once_and_no_others() -> None:
         _ = distlog.nothing
 
 
+@pytest.mark.long
 def test_the_import_loads_no_library_until_a_name_is_used() -> None:
     program = "import sys, distlog; print(*{'numba', 'numpy', 'pyarrow', 'fsspec'} & {*sys.modules}); distlog.open"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -46,6 +46,7 @@ def test_these_are_all_examples_in_python() -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
     """Those that need a shell in one, the others in this process."""
     (commands,) = (one.commands for one in examples(README) if "distlog create" in one.text)

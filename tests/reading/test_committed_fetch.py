@@ -53,6 +53,7 @@ def consume(topic: Topic, max_bytes: int, start: int | None = None) -> list[tupl
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_consumer_of_fetches_gets_what_kafkas_consumer_got_from_the_broker(

@@ -68,6 +68,7 @@ def test_each_index_file_has_its_checksum_in_the_metadata(tmp_path: Path) -> Non
     assert segment.txn_index_crc32c == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["local", "remote"])
 def test_no_bit_of_a_time_index_moves_a_time(tmp_path: Path, where: str) -> None:
     topic = timed(str(tmp_path / "t") if where == "local" else f"memory://{tmp_path.name}/t")
@@ -94,6 +95,7 @@ def test_a_bad_time_index_is_warned_of_by_its_name(tmp_path: Path, caplog: pytes
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["local", "remote"])
 def test_no_bit_of_a_transaction_index_shows_or_hides_a_record(tmp_path: Path, where: str) -> None:
     topic = adopt_golden(str(tmp_path / "t") if where == "local" else f"memory://{tmp_path.name}/t", TRANSACTIONS)

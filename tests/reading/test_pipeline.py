@@ -310,6 +310,7 @@ def test_few_chunks_wait_however_large_the_segment(tmp_path: Path, monkeypatch: 
     assert len(opened) == number > 40
 
 
+@pytest.mark.long
 def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (10_000,))
     monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)

@@ -38,6 +38,7 @@ def right_or_refused(log: Log, offset: int) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
 def test_no_changed_byte_of_a_log_gives_a_wrong_record(tmp_path: Path, codec: str) -> None:

@@ -56,6 +56,7 @@ def test_a_scan_reads_what_kafkas_consumer_read(memory_url: Any, name: str) -> N
         assert part.count() == len(wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
 def test_a_thousand_small_segments_are_a_few_batches(memory_url: Any, codec: str) -> None:
     settings = {"internal.segment.bytes": "250", "batch.bytes": "100", "compression.type": codec}
@@ -147,6 +148,7 @@ def pool() -> Iterator[pa.MemoryPool]:
     pa.set_memory_pool(default)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [None, ["offset"]])
 def test_memory_is_bounded_whatever_batches_expand_to(
     memory_url: Any, pool: pa.MemoryPool, columns: list[str] | None

@@ -59,6 +59,7 @@ def fields(data: bytes, *places: range) -> set[int]:
 BASE_OFFSET, LEADER_EPOCH = range(8), range(12, 16)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
 def test_every_changed_byte_is_found_but_of_a_leader_epoch(tmp_path: Path, codec: str) -> None:
     log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
@@ -85,6 +86,7 @@ def test_an_error_of_a_moved_segment_tells_the_offset_that_readers_know(tmp_path
             log.topic.scan().to_table()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["logs.v1-append-none-0", "logs.v1-lz4-0", "logs.v0-gzip-0", "logs.mixed-0"])
 def test_changed_bytes_of_formats_0_and_1_are_found(tmp_path: Path, name: str) -> None:
     partition = golden.partitions()[name]

@@ -167,6 +167,7 @@ def check_reads(log: Log) -> None:
         assert found == log.expected[start:end]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("by_index")
 def test_every_changed_byte_of_an_offset_index_leaves_the_answer_right(sparse: Log) -> None:
     data = sparse.file(suffix=".index").read_bytes()
@@ -176,6 +177,7 @@ def test_every_changed_byte_of_an_offset_index_leaves_the_answer_right(sparse: L
         check_reads(sparse)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("by_index")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -111,6 +111,7 @@ def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, in
     assert by_reading(topic) == expected
 
 
+@pytest.mark.long
 @examples(12)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[str, int]]) -> None:

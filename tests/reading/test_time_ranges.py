@@ -130,6 +130,7 @@ def in_groups(topic: Topic, found: Scan, target_bytes: int) -> Rows:
     return [row for each in scans for row in stored(each.to_table())]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("each_way")
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

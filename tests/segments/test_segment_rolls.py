@@ -151,6 +151,7 @@ def test_log_append_time_has_one_time_for_an_append() -> None:
     assert len(write(late, steps=1, clock=clock, segment_ms=DAY, message_timestamp_type="LogAppendTime")) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index_bytes", [4, 12, 24, 80, 100])
 def test_no_index_grows_above_segment_index_bytes(index_bytes: int) -> None:
     written = write(hours(30), segment_index_bytes=index_bytes, index_interval_bytes=0, batch_bytes=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from raw_batches import batch, record
 
 import distlog
@@ -16,6 +17,8 @@ from distlog.gateway.protocol.messages import ErrorCode
 from simulation.gateways import Gateway
 from simulation.object_store import ObjectStore, connected
 from simulation.world import Process, World
+
+pytestmark = pytest.mark.long
 
 URL, GET_S, PUT_S = "s3://bucket/clicks", 0.03, 0.08
 #: Commits behind the newest checkpoint, and partitions of each commit.

@@ -63,6 +63,7 @@ def test_the_page_shows_after_how_many_seeds_each_planted_bug_was_found() -> Non
     assert "a commit's put has no condition" in PAGE.read_text()
 
 
+@pytest.mark.long
 def test_a_history_that_keeps_every_promise_is_not_made_smaller() -> None:
     done = simulated("--shrink", "3", "--length", "10")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,6 +20,7 @@ def test_each_scenario_counts_what_its_table_shows(name: str) -> None:
     assert len(scale.table(name, {"1": facts}).splitlines()) == 3
 
 
+@pytest.mark.long
 def test_a_year_of_short_weeks_leaves_what_one_week_makes() -> None:
     weeks = Weeks(1, 2.0, 60.0)
     found = weeks.play(scale.Stage(1, weeks.config), (1, 2, 4, 8))

@@ -40,6 +40,7 @@ def test_a_wrong_command_line_is_too() -> None:
     assert json.loads(run.stdout)["error"] == "unrecognized arguments: --no"
 
 
+@pytest.mark.long
 def test_an_interrupt_and_a_reader_who_went_away_end_it_without_a_word() -> None:
     run = ended("raise KeyboardInterrupt", "--json")
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")

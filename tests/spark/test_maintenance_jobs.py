@@ -172,6 +172,7 @@ def test_what_a_topic_cannot_take_is_status_2_as_for_the_command_line(
     assert json.loads(out.splitlines()[-1])["failed"] == 1
 
 
+@pytest.mark.long
 def test_retention_and_vacuum_start_no_java(tmp_path: Path) -> None:
     old_topic(f"{tmp_path}/clicks")
     for name in ("retention", "vacuum"):

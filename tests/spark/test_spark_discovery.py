@@ -36,11 +36,13 @@ def run(missing: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_the_format_is_found_and_used() -> None:
     done = run("nothing")
     assert (done.stdout, done.stderr, done.returncode) == ("distlog\n", "", 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", ["numba", "distlog.spark.options", "pyarrow"])
 def test_the_reason_why_it_cannot_be_imported_is_told_when_it_is_used(missing: str) -> None:
     done = run(missing)
@@ -53,6 +55,7 @@ def test_without_pyspark_there_is_nothing_to_find() -> None:
     assert "No module named 'pyspark'" in run("pyspark").stderr
 
 
+@pytest.mark.long
 def test_an_editable_install_is_a_folder_on_the_path_since_spark_looks_into_no_finder(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77", reason="older ones do not know the project's license")
     copy = tmp_path / "copy"

@@ -149,6 +149,7 @@ from {module} import {name}
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "name"),
     [("distlog.spark", "append"), ("distlog.spark.frames", "read"), ("distlog.jobs.read", "main")],

@@ -80,6 +80,7 @@ print(*sorted(name for name in sys.modules if name.startswith(("distlog.spark.",
 """
 
 
+@pytest.mark.long
 def test_the_process_that_plans_a_stream_imports_nothing_of_writes_and_topics(tmp_path: Path) -> None:
     """Each query of a stream begins such a process, and waits for what it imports."""
     distlog.create(str(tmp_path / "clicks"))

@@ -136,6 +136,7 @@ def test_an_active_segment_is_cut_by_its_growing_index(tmp_path: Path) -> None:
 STEP = st.tuples(st.integers(0, 1), st.integers(1, 400))
 
 
+@pytest.mark.long
 @examples(10)
 @given(
     steps=st.lists(STEP, min_size=1, max_size=8),

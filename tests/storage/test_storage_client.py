@@ -110,6 +110,7 @@ def test_who_does_not_reach_a_server_is_told_what_its_own_client_reads(protocol:
 # --- clients
 
 
+@pytest.mark.long
 def test_clients_of_rotated_credentials_are_dropped_and_a_parents_never(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[MemoryFileSystem]] = []
 
@@ -133,6 +134,7 @@ def test_clients_of_rotated_credentials_are_dropped_and_a_parents_never(monkeypa
     assert kept() == [0, *range(1 + count - storage_client.MAX_CLIENTS, 1 + count)]
 
 
+@pytest.mark.long
 def test_a_missing_s3fs_says_what_to_install() -> None:
     program = """
 import sys
@@ -183,6 +185,7 @@ def test_an_option_of_the_class_above_a_client_is_no_slip() -> None:
         storage_client._check_options("gs", Client, {"blok_size": 2})
 
 
+@pytest.mark.long
 def test_options_that_a_client_needs_are_named_and_no_stack_is_printed() -> None:
     program = """
 from distlog.core.errors import StorageError

@@ -183,6 +183,7 @@ put_events = st.sampled_from(["ok", "lost", "cut", "late", "theirs", "refused", 
 get_events = st.sampled_from(["ok", "cut", "theirs", "refused"])
 
 
+@pytest.mark.long
 @examples(500)
 @given(
     st.lists(put_events, max_size=5), st.lists(get_events, max_size=5), st.integers(1, 6), st.sampled_from([0, 60])

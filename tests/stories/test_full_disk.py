@@ -57,6 +57,7 @@ print(len(distlog.open({topic!r}).vacuum().files))
 """
 
 
+@pytest.mark.long
 def test_a_process_that_begins_when_the_only_disk_is_full_can_make_room(disk: Path) -> None:
     """Where nothing temporary can be written, too."""
     topic = distlog.create(str(disk / "topic"), config={"file.delete.delay.ms": 0, "retention.ms": -1})

@@ -146,6 +146,7 @@ def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
         assert contents(left) == {0: [b"v1", b"v2"]}
 
 
+@pytest.mark.long
 def test_story_6_of_many_appends_that_end_anywhere_the_acknowledged_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_readers_see_exactly_what_was_committed(

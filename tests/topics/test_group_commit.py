@@ -710,6 +710,7 @@ def test_vacuum_deletes_what_no_commit_takes_any_more(topic: Topic) -> None:
 # --- many writers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_batches", [False, True])
 def test_many_writers_commit_together_and_none_loses_a_record(has_batches: bool) -> None:
     """Thirty processes in simulated time, each with five appends that wait for the one before."""

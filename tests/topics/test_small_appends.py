@@ -163,6 +163,7 @@ def test_values_of_a_dictionary_are_not_all_repeated_in_memory(
     assert found[0] == written(next(storages), TopicConfig(), plain)[0]
 
 
+@pytest.mark.long
 def test_a_topic_has_what_was_appended_whichever_way(
     storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,6 +234,7 @@ def test_timestamps_have_no_limits_where_the_topic_sets_its_own(topic: Topic, cl
     assert next(topic.records(0)).timestamp == NOW + 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("limit", [300, 3000, 300_000])
 def test_a_record_that_was_taken_can_be_committed_whatever_it_compresses_to(

@@ -235,6 +235,7 @@ def test_as_many_logs_stay_open_as_the_process_may_have_files(
     assert open_files(tmp_path) == before
 
 
+@pytest.mark.long
 def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic, tmp_path: Path) -> None:
     before = open_files(tmp_path)
     writer = topic.writer(linger_ms=NEVER_MS)

@@ -178,6 +178,7 @@ def test_a_value_that_is_no_message_is_named_with_its_partition_and_offset(bad: 
     assert found["user"].to_pylist() == ["ann", None, None, "ann"]
 
 
+@pytest.mark.long
 def test_bad_messages_among_many_are_found() -> None:
     values = [framed(7, CLICK + click(user=f"u{number}")) for number in range(300)]
     values[5] = values[299] = framed(7, CLICK + b"\xff")

@@ -80,6 +80,7 @@ def test_a_renewed_certificate_is_that_of_new_connections_and_none_is_dropped(
         assert is_well(before)
 
 
+@pytest.mark.long
 def test_a_revoked_certificate_is_refused_also_when_the_list_changes(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, alice, bob = (authority.certificate(name) for name in ("server", "alice", "bob"))

@@ -23,6 +23,7 @@ def expanding(codec: int, size: int) -> bytes:
     return batch(records, attributes=codec, section=compress(codec, records[0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 def test_a_batch_that_expands_too_far_is_refused_and_costs_no_memory(gateway: GatewayServer, codec: int) -> None:
     with Wire(gateway) as wire:
@@ -39,6 +40,7 @@ def test_a_snappy_batch_has_no_room_for_a_bomb(gateway: GatewayServer) -> None:
         assert producing(wire, expanding(SNAPPY, 10 << 20)).base_offset == 0
 
 
+@pytest.mark.long
 def test_the_memory_for_a_bomb_is_bounded_by_its_topic() -> None:
     bomb = expanding(ZSTD, 128 << 20)
     tracemalloc.start()
