@@ -133,9 +133,10 @@ class TopicConfig(ShownSettings):
     defaults: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for spec in _FIELDS.values():
+        for name, spec in _FIELDS.items():
             value = getattr(self, spec.name)
-            _check(_kafka_name(spec.name), value, spec.metadata["kept"])
+            if value is not spec.default:
+                _check(name, value, spec.metadata["kept"])
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfigError("min.compaction.lag.ms must not be above max.compaction.lag.ms")
 

@@ -76,7 +76,7 @@ def _strings(values: Iterable[Any]) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The variables of the environment that clients read, secrets too."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    return {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
 
 
 # ---

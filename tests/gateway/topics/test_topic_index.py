@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import memory_files
 import pytest
 from conftest import Address
 
@@ -42,11 +45,20 @@ class Listing:
         assert (counted.gets - before[0], counted.puts - before[1], counted.lists - before[2]) == (gets, puts, 0)
 
 
-@pytest.fixture
-def address(memory_url: Address) -> Address:
+@pytest.fixture(scope="module")
+def made() -> tuple[Address, dict[str, Any]]:
+    """A root of topics and its files, which each test begins with."""
+    root = Address(f"memory://{uuid.uuid4().hex}", {})
     for number, name in enumerate(NAMES):
-        distlog.create(f"{memory_url.url}/{name}", number % 5 + 1, storage_options=memory_url.options)
-    return memory_url
+        distlog.create(f"{root.url}/{name}", number % 5 + 1, storage_options=root.options)
+    return root, memory_files.held()
+
+
+@pytest.fixture
+def address(made: tuple[Address, dict[str, Any]]) -> Address:
+    root, files = made
+    memory_files.hold(files)
+    return root
 
 
 def test_topics_that_nobody_uses_are_looked_at_once_in_a_while_by_a_request_each(address: Address) -> None:
