@@ -13,6 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
             opened[arguments[0]] += 1
 
 
-sys.addaudithook(_see)
+@cache
+def _begin_to_see() -> None:
+    """From now on, since nothing removes a hook; so not by an import, which every worker does."""
+    sys.addaudithook(_see)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,7 @@ def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         return found, counted[0]
 
     monkeypatch.setattr(os, "preadv", preadv)
+    _begin_to_see()
     _watched.append(seen)
     yield told
     _watched.remove(seen)
