@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Address
 from job_runs import job as job
 from job_runs import lines_file, ms, records
 from submitted import NO_TOPIC
@@ -55,6 +56,17 @@ def test_lines_of_a_web_server_become_records(job: Any, url: str, tmp_path: Path
     keys = [b"10.0.0.1", b"10.0.0.2", b"10.0.0.1"]
     expected = [(key, line.encode(), time) for key, line, time in zip(keys, LOG_LINES, at, strict=True)]
     assert sorted(records(url)) == sorted(expected)
+
+
+@pytest.mark.s3
+def test_an_append_to_an_object_store(job: Any, s3_url: Address, tmp_path: Path) -> None:
+    log = lines_file(tmp_path, "access.log", LOG_LINES)
+    storage = [part for name, value in s3_url.options.items() for part in ("--storage", f"{name}={value}")]
+    given = ("--pattern", PATTERN, "--time-format", TIME_FORMAT, "--create", "--partitions", 2, "--json")
+    ran = job("append", "--input", log, "--topic", s3_url.url, *given, *storage)
+    assert (ran.status, ran.err, ran.facts["records"]) == (0, "", 3)
+    assert distlog.open(s3_url.url, storage_options=s3_url.options).scan().count() == 3
+    assert s3_url.options["secret"] not in ran.out
 
 
 def test_a_bad_line_fails_the_job_or_is_counted(job: Any, url: str, tmp_path: Path) -> None:
