@@ -155,6 +155,7 @@ def some_rows(world: World) -> list[dict[str, object]]:
     return [{"value": "v", "timestamp": world.clock(), "partition": number} for number in chosen]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(50 * FACTOR))
 def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed: int) -> None:
     """Ten steps each; the clock even jumps back."""

@@ -44,6 +44,7 @@ def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, na
             assert found(topic, offset, limit) == wanted(expected, offset, limit)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
 def test_every_time_of_what_a_broker_wrote_gives_its_first_record(tmp_path: Path, name: str) -> None:

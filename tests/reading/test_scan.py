@@ -124,6 +124,7 @@ def test_small_segments_are_read_together_and_large_ones_alone(
     assert offsets(topic.scan().to_table()) == list(range(sum(counts)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
 @pytest.mark.parametrize("size", [0, 10, 1000, 300_000])
 def test_batches_are_of_a_few_megabytes(memory_url: Any, codec: str, size: int) -> None:

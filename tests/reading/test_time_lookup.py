@@ -103,6 +103,7 @@ def test_any_times_are_found_as_by_looking_at_every_record(
     assert lookup(topic, MAX_TIMESTAMP) == largest(expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "either_way"), pairs(GOLDEN, WAYS), indirect=["either_way"])
 @pytest.mark.usefixtures("either_way")
 def test_what_a_broker_wrote_is_found_by_its_times(

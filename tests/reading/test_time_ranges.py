@@ -193,6 +193,7 @@ def adopted_urls(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], st
     return url
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "each_way"), pairs(GOLDEN, WAYS), indirect=["each_way"])
 @pytest.mark.usefixtures("each_way")
 def test_what_a_broker_wrote_is_read_by_its_times(adopted_urls: Callable[[str], str], name: str) -> None:

@@ -11,6 +11,7 @@ from simulation import scale
 from simulation.scale_weeks import Weeks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", scale.SCENARIOS)
 def test_each_scenario_counts_what_its_table_shows(name: str) -> None:
     scenario = scale.SCENARIOS[name]

@@ -251,6 +251,7 @@ def test_an_answered_request_leaves_no_circle_of_objects_to_the_garbage_collecto
         assert circles(wire, frame, 100) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "asked",
     [
