@@ -24,4 +24,4 @@ def test_tests_over_the_budget_are_told_unless_a_mark_says_so() -> None:
         report("of_spark", BUDGET_S + 3, "spark"),
         report("ended", BUDGET_S + 3, when="teardown"),
     ]
-    assert list(over_budget(reports)) == ["3.0 s of CPU: dearest", "2.0 s of CPU: dear"]
+    assert list(over_budget(reports)) == ["4.0 s of CPU: dearest", "3.0 s of CPU: dear"]

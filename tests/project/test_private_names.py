@@ -23,14 +23,13 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("_")
 
 
-def made(tree: ast.Module) -> Iterator[str]:
+#: Parsing takes a hundred times as long, and finds fewer by the functions inside functions alone.
+MADE = re.compile(r"^[ \t]+def (\w+)|\bself\.(\w+)", re.MULTILINE)
+
+
+def made(source: str) -> Iterator[str]:
     """The names of the methods of a module's classes, and of what their objects have."""
-    for one in ast.walk(tree):
-        for node in ast.walk(one) if isinstance(one, ast.ClassDef) else ():
-            if isinstance(node, ast.FunctionDef):
-                yield node.name
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                yield node.attr
+    return (method or attribute for method, attribute in MADE.findall(source))
 
 
 @cache
@@ -39,7 +38,7 @@ def owners() -> Owners:
     for path in (ROOT / "distlog").rglob("*.py"):
         parts = path.relative_to(ROOT / "distlog").parts
         package = parts[1] if parts[0] == "core" else parts[0]
-        for name in filter(is_private, made(ast.parse(path.read_text(encoding="utf-8")))):
+        for name in filter(is_private, made(path.read_text(encoding="utf-8"))):
             found[name].add(package.removesuffix(".py"))
     return found
 
@@ -53,7 +52,7 @@ def modules_in(tree: ast.Module) -> set[str]:
 def taken(source: str, package: str, known: Owners) -> Iterator[str]:
     """The private attributes of objects of other packages that a test of `package` takes."""
     tree = ast.parse(source)
-    mine, modules = {*made(tree), *shared()}, modules_in(tree)
+    mine, modules = {*made(source), *shared()}, modules_in(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in known and node.attr not in mine:
             of, whose = known[node.attr], ast.unparse(node.value)
@@ -65,7 +64,7 @@ def taken(source: str, package: str, known: Owners) -> Iterator[str]:
 def shared() -> set[str]:
     """What the classes that tests share have of their own."""
     files = (ROOT / "tests" / "support").glob("*.py")
-    return {name for path in files for name in made(ast.parse(path.read_text("utf-8")))}
+    return {name for path in files for name in made(path.read_text("utf-8"))}
 
 
 def test_tests_take_no_private_attribute_of_another_package() -> None:

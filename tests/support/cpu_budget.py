@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 #: What a test may take, with the processes that it waited for, that has none of MARKS.
-BUDGET_S = 1.0
+BUDGET_S = 2.0
 MARKS = frozenset({"long", "spark", "s3", "stores", "kafka"})
 
 
