@@ -126,6 +126,12 @@ def test_the_compaction_lags_must_not_cross() -> None:
         TopicConfig.parse({"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 9})
 
 
+def test_each_default_is_one_that_may_be_set() -> None:
+    """It is not looked at again in each config that has it."""
+    for setting in settings():
+        assert TopicConfig.parse({setting.name: setting.default}).all()[setting.name] == setting.default
+
+
 def test_none_sets_a_name_back_to_its_default() -> None:
     config = TopicConfig.parse({"retention.ms": 1, "segment.ms": 2})
     assert config.changed({"retention.ms": None, "segment.ms": 3}).overrides() == {"segment.ms": "3"}
