@@ -98,6 +98,32 @@ def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: Co
     assert log.topic().verify().ok
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_key_that_a_restore_brings_back_meanwhile_keeps_its_tombstone(log: CompactedTopic, policy: str) -> None:
+    """Compaction drops the tombstone, and restore brings back what it had deleted, from the same version on."""
+    log.topic().alter_config({"cleanup.policy": policy})
+    log.append((b"k", b"x" * 60), (b"a", b"x"))
+    before = log.topic().version
+    log.append((b"k", None), (b"b", b"x" * 60))
+    if policy == "compact":
+        log.compact()
+    else:
+        topic = log.topic()
+        log.compact_range(2, 4)
+        topic.delete_records({0: 2})
+        retention(topic.handle, topic.refresh().snapshot)
+    log.clock.now += 2 * DAY
+    log.append((b"c", b"x"))
+    running = Running(log)
+    log.topic().restore(before)
+    running.commit()
+    for _ in range(2):
+        assert [record.value for record in log.topic().records() if record.key == b"k"][-1:] in ([], [None])
+        assert log.topic().verify().ok
+        log.compact()
+    assert log.values().keys() == {b"a", b"b", b"c"}
+
+
 def test_of_two_compactions_at_once_the_second_changes_nothing(log: CompactedTopic) -> None:
     fill(log, b"a", b"b", b"a", b"c", b"b")
     first, second = Running(log), Running(log)

@@ -143,6 +143,65 @@ def test_a_key_stays_deleted_where_the_segment_that_deleted_it_stays_compacted(s
     assert "k" not in {record.key.decode() for record in topic.records() if record.key}
 
 
+def keyed_topic(storage: Storage, policy: str = "compact") -> tuple[Topic, Clock]:
+    """A partition with the key k and another one, whose segments are not merged, and tombstones go at once."""
+    clock = Clock()
+    settings = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0, "internal.segment.bytes": 400}
+    topic = topic_on(storage, 1, {"cleanup.policy": policy, "retention.ms": -1, **settings}, clock)
+    topic.append([{"key": "k", "value": b"x" * 300}, {"key": "a", "value": b"a" * 300}])
+    return topic, clock
+
+
+def compact_again(topic: Topic, clock: Clock, times: int) -> None:
+    for _ in range(times):
+        clock.now_ms += 1000
+        topic.append([{"key": "e", "value": b"e" * 300}])
+        topic.compact()
+
+
+def keys_of(topic: Topic) -> set[bytes | None]:
+    return {record.key for record in topic.refresh().records() if record.value is not None}
+
+
+@pytest.mark.parametrize("rest", [[], [{"key": "z", "value": b"z" * 300}]])
+def test_a_key_stays_deleted_where_the_tombstone_came_since_and_is_gone(
+    rest: list[dict[str, Any]], storage: Storage
+) -> None:
+    """1. A key. 2. A version. 3. Its tombstone. 4. Compaction drops first the key, then the tombstone. 5. Restore."""
+    topic, clock = keyed_topic(storage)
+    before = topic.version
+    topic.append([{"key": "k", "value": None}, *rest])
+    compact_again(topic, clock, 3)
+    assert (had := keys_of(topic)) == {b"a", b"e", *([b"z"] if rest else [])}
+    report = topic.restore(before)
+    assert keys_of(topic) == had
+    assert report.to_dict()["lost"] == 1
+    assert "keys of theirs were deleted since, and compaction dropped that" in str(report)
+
+
+def test_a_key_comes_back_with_its_tombstone_where_that_came_since_and_is_there(storage: Storage) -> None:
+    topic, clock = keyed_topic(storage)
+    before = topic.version
+    topic.append([{"key": "k", "value": None}, {"key": "z", "value": b"z" * 300}])
+    compact_again(topic, clock, 1)
+    assert topic.restore(before).to_dict()["segments"] == 1
+    assert [record.value for record in topic.refresh().records() if record.key == b"k"] == [b"x" * 300, None]
+    compact_again(topic, clock, 2)
+    assert keys_of(topic) == {b"a", b"z", b"e"}
+
+
+def test_a_log_start_does_not_go_back_to_a_key_whose_tombstone_is_gone(storage: Storage) -> None:
+    topic, clock = keyed_topic(storage, "compact,delete")
+    before = topic.version
+    topic.append([{"key": "k", "value": None}, {"key": "z", "value": b"z" * 300}])
+    topic.delete_records({0: 2})
+    compact_again(topic, clock, 3)
+    assert keys_of(topic) == {b"z", b"e"}
+    report = topic.restore(before)
+    assert keys_of(topic) == {b"z", b"e"}
+    assert (topic.start_offsets(), report.to_dict()["lost"]) == ({0: 2}, 2)
+
+
 def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:
     topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
     before = topic.version

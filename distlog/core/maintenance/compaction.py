@@ -340,7 +340,11 @@ class BatchFilter:
         _empty(headers, emptied)
         offsets_of_max = np.where(some, kept["offset_of_max"], -1)
         unchanged = bool((whole | (emptied & (batches["record_count"] == 0))).all())
-        return _Choice(headers, kept, keep, read, whole, some & ~whole, emptied, offsets_of_max, unchanged, unkeyed)
+        forgets = bool((outcomes.expired & ~whole).any())
+        written = some & ~whole
+        return _Choice(
+            headers, kept, keep, read, whole, written, emptied, offsets_of_max, unchanged, forgets, unkeyed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +379,7 @@ class _Choice:
     emptied: Flags
     offsets_of_max: Longs
     unchanged: bool
+    forgets: bool
     unkeyed: int
 
 
@@ -421,6 +426,7 @@ def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> Fil
         newest_offsets=np.where(batches["max_timestamp"] < 0, -1, choice.offsets_of_max[stays]),
         min_timestamps=np.full(len(batches), segment.min_timestamp),
         unchanged=choice.unchanged,
+        forgets=choice.forgets,
         unkeyed=choice.unkeyed,
     )
 

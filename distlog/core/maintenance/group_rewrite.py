@@ -75,8 +75,9 @@ class FilteredBatches:
     """Batches (BATCH rows) back to back in `data`, and of each what its header does not tell; offsets are absolute.
 
     `newest_offsets` are those of the largest timestamps, -1 where no record has it: an emptied batch keeps its time.
-    `min_timestamps` are at most the smallest ones. `unchanged` says that the batches are those that went in, and
-    `unkeyed` is the number of records that were dropped because they have no key. `data` has no other owner.
+    `min_timestamps` are at most the smallest ones. `unchanged` says that the batches are those that went in,
+    `forgets` that tombstones or markers may have gone for good, and `unkeyed` is the number of records that were
+    dropped because they have no key. `data` has no other owner.
     """
 
     data: Bytes
@@ -85,6 +86,7 @@ class FilteredBatches:
     newest_offsets: Longs
     min_timestamps: Longs
     unchanged: bool = False
+    forgets: bool = False
     unkeyed: int = 0
 
 
@@ -148,12 +150,14 @@ class RewrittenGroup:
     """A group, and the `outputs` that replace its segments; these are the group's own if nothing changes.
 
     `outputs` cover the offsets of the group, with gaps where records were dropped. `unkeyed` is the number of
-    records dropped because they have no key.
+    records dropped because they have no key. If it `forgets`, tombstones or markers may have gone for good: what is
+    ahead of them must not be older than what was read there.
     """
 
     group: SegmentGroup
     outputs: tuple[SegmentInfo, ...]
     unkeyed: int = 0
+    forgets: bool = False
 
     @property
     def partition(self) -> int:
@@ -201,17 +205,18 @@ def rewrite_group(
     upload left.
     """
     output = _Output(handle, group, chosen, config, read_version, bundles, part_bytes)
-    unchanged, unkeyed = len(group.segments) == 1, 0
+    unchanged, forgets, unkeyed = len(group.segments) == 1, False, 0
     try:
         for chunk in chunks:
             for filtered in chosen.apply(chunk.timed()):
                 unchanged &= filtered.unchanged
+                forgets |= filtered.forgets
                 unkeyed += filtered.unkeyed
                 output.write(filtered)
         outputs = group.segments if unchanged else output.close()
     finally:
         output.abort()
-    return RewrittenGroup(group, tuple(outputs), unkeyed)
+    return RewrittenGroup(group, tuple(outputs), unkeyed, forgets)
 
 
 class _Output:
@@ -381,14 +386,20 @@ def _replaceable(state: PartitionState, rewritten: RewrittenPartition) -> tuple[
     groups = [(one, one.group.stems) for one in rewritten.groups if one.next_offset > state.log_start_offset]
     live = state.segments.live({stem for _, stems in groups for stem in stems})
     stale = [one for one, stems in groups if not live.issuperset(stems)]
-    # the keys of the range were not looked for in what replaced a stale group: it is dirty from there, or from before
-    clean = min([rewritten.end_offset, *(group.base_offset for group in stale)])
+    # the keys of the range were not looked for in what replaced a stale group, nor in what was restored ahead of all
+    # groups: it is dirty from there, or from before
+    other = [group.base_offset for group in stale]
+    begin = state.segments.base_offsets[state.segments.find(state.log_start_offset) :][:1].tolist()
+    other += [offset for offset in begin if rewritten.groups and offset < rewritten.groups[0].base_offset]
+    clean = min([rewritten.end_offset, *other])
     dirty = max(clean, first_dirty_offset(state))
     # above the clean part, offsets that no segment holds would look like a loss
     gaps = [one for one, _ in groups if not one.outputs and one.next_offset > dirty]
     # without the marker that ends a transaction, a segment before it would again say that the transaction is open
     markers = [one for one, _ in groups if one.forgets_transactions and one.base_offset > dirty]
-    left_out = {group.base_offset for group in (*stale, *gaps, *markers)}
+    # a key whose value is there again must not lose its tombstone
+    deletes = [one for one, _ in groups if one.forgets and other and one.base_offset > min(other)]
+    left_out = {group.base_offset for group in (*stale, *gaps, *markers, *deletes)}
     chosen = [one for one, _ in groups if one.base_offset not in left_out and one.changed]
     return chosen, len(left_out), clean
 

@@ -6,8 +6,9 @@ was removed by a later commit than the floor is still there.
 
 Where compaction or merging replaced segments, the old ones take the place of the new ones again. That works for whole
 groups: if one old segment of a group is gone, or the new one has later records too, the new one stays, and of a
-compacted topic what is ahead of it: else keys that were deleted would come back. Segments that came and went since
-the version come back as well: else the log would have a gap.
+compacted topic what is ahead of it: else keys that were deleted would come back. So it is where segments that came
+since were compacted twice, so that their tombstones may be gone. Segments that came and went since the version come
+back as well: else the log would have a gap.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ def plan_restore(
         older = [one for one in gone if not _overlaps(one, since[:1])]
         missing = [*older, *since]
         kept = [one for one in missing if removed.removed_at.get((number, one.stem), -1) > current.gc_floor]
-        plans.append(_plan_partition(number, state, live, missing, _there(handle, current.name, kept)))
+        settled = _settled(state.log_end_offset, removed, number, live)
+        plans.append(_plan_partition(number, state, live, missing, _there(handle, current.name, kept), settled))
     return [one for one in plans if one.segments or one.lost or one.log_start_offset < _start(current, one.partition)]
 
 
@@ -165,6 +167,14 @@ def _behind(end: int, gone: Iterable[SegmentInfo], live: PartitionState) -> list
     return sorted(segments, key=lambda one: one.base_offset)
 
 
+def _settled(end: int, removed: RemovedSince, partition: int, live: PartitionState) -> int:
+    """The offset up to which compaction may have dropped tombstones that came since, behind `end`; 0 for none."""
+    again = {stem: one for (number, stem), one in removed.cleaned_again.items() if number == partition}
+    # a rebuild replaces a segment by itself
+    gone = again.keys() - live.segments.live(again.keys())
+    return max((again[stem].next_offset for stem in gone if again[stem].next_offset > end), default=0)
+
+
 def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:
     return any(one.base_offset < other.next_offset and other.base_offset < one.next_offset for other in others)
 
@@ -185,29 +195,41 @@ def _there(handle: TopicHandle, name: str, segments: Sequence[SegmentInfo]) -> s
 
 
 def _plan_partition(
-    number: int, wanted: PartitionState, current: PartitionState, missing: Sequence[SegmentInfo], there: set[str]
+    number: int,
+    wanted: PartitionState,
+    current: PartitionState,
+    missing: Sequence[SegmentInfo],
+    there: set[str],
+    settled: int,
 ) -> PartitionRestore:
+    """The plan of a partition: of what is ahead of the offset `settled`, nothing comes back."""
     made = [one for one in _without(current.segments, wanted.segments) if one.base_offset < wanted.log_end_offset]
     back: list[SegmentInfo] = []
     leaving: list[SegmentInfo] = []
     for old, new in _groups(missing, made):
+        if old[0].base_offset < settled:
+            continue
         if all(one.stem in there for one in old) and all(one.next_offset <= wanted.log_end_offset for one in new):
             back += old
             leaving += new
         elif not new or any(one.compacted for one in new):
             # what is ahead stays away too: of a gap, since readers would not see that records are missing; of a
             # compacted segment, since it may have dropped the tombstones of keys there
-            back, leaving = [], []
+            back, leaving, settled = [], [], max(one.next_offset for one in (*old, *new))
     first = min([one.base_offset for one in (*back, *current.segments[:1])], default=current.log_start_offset)
+    first = max(first, min(settled, current.log_start_offset))
+    start = min(current.log_start_offset, max(first, wanted.log_start_offset))
+    behind = current.segments if settled else ()
+    hidden = [one for one in behind if one.base_offset < start and one.next_offset > wanted.log_start_offset]
     # where compacted segments stay, so do the gaps that are right below this offset only
     dirty = [current.first_dirty_offset, *([] if len(missing) > len(back) else [wanted.first_dirty_offset])]
     return PartitionRestore(
         partition=number,
         segments=tuple(back),
         replaced=tuple(leaving),
-        lost=len(missing) - len(back),
+        lost=len(missing) - len(back) + len(hidden),
         start_before=current.log_start_offset,
-        log_start_offset=min(current.log_start_offset, max(first, wanted.log_start_offset)),
+        log_start_offset=start,
         first_dirty_offset=min(dirty),
     )
 

@@ -176,6 +176,7 @@ class RestoreReport(Shown):
             parts.append(f"{where} can be read again: only the log start was ahead of them")
         if lost:
             why = "the files are gone, or what they were merged into stays, since it holds later records too"
+            why += ", or keys of theirs were deleted since, and compaction dropped that"
             parts.append(f"{counted(lost, 'segment')} cannot come back: {why}")
         if self.partitions == ():
             parts = [f"nothing to restore: version {self.restored} had no record that is not there"]

@@ -67,13 +67,14 @@ class RemovedSince:
 
     `removed_at` is the version of the last commit that removed a segment. `added` are the segments as they were added
     last: a rebuild adds a segment again, with the sizes of its new indexes. `let_go` are those of them that left at
-    the old end of their partition.
+    the old end of their partition, and `cleaned_again` those that compaction had made, and replaced.
     """
 
     version: int
     removed_at: dict[Stem, int] = field(default_factory=dict)
     added: dict[Stem, SegmentInfo] = field(default_factory=dict)
     let_go: dict[Stem, SegmentInfo] = field(default_factory=dict)
+    cleaned_again: dict[Stem, SegmentInfo] = field(default_factory=dict)
 
     def read(self, log: CommitLog, head: int) -> None:
         """Read on, up to the commit of version `head`."""
@@ -89,6 +90,8 @@ class RemovedSince:
                         self.removed_at[stem] = commit.version
                         if action.partition in raised and stem in self.added:
                             self.let_go[stem] = self.added[stem]
+                        elif action.partition not in restored and stem in self.added and self.added[stem].compacted:
+                            self.cleaned_again[stem] = self.added[stem]
             self.version = head
 
 
