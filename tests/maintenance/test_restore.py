@@ -202,6 +202,40 @@ def test_a_log_start_does_not_go_back_to_a_key_whose_tombstone_is_gone(storage: 
     assert (topic.start_offsets(), report.to_dict()["lost"]) == ({0: 2}, 2)
 
 
+def test_a_segment_of_which_compaction_left_nothing_comes_back_between_others(storage: Storage) -> None:
+    """1. Segments of one record each. 2. Compaction drops two whole ones in the middle. 3. Restore, twice."""
+    topic, clock = keyed_topic(storage)
+    for key in ("b", "c", "b", "c"):
+        topic.append([{"key": key, "value": key.encode() * 300}])
+    before, had = topic.version, [record.offset for record in topic.records()]
+    compact_again(topic, clock, 1)
+    assert [record.offset for record in topic.refresh().records()] == [0, 1, 4, 5, 6]
+    report = topic.restore(before)
+    assert [record.offset for record in topic.refresh().records()] == [*had, 6]
+    assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (2, 0)
+    assert topic.verify().ok
+    assert [record.offset for record in topic_on(storage).records()] == [*had, 6]
+    compact_again(topic, clock, 1)
+    assert [record.offset for record in topic.refresh().records()] == [0, 1, 4, 5, 7]
+
+
+def test_a_tombstone_that_comes_back_behind_a_lost_segment_deletes_its_key(storage: Storage) -> None:
+    """1. A key and its tombstone. 2. Compaction. 3. A segment ahead cannot come back. 4. Restore, and compaction."""
+    topic, clock = keyed_topic(storage)
+    topic.append([{"key": "a", "value": b"A" * 300}])
+    topic.append([{"key": "d", "value": b"d" * 300}])
+    topic.append([{"key": "d", "value": None}, {"key": "z", "value": b"z" * 300}])
+    before, lost = topic.version, topic.snapshot.partitions[0].segments[1]
+    compact_again(topic, clock, 1)
+    storage.delete([f"{topic.name}-0/{lost.stem}.log"])
+    report = topic.restore(before)
+    assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (2, 1)
+    assert [record.value for record in topic.refresh().records() if record.key == b"d"] == [b"d" * 300, None]
+    for _ in range(3):
+        compact_again(topic, clock, 1)
+        assert b"d" not in keys_of(topic)
+
+
 def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:
     topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
     before = topic.version

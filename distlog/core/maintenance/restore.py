@@ -43,7 +43,8 @@ MOST_SEGMENTS = MOST_ROWS
 class PartitionRestore:
     """The segments that come back to a partition, and leave for it, how many are lost, and where the log begins.
 
-    It began at `start_before`.
+    It began at `start_before`. A commit adds segments where others leave. So those `beside` a gap that is filled
+    leave, and are added again.
     """
 
     partition: int
@@ -53,6 +54,7 @@ class PartitionRestore:
     start_before: int
     log_start_offset: int
     first_dirty_offset: int
+    beside: tuple[SegmentInfo, ...] = ()
 
     @property
     def records(self) -> int:
@@ -113,7 +115,7 @@ def restore(
 
 def _in_one_commit(planned: Sequence[PartitionRestore]) -> Sequence[PartitionRestore]:
     """The first of the partitions whose segments one commit takes."""
-    sizes = [len(one.segments) + len(one.replaced) for one in planned]
+    sizes = [len(one.segments) + len(one.replaced) + 2 * len(one.beside) for one in planned]
     for one, size in zip(planned, sizes, strict=True):
         if size > MOST_SEGMENTS:
             raise CommitConflictError(
@@ -206,23 +208,27 @@ def _plan_partition(
     made = [one for one in _without(current.segments, wanted.segments) if one.base_offset < wanted.log_end_offset]
     back: list[SegmentInfo] = []
     leaving: list[SegmentInfo] = []
+    gaps: list[int] = []
     for old, new in _groups(missing, made):
         if old[0].base_offset < settled:
             continue
         if all(one.stem in there for one in old) and all(one.next_offset <= wanted.log_end_offset for one in new):
             back += old
             leaving += new
+            gaps += [old[0].base_offset] if not new else []
         elif not new or any(one.compacted for one in new):
             # what is ahead stays away too: of a gap, since readers would not see that records are missing; of a
             # compacted segment, since it may have dropped the tombstones of keys there
-            back, leaving, settled = [], [], max(one.next_offset for one in (*old, *new))
+            back, leaving, gaps, settled = [], [], [], max(one.next_offset for one in (*old, *new))
     first = min([one.base_offset for one in (*back, *current.segments[:1])], default=current.log_start_offset)
     first = max(first, min(settled, current.log_start_offset))
     start = min(current.log_start_offset, max(first, wanted.log_start_offset))
     behind = current.segments if settled else ()
     hidden = [one for one in behind if one.base_offset < start and one.next_offset > wanted.log_start_offset]
-    # where compacted segments stay, so do the gaps that are right below this offset only
-    dirty = [current.first_dirty_offset, *([] if len(missing) > len(back) else [wanted.first_dirty_offset])]
+    # what comes back may have records of keys that have later ones, or tombstones; where compacted segments stay ahead
+    # of it, so do their gaps, which are right below this offset only
+    ahead = [one.base_offset for one in back[:1] if len(missing) > len(back)]
+    dirty = [max([wanted.first_dirty_offset, *ahead])] if back or not missing else []
     return PartitionRestore(
         partition=number,
         segments=tuple(back),
@@ -230,8 +236,17 @@ def _plan_partition(
         lost=len(missing) - len(back) + len(hidden),
         start_before=current.log_start_offset,
         log_start_offset=start,
-        first_dirty_offset=min(dirty),
+        first_dirty_offset=min([current.first_dirty_offset, *dirty]),
+        beside=_beside(current.segments, gaps, leaving),
     )
+
+
+def _beside(live: SegmentTable, gaps: Iterable[int], leaving: Iterable[SegmentInfo]) -> tuple[SegmentInfo, ...]:
+    """The live segments on both sides of the gaps with these offsets; at the front nothing stands in the way."""
+    rows = [int(live.base_offsets.searchsorted(offset)) for offset in gaps]
+    rows = sorted({near for row in rows if row for near in (row - 1, row) if near < len(live)})
+    gone = {one.stem for one in leaving}
+    return tuple(one for one in map(live.__getitem__, rows) if one.stem not in gone)
 
 
 def _without(table: SegmentTable, other: SegmentTable) -> list[SegmentInfo]:
@@ -263,9 +278,9 @@ def _actions(one: PartitionRestore, version: int) -> Iterator[Action]:
     # offsets are free from here on; the log may begin in the middle of the first segment that comes back
     first = min([one.log_start_offset, *(segment.base_offset for segment in one.segments)])
     yield Restore(one.partition, first, version)
-    for segment in one.replaced:
+    for segment in (*one.replaced, *one.beside):
         yield Remove(one.partition, segment.stem)
-    for segment in one.segments:
+    for segment in sorted((*one.segments, *one.beside), key=lambda each: each.base_offset):
         yield Add(segment)
     if one.log_start_offset > first:
         yield SetLogStartOffset(one.partition, one.log_start_offset)
