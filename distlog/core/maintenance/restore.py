@@ -225,8 +225,8 @@ def _plan_partition(
     start = min(current.log_start_offset, max(first, wanted.log_start_offset))
     behind = current.segments if settled else ()
     hidden = [one for one in behind if one.base_offset < start and one.next_offset > wanted.log_start_offset]
-    # what comes back may have records of keys that have later ones, or tombstones; where compacted segments stay ahead
-    # of it, so do their gaps, which are right below this offset only
+    # what comes back may have records of keys that have later ones, or tombstones; where compacted segments stay
+    # ahead of it, so do their gaps, which are right below this offset only
     ahead = [one.base_offset for one in back[:1] if len(missing) > len(back)]
     dirty = [max([wanted.first_dirty_offset, *ahead])] if back or not missing else []
     return PartitionRestore(
