@@ -152,6 +152,10 @@ def keyed_topic(storage: Storage, policy: str = "compact") -> tuple[Topic, Clock
     return topic, clock
 
 
+def contents_of(topic: Topic) -> list[bytes | None]:
+    return [record.value for record in topic.refresh().records()]
+
+
 def compact_again(topic: Topic, clock: Clock, times: int) -> None:
     for _ in range(times):
         clock.now_ms += 1000
@@ -234,6 +238,19 @@ def test_a_tombstone_that_comes_back_behind_a_lost_segment_deletes_its_key(stora
     for _ in range(3):
         compact_again(topic, clock, 1)
         assert b"d" not in keys_of(topic)
+
+
+def test_records_that_compaction_dropped_are_told_where_what_it_made_comes_back(storage: Storage) -> None:
+    """1. Records. 2. More, and compaction of all into one segment. 3. It is let go. 4. Restore of the first ones."""
+    settings = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0}
+    topic = old_topic(storage, 2, **settings)
+    before = topic.version
+    topic.append([{"key": "k", "value": b"v2", "timestamp": NOW - 2 * DAY}])
+    topic.compact()
+    topic.retention()
+    report = topic.restore(before)
+    assert contents_of(topic) == [b"v2"]
+    assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (1, 2)
 
 
 def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:

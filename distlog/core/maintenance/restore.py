@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
@@ -140,10 +140,13 @@ def plan_restore(
         since = _behind(state.log_end_offset, gone_since.get(number, []), live)
         gone = [removed.added.get((number, one.stem), one) for one in _without(state.segments, live.segments)]
         older = [one for one in gone if not _overlaps(one, since[:1])]
+        # compaction made it of them, and of what came since
+        cleaned = len(gone) - len(older) if since and since[0].compacted else 0
         missing = [*older, *since]
         kept = [one for one in missing if removed.removed_at.get((number, one.stem), -1) > current.gc_floor]
         settled = _settled(state.log_end_offset, removed, number, live)
-        plans.append(_plan_partition(number, state, live, missing, _there(handle, current.name, kept), settled))
+        plan = _plan_partition(number, state, live, missing, _there(handle, current.name, kept), settled)
+        plans.append(replace(plan, lost=plan.lost + cleaned))
     return [one for one in plans if one.segments or one.lost or one.log_start_offset < _start(current, one.partition)]
 
 
