@@ -164,6 +164,24 @@ def test_what_compaction_emptied_at_the_beginning_gets_an_empty_file(tmp_path: P
     assert_same(topic, tmp_path / "kafka", tmp_path / "again")
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_an_exported_log_with_an_empty_file_is_adopted_and_goes_on(policy: str, tmp_path: Path) -> None:
+    """Its empty file is dated before 1970, as a broker's may be after its clock was wrong."""
+    topic = topic_at(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
+    for _ in range(3):
+        topic.append([{"key": b"only", "value": b"v", "timestamp": NOW}])
+    topic.compact()
+    topic.export(tmp_path / "kafka")
+    settings = {"cleanup.policy": policy, "min.cleanable.dirty.ratio": 0}
+    assert distlog.adopt(tmp_path / "kafka", str(tmp_path / "topics"), config=settings).ok
+    adopted = distlog.open(str(tmp_path / "topics" / "clicks"))
+    for number in range(4):
+        adopted.append([{"key": b"%d" % number, "value": b"w", "timestamp": NOW}])
+    adopted.compact()
+    assert [record.offset for record in adopted.records()] == [2, 3, 4, 5, 6]
+    assert adopted.verify().ok
+
+
 def test_an_empty_topic_is_an_empty_file_at_its_log_end(tmp_path: Path) -> None:
     topic = topic_at(tmp_path, 2)
     append(topic, partition=1)

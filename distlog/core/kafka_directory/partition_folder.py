@@ -368,12 +368,15 @@ class PartitionFolder:
         return self._files[name].size
 
     def modified_ms(self, name: str) -> int:
-        """The time of the last write to a file, in ms. Raises StorageError if the storage does not say."""
+        """The time of the last write to a file, in ms, 0 for one before 1970, as exports date empty logs.
+
+        Raises StorageError if the storage does not say.
+        """
         time_ms = self._files[name].modified_ms
         if time_ms == MAX_LONG:
             text = "the storage does not say when files were written, and retention may need it: copy them to a disk"
             raise StorageError(text, file=self.path(name))
-        return time_ms
+        return max(time_ms, 0)
 
     def _next_offset(self, name: str) -> int:
         """The offset behind the last batch of a log; its base offset if it has none."""
