@@ -167,9 +167,9 @@ def test_what_compaction_emptied_at_the_beginning_gets_an_empty_file(tmp_path: P
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 def test_an_exported_log_with_an_empty_file_is_adopted_and_goes_on(policy: str, tmp_path: Path) -> None:
     """Its empty file is dated before 1970, as a broker's may be after its clock was wrong."""
-    topic = topic_at(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
+    topic = topic_at(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0, internal_segment_bytes=400)
     for _ in range(3):
-        topic.append([{"key": b"only", "value": b"v", "timestamp": NOW}])
+        topic.append([{"key": b"only", "value": b"v" * 300, "timestamp": NOW}])
     topic.compact()
     topic.export(tmp_path / "kafka")
     settings = {"cleanup.policy": policy, "min.cleanable.dirty.ratio": 0}
