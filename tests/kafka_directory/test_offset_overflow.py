@@ -13,7 +13,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.config import MAX_INT
+from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.kafka_directory.partition_folder import file_name
 
 BEYOND = MAX_INT + 5
@@ -135,3 +135,17 @@ def test_a_broker_that_stopped_while_it_split_left_all_records(phase: int, tmp_p
     topic, bases = adopted(path)
     assert offsets(topic) == [0, 5, BEYOND, BEYOND + 1, last]
     assert bases == [0, BEYOND, last]
+
+
+def test_a_partition_whose_offsets_are_used_up_takes_no_more(tmp_path: Path) -> None:
+    """Also in place, where no commit looks at the offsets: they would be negative, and the log could not be read."""
+    topic, _ = adopted(partition(tmp_path, {MAX_LONG - 6: [one(MAX_LONG - 6, 5)]}))
+    with pytest.raises(distlog.CommitConflictError, match="nothing was committed"):
+        topic.append([{"value": b"v"}] * 2)
+    with pytest.raises(distlog.InvalidRecordError, match="no offsets left"), topic.writer() as writer:
+        writer.append(b"v")
+        writer.append(b"v")
+    with topic.writer() as writer:
+        writer.append(b"%d" % (MAX_LONG - 1))
+    assert distlog.open(topic.url).end_offsets() == {0: MAX_LONG}
+    assert offsets(topic.refresh()) == [*range(MAX_LONG - 6, MAX_LONG)]

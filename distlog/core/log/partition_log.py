@@ -22,7 +22,8 @@ from distlog.core.batches.record_batch import (
 )
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.errors import DistlogError, StorageFullError
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import DistlogError, InvalidRecordError, StorageFullError
 from distlog.core.kernels.batch_scan import move_batches
 from distlog.core.locks import ProcessLock
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
@@ -194,6 +195,8 @@ class PartitionLog:
             time_ms = append_time(state, segment, self._clock())
             rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
             newest = time_ms
+        if segment.next_offset + end > MAX_LONG:
+            raise InvalidRecordError("the partition has no offsets left", partition=self.partition)
         if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
             segment = roll(active)
             if of_producers:
