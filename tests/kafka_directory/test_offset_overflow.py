@@ -142,9 +142,11 @@ def test_a_partition_whose_offsets_are_used_up_takes_no_more(tmp_path: Path) -> 
     topic, _ = adopted(partition(tmp_path, {MAX_LONG - 6: [one(MAX_LONG - 6, 5)]}))
     with pytest.raises(distlog.CommitConflictError, match="nothing was committed"):
         topic.append([{"value": b"v"}] * 2)
-    with pytest.raises(distlog.InvalidRecordError, match="no offsets left"), topic.writer() as writer:
+    writer = topic.writer()
+    for _ in range(2):
         writer.append(b"v")
-        writer.append(b"v")
+    with pytest.raises(distlog.InvalidRecordError, match="no offsets left"):
+        writer.close()
     with topic.writer() as writer:
         writer.append(b"%d" % (MAX_LONG - 1))
     assert distlog.open(topic.url).end_offsets() == {0: MAX_LONG}
