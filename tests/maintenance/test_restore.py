@@ -223,6 +223,24 @@ def test_a_segment_of_which_compaction_left_nothing_comes_back_between_others(st
     assert [record.offset for record in topic.refresh().records()] == [0, 1, 4, 5, 7]
 
 
+def test_what_is_behind_comes_back_dirty_and_without_a_gap(storage: Storage) -> None:
+    """1. A version. 2. More segments, of which compaction drops a whole one, and one of the version. 3. Restore."""
+    topic, clock = keyed_topic(storage)
+    topic.append([{"key": "a", "value": b"A" * 300}])
+    before = topic.version
+    for value in (b"1", b"2"):
+        topic.append([{"key": "b", "value": value * 300}])
+    compact_again(topic, clock, 1)
+    assert [record.offset for record in topic.refresh().records()] == [0, 2, 4, 5]
+    assert topic.restore(before).to_dict()["segments"] == 2
+    assert [record.offset for record in topic.refresh().records()] == [0, 1, 2, 3, 4, 5]
+    assert topic.verify().ok
+    assert topic.restore(before).to_dict()["segments"] == 0
+    compact_again(topic, clock, 1)
+    assert [record.offset for record in topic.refresh().records()] == [0, 2, 4, 6]
+    assert topic.restore(topic.version).to_dict()["segments"] == 0
+
+
 def test_a_tombstone_that_comes_back_behind_a_lost_segment_deletes_its_key(storage: Storage) -> None:
     """1. A key and its tombstone. 2. Compaction. 3. A segment ahead cannot come back. 4. Restore, and compaction."""
     topic, clock = keyed_topic(storage)

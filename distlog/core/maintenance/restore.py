@@ -14,7 +14,7 @@ back as well: else the log would have a gap.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -134,7 +134,7 @@ def plan_restore(
     `removed` knows the commits from `wanted` to `current`. Looks whether the log files are there.
     """
     plans = []
-    gone_since = _gone_since(removed)
+    gone_since, again, emptied = _gone_since(removed), _by_partition(removed.cleaned_again), _emptied_since(removed)
     for number, state in enumerate(wanted.partitions):
         live = current.partitions[number]
         since = _behind(state.log_end_offset, gone_since.get(number, []), live)
@@ -142,10 +142,18 @@ def plan_restore(
         older = [one for one in gone if not _overlaps(one, since[:1])]
         # compaction made it of them, and of what came since
         cleaned = len(gone) - len(older) if since and since[0].compacted else 0
-        missing = [*older, *since]
-        kept = [one for one in missing if removed.removed_at.get((number, one.stem), -1) > current.gc_floor]
-        settled = _settled(state.log_end_offset, removed, number, live)
-        plan = _plan_partition(number, state, live, missing, _there(handle, current.name, kept), settled)
+        settled = _settled(state.log_end_offset, again.get(number, []), live)
+        missing, filling = [*older, *since], list[SegmentInfo]()
+        if missing or state.log_start_offset < live.log_start_offset:
+            filling = _filling(max(state.log_end_offset, settled), emptied.get(number, []), live, since)
+        kept = [
+            one
+            for one in (*missing, *filling)
+            if removed.removed_at.get((number, one.stem), -1) > current.gc_floor
+        ]
+        there = _there(handle, current.name, kept)
+        missing += [one for one in filling if one.stem in there]
+        plan = _plan_partition(number, state, live, missing, there, settled)
         plans.append(replace(plan, lost=plan.lost + cleaned))
     return [one for one in plans if one.segments or one.lost or one.log_start_offset < _start(current, one.partition)]
 
@@ -172,12 +180,41 @@ def _behind(end: int, gone: Iterable[SegmentInfo], live: PartitionState) -> list
     return sorted(segments, key=lambda one: one.base_offset)
 
 
-def _settled(end: int, removed: RemovedSince, partition: int, live: PartitionState) -> int:
+def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, list[SegmentInfo]]:
+    found: dict[int, list[SegmentInfo]] = {}
+    for (number, _), one in segments.items():
+        found.setdefault(number, []).append(one)
+    return found
+
+
+def _emptied_since(removed: RemovedSince) -> dict[int, list[SegmentInfo]]:
+    """The segments that came since and were replaced, by partition: compaction left nothing of some."""
+    replaced = removed.added.keys() & removed.removed_at.keys() - removed.let_go.keys() - removed.cleaned_again.keys()
+    return _by_partition({key: removed.added[key] for key in replaced})
+
+
+def _settled(end: int, again: Iterable[SegmentInfo], live: PartitionState) -> int:
     """The offset up to which compaction may have dropped tombstones that came since, behind `end`; 0 for none."""
-    again = {stem: one for (number, stem), one in removed.cleaned_again.items() if number == partition}
+    ends = {one.stem: one.next_offset for one in again}
     # a rebuild replaces a segment by itself
-    gone = again.keys() - live.segments.live(again.keys())
-    return max((again[stem].next_offset for stem in gone if again[stem].next_offset > end), default=0)
+    return max((ends[stem] for stem in ends.keys() - live.segments.live(ends.keys()) if ends[stem] > end), default=0)
+
+
+def _filling(
+    end: int, emptied: Iterable[SegmentInfo], live: PartitionState, since: Sequence[SegmentInfo]
+) -> list[SegmentInfo]:
+    """List the emptied segments from `end` on whose offsets no segment has, live or in `since`.
+
+    What comes back is dirty, and gaps are right in what is clean only.
+    """
+    bases, ends = live.segments.base_offsets, live.segments.next_offsets
+    filling: list[SegmentInfo] = []
+    for one in sorted(emptied, key=lambda each: each.base_offset):
+        row = int(bases.searchsorted(one.next_offset)) - 1
+        is_free = row < 0 or ends[row] <= one.base_offset
+        if one.base_offset >= end and is_free and not _overlaps(one, (*since, *filling[-1:])):
+            filling.append(one)
+    return filling
 
 
 def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:
