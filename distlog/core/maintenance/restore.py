@@ -147,9 +147,7 @@ def plan_restore(
         if missing or state.log_start_offset < live.log_start_offset:
             filling = _filling(max(state.log_end_offset, settled), emptied.get(number, []), live, since)
         kept = [
-            one
-            for one in (*missing, *filling)
-            if removed.removed_at.get((number, one.stem), -1) > current.gc_floor
+            one for one in (*missing, *filling) if removed.removed_at.get((number, one.stem), -1) > current.gc_floor
         ]
         there = _there(handle, current.name, kept)
         missing += [one for one in filling if one.stem in there]
