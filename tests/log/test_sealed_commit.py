@@ -26,6 +26,7 @@ from distlog.core.errors import (
 )
 from distlog.core.log.partition_lock import PageStatus
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
+from distlog.core.storage.locks_and_pages import LockGuard, SharedPage
 from distlog.core.storage.parallel import Task
 
 
@@ -324,3 +325,29 @@ def test_an_append_to_many_partitions_makes_no_state_of_each_and_copies_no_earli
             topic.append(rows)
     assert topic.segments().num_rows == 4 * 500
     assert topic.end_offsets() == dict.fromkeys(range(500), 4)
+
+
+def test_an_interrupt_right_behind_a_lock_gives_it_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, enter = Process(folder), LockGuard.__enter__
+    append(process[0], b"a")
+    version = process.head().version
+
+    def interrupted(guard: LockGuard) -> SharedPage:
+        enter(guard)
+        raise KeyboardInterrupt
+
+    over = list[bool]()
+
+    def commit() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            commit_sealed(process, partitions=range(1))
+        over.append(True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LockGuard, "__enter__", interrupted)
+        thread = threading.Thread(target=commit, daemon=True)
+        thread.start()
+        thread.join(30)
+    assert over == [True]
+    assert process.head().version == version
+    assert append(Process(folder, timeout_s=5)[0], b"b") == (1, 2)

@@ -156,8 +156,9 @@ def _locked(
             partition = ActivePartition(handle, number, snapshots, calls=calls, timeout_s=timeout_s)
             seal, held = Task(partition.begin_seal), partition.held()
             stack.callback(seal.when_over, partition.close)
-            held.__enter__()
+            # before it is entered: behind that, an interrupt would leave the lock held, and the close wait for it
             stack.callback(seal.when_over, partial(held.__exit__, None, None, None))
+            held.__enter__()
             locked.append(_Locked(partition, seal))
         if locked:
             snapshots.refresh()

@@ -543,12 +543,15 @@ def _have_mode(file: int, mode: int) -> None:
 
 
 class LockGuard:
-    """A FileLock that is held in a `with` block; unlike a generator it costs next to nothing."""
+    """A FileLock that is held in a `with` block; unlike a generator it costs next to nothing.
+
+    To leave one that was not entered does nothing.
+    """
 
     __slots__ = ("_generation", "_lock", "_timeout_s")
 
     def __init__(self, lock: FileLock, timeout_s: float) -> None:
-        self._lock, self._timeout_s = lock, timeout_s
+        self._lock, self._timeout_s, self._generation = lock, timeout_s, -1
 
     def __enter__(self) -> SharedPage:
         page = self._lock.acquire(self._timeout_s)
