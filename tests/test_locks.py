@@ -5,18 +5,19 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 
 
 @pytest.fixture
-def lock() -> ProcessLock:
-    return ProcessLock()
+def lock() -> Any:
+    return process_lock()
 
 
-def is_free(lock: ProcessLock) -> bool:
+def is_free(lock: Any) -> bool:
     """True if another thread can take the lock."""
     taken = list[bool]()
 
@@ -31,13 +32,13 @@ def is_free(lock: ProcessLock) -> bool:
     return taken[0]
 
 
-def test_it_is_reentrant_and_excludes_other_threads(lock: ProcessLock) -> None:
+def test_it_is_reentrant_and_excludes_other_threads(lock: Any) -> None:
     with lock, lock:
         assert not is_free(lock)
     assert is_free(lock)
 
 
-def test_an_interrupt_at_any_moment_leaves_it_free(lock: ProcessLock) -> None:
+def test_an_interrupt_at_any_moment_leaves_it_free(lock: Any) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -36,7 +36,7 @@ from distlog.core.errors import (
     InvalidConfigError,
     InvalidRecordError,
 )
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.maintenance.merge import merge_tails
 from distlog.core.paths import check_topic_name
 from distlog.core.segments.segment_writer import codec_of
@@ -144,7 +144,7 @@ class KnownTopics:
     """Up to KEPT topics, the ones that were used last; safe between threads."""
 
     def __init__(self) -> None:
-        self._lock = ProcessLock()
+        self._lock = process_lock()
         self._known: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:

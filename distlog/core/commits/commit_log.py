@@ -41,7 +41,7 @@ from distlog.core.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.storage.locks_and_pages import make_lock
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, PutTime, Storage
 
@@ -581,7 +581,7 @@ class CurrentSnapshot:
 
     def __init__(self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION) -> None:
         self.snapshot, self.pinned, self._why = snapshot, pinned, why
-        self._log, self._lock = log, ProcessLock()
+        self._log, self._lock = log, process_lock()
 
     def refresh(self) -> Snapshot:
         """Move on to the newest version, and return it; one GET if there is nothing new."""

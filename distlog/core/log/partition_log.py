@@ -25,7 +25,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError, InvalidRecordError, StorageFullError
 from distlog.core.kernels.batch_scan import move_batches
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.log.active_partition import ActivePartition, begin_segments, open_segments, roll
 from distlog.core.log.flush import SEALED, Appended, AppendInfo, LogEnd, PartitionFlush
 from distlog.core.log.log_segment import LogSegment, is_flush_due
@@ -358,7 +358,7 @@ FILES_OF_LOG = 8
 MOST_OPEN_LOGS = 3000
 
 _holders: WeakSet[object] = WeakSet()
-_holders_lock = ProcessLock()
+_holders_lock = process_lock()
 
 
 def most_open_logs(holder: object) -> int:

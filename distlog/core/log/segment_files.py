@@ -15,7 +15,7 @@ from distlog.core.errors import StorageError
 from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, Column, floor_in_place
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.kernels.segment_fold import POSITION
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.segments.segment_state import OFFSET_INDEX, TIME_INDEX, TXN_INDEX, Numbers
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.durable_files import LOCAL_ERRORS, failing_as, make_folders, removed_on_error, sync_folder
@@ -51,7 +51,7 @@ class ActiveFile:
         self._inode = 0
         #: Whether `size` found another file than the one that was open, and that one was not opened yet.
         self.was_replaced = False
-        self._opening = ProcessLock()
+        self._opening = process_lock()
 
     def create(self) -> None:
         """Create the file, empty; StorageError if it exists."""

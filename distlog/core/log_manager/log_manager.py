@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from distlog.core import paths
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError, InvalidConfigError, TopicNotFoundError
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.log.partition_lock import PartitionCounters, counters_in
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_tasks import LogCleaner, LogDirectory, LogTasks
@@ -53,7 +53,7 @@ class TaskMetrics:
     """Counts what the tasks do; safe between threads."""
 
     def __init__(self) -> None:
-        self._lock = ProcessLock()
+        self._lock = process_lock()
         self._metrics: dict[str, Metric] = {}
 
     def note(self, run: TaskRun, ended_ms: int) -> None:

@@ -19,7 +19,7 @@ from distlog.core.kafka_directory.partition_folder import (
     PartitionName,
     write_offsets,
 )
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.scheduler import TaskRun, monotonic_ms
 from distlog.core.maintenance.cleaning_plan import plan_compaction
@@ -66,7 +66,7 @@ class LogDirectory:
         self._producer_expiration_ms = producer_expiration_ms
         self.storage, self.clock, self.is_stopping = storage, clock, is_stopping
         self._defaults = defaults
-        self._lock = ProcessLock()
+        self._lock = process_lock()
         self._topics: dict[str, Topic] = {}
         self._dropped: dict[str, FoundTopic] = {}
         self.is_offline = False

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from distlog.core.arrays import byte_array
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import StorageError
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.segments.segment_parts import HEAD_BYTES, IdentifiedLogs, part_of
 from distlog.core.storage.backend import Part
 from distlog.core.storage.storage import Storage
@@ -40,7 +40,7 @@ class OpenFiles(Generic[T]):
     def __init__(self, limit: int, *, timed: bool) -> None:
         self._limit, self._timed = limit, timed
         self._open: OrderedDict[Hashable, tuple[str, _Identity, T]] = OrderedDict()
-        self._lock = ProcessLock()
+        self._lock = process_lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _empty, (self._limit, self._timed)

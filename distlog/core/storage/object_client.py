@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -18,7 +18,7 @@ from typing import Any
 import fsspec
 
 from distlog.core.errors import StorageError
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.storage.parallel import PARALLEL_REQUESTS
 
 # ---
@@ -199,7 +199,7 @@ class Proof:
     """The proof that one writer wins a put-if-absent in a bucket, once that `is_held`; `lock` is for finding out."""
 
     is_held: bool = False
-    lock: ProcessLock = field(default_factory=ProcessLock)
+    lock: AbstractContextManager[object] = field(default_factory=process_lock)
 
 
 class ClientSource:

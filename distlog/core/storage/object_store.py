@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from distlog.core import paths, times
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import StorageError
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
@@ -39,7 +39,7 @@ from distlog.core.times import to_ms
 # Requests to an object store about one object each, tried again until a deadline while their answer is unclear.
 
 
-_MEMORY = ProcessLock()
+_MEMORY = process_lock()
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     UnsupportedVersionError,
 )
-from distlog.core.locks import ProcessLock
+from distlog.core.locks import process_lock
 from distlog.core.storage.backend import Entries, FileInfo, UnfinishedUpload
 from distlog.core.storage.parallel import Task
 from distlog.core.storage.storage import Storage
@@ -152,7 +152,7 @@ class ChunkReader:
     """The compressed logs in `bucket`; safe between threads, which share what they fetch at the same time."""
 
     def __init__(self, bucket: Storage) -> None:
-        self._bucket, self._lock, self._process = bucket, ProcessLock(), os.getpid()
+        self._bucket, self._lock, self._process = bucket, process_lock(), os.getpid()
         self._begun: dict[Key, Task[Chunks]] = {}
         self._kept: OrderedDict[Key, memoryview] = OrderedDict()
 
