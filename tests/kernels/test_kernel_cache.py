@@ -102,11 +102,11 @@ class Copy:
         with (self._folder / "distlog" / "core" / name).open("a") as file:
             file.write("# new\n")
 
-    def run(self, **environment: str) -> list[int]:
-        """What a new process gets from both callers, and how often each was taken from the cache."""
+    def run(self, program: str = PROGRAM, **environment: str) -> list[int]:
+        """What a new process prints: what it gets from both callers, and how often each was taken from the cache."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
         settings = {**kept, "PYTHONPATH": str(self._folder), **environment}
-        ran = run(FORKED + PROGRAM, env=settings, cwd="/", check=True, has_distlog=False)
+        ran = run(FORKED + program, env=settings, cwd="/", check=True, has_distlog=False)
         self.said = ran.stderr
         return [int(part) for part in ran.stdout.split()]
 
@@ -446,3 +446,37 @@ def test_compilations_are_told_of_once_when_they_take_more_than_a_second(
 
 def two() -> int:
     return 2
+
+
+#: Calls a kernel whose compilation is interrupted when it begins, and calls it again.
+INTERRUPTED = """
+import os, signal, threading
+import numpy as np
+from numba.core import event
+from distlog.core.kernels.outer import fill
+
+threads = []
+
+class Interrupts(event.Listener):
+    def on_start(self, event):
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Interrupts())
+out = np.zeros(1, np.int64)
+try:
+    fill(out)
+except KeyboardInterrupt:
+    print(out[0], int(threading.main_thread() in threads))
+fill(out)
+print(out[0])
+"""
+
+
+def test_an_interrupt_of_a_first_call_leaves_the_compiler_free_for_the_next(copy: Copy) -> None:
+    """In the thread that compiles it would leave a lock of LLVM held, for which all others wait for ever."""
+    assert copy.run(INTERRUPTED) == [0, 0, 1]

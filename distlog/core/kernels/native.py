@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache as remember
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -114,7 +115,39 @@ def with_kept_code(function: Callable[..., Any], **options: Any) -> Any:
     compiled = _cached(function, **options) or numba.njit(**options)(function)
     stem, line = function.__module__.rpartition(".")[2], function.__code__.co_firstlineno
     _kernels[id(compiled)] = f"{stem}.{function.__qualname__}-{line}.py{sys.version_info[0]}{sys.version_info[1]}."
+    compiled.compile = partial(_compile_aside, compiled.compile)
     return compiled
+
+
+def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
+    """Compile, or load code, in a thread that no signal interrupts.
+
+    Ctrl-C in the midst of it would leave LLVM's lock held, and all threads that compile would wait for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return compile_here(signature)
+    results, over = list[Any](), threading.Lock()
+    over.acquire()
+
+    def compile_there() -> None:
+        try:
+            results.append((compile_here(signature), None))
+        except BaseException as error:
+            results.append((None, error))
+        finally:
+            over.release()
+
+    try:
+        threading.Thread(target=compile_there, name="distlog-compiler").start()
+    except RuntimeError:  # there can be no more threads, or the interpreter is ending
+        return compile_here(signature)
+    # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+    while not over.acquire(timeout=threading.TIMEOUT_MAX):
+        pass
+    found, error = results[0]
+    if error is not None:
+        raise error
+    return found
 
 
 @dataclass(frozen=True, slots=True)
