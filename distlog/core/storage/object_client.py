@@ -15,8 +15,6 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any
 
-import fsspec
-
 from distlog.core.errors import StorageError
 from distlog.core.locks import process_lock
 from distlog.core.storage.parallel import PARALLEL_REQUESTS
@@ -244,6 +242,9 @@ class ClientSource:
 
 
 def _connect(protocol: str, options: StorageOptions) -> Any:
+    # an eighth of what a process for a local topic would import, and it needs none of it
+    import fsspec
+
     try:
         settings = {**options.settings(), "skip_instance_cache": True, "use_listings_cache": False}
         if protocol == "s3":
@@ -276,8 +277,10 @@ def _class_of(protocol: str) -> Any:
     that: emulators, proxies, servers that are down. The class that its own is made from does not, and knows all kinds
     but zonal buckets.
     """
+    from fsspec import get_filesystem_class
+
     try:
-        kind_of_client: Any = fsspec.get_filesystem_class(protocol)
+        kind_of_client: Any = get_filesystem_class(protocol)
     except (ImportError, ValueError):
         return None
     if protocol == "gs" and _KINDS_OF_BUCKETS not in os.environ:
