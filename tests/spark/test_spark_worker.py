@@ -82,7 +82,7 @@ print(*sorted(name for name in sys.modules if name.startswith(unneeded)))
 
 
 @pytest.mark.long
-def test_the_process_that_plans_a_stream_imports_nothing_of_writes_topics_and_clients_of_stores(tmp_path: Path) -> None:
+def test_the_process_that_plans_a_stream_imports_nothing_of_writes_topics_and_stores(tmp_path: Path) -> None:
     """Each query of a stream begins such a process, and waits for what it imports."""
     distlog.create(str(tmp_path / "clicks"))
     command = [sys.executable, "-c", IMPORTED, str(tmp_path / "clicks")]
