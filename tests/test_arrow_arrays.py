@@ -193,3 +193,22 @@ def test_a_child_of_a_process_with_threads_does_not_wait_for_a_lock_of_arrows_me
     ends.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1.5], pa.int64()),
+        (np.array([2**31]), pa.int32()),
+        (np.array([2**64 - 1], np.uint64), pa.int64()),
+        ([float("nan")], pa.int64()),
+    ],
+)
+def test_numbers_that_a_column_cannot_have_are_never_other_ones(values: object, kind: pa.DataType) -> None:
+    with np.errstate(invalid="ignore"), pytest.raises(OverflowError, match="no int"):
+        integers(values, kind)  # type: ignore[arg-type]
+
+
+def test_numbers_of_other_kinds_that_a_column_can_have_are_taken() -> None:
+    given = ([], [1.0, 2.0], np.array([7], np.uint64), range(3))
+    assert [integers(values, pa.int32()).to_pylist() for values in given] == [[], [1, 2], [7], [0, 1, 2]]

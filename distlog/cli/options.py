@@ -24,27 +24,34 @@ from distlog.gateway.security.users_file import UsersFile
 # The arguments and options that several commands share.
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-def usage(parse: Callable[[str], T]) -> Callable[[str], T]:
+def usage(parse: Callable[[S], T]) -> Callable[[S], T]:
     """Wraps `parse` for typer: its ValueError becomes an error of the command line."""
 
-    def parsed(text: str) -> T:
+    def parsed(given: S) -> T:
         try:
-            return parse(text)
+            return parse(given)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
     return parsed
 
 
-def settings(name: str, about: str) -> Any:
-    """An option NAME=VALUE that may be repeated."""
+def _given_once(pairs: list[Any]) -> list[Any]:
+    usage(arguments.given_once)(pairs)
+    return pairs
+
+
+def settings(name: str, about: str, *, twice: bool = False) -> Any:
+    """An option NAME=VALUE that may be repeated; with one name only if it may be given `twice`."""
     return typer.Option(
         name,
         metavar="NAME=VALUE",
         parser=usage(arguments.setting),
+        callback=None if twice else _given_once,
         default_factory=list,
         show_default=False,
         help=f"{about} May be repeated.",
@@ -138,7 +145,7 @@ TimeUnit = Annotated[Unit, typer.Option("--timestamp-unit", help="The unit of ti
 KeySeparator = Annotated[
     str | None, typer.Option(metavar="TEXT", help="The separator of key and value in a line of text.")
 ]
-Headers = Annotated[list[Any], settings("--header", "A header that each record gets.")]
+Headers = Annotated[list[Any], settings("--header", "A header that each record gets.", twice=True)]
 Partition = Annotated[
     int | None,
     typer.Option(

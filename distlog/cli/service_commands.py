@@ -19,6 +19,8 @@ from distlog.cli.services import LOOPBACK, Service, end, keep_what_is_loaded, pr
 from distlog.console.output import StatusLine, Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
+from distlog.core.storage.storage import Storage as Folder
+from distlog.core.topics.open_topic import check_root
 from distlog.core.warm_up import warm_up
 from distlog.gateway.security.users_file import check_name, new_secrets, read_users, write_users
 
@@ -203,6 +205,7 @@ def serve(
         open_files=raise_open_files(),
     )
     safe = where.arguments(insecure=insecure)
+    check_root(Folder(root, dict(storage)))
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and number == 0 else None
     serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child)

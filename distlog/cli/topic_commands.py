@@ -13,8 +13,8 @@ from distlog.cli.options import AtTime, AtVersion, DryRun, Json, Storage, Url, o
 from distlog.console import arguments, output
 from distlog.console.output import Summary, print_report, status_of
 from distlog.core.display import counted
-from distlog.core.paths import COMMITS_DIR
 from distlog.core.storage.storage import Storage as Folder
+from distlog.core.topics.open_topic import check_root
 
 # ---
 # Commands about a topic as a whole. None of them reads records.
@@ -172,8 +172,7 @@ def _check_root(root: str, storage: dict[str, Any]) -> None:
     folder = Folder(root, storage)
     if not folder.is_there():
         raise distlog.TopicNotFoundError("nothing is here: check the address", root=root)
-    if COMMITS_DIR in folder.list_folders():
-        raise distlog.TopicNotFoundError("this is a topic, not a folder of topics: give the one above it", root=root)
+    check_root(folder)
 
 
 def _row(topic: distlog.Topic) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.times import iso, now_ms, to_ms
@@ -20,6 +20,14 @@ def setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise ValueError("write NAME=VALUE")
     return name, value
+
+
+def given_once(pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise ValueError for a name that several pairs have, of which only one could count."""
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is given {names.count(name)} times: give it once")
 
 
 def partition_offset(text: str) -> tuple[int | None, int]:

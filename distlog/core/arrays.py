@@ -37,9 +37,15 @@ def flags_of(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def integers(values: npt.ArrayLike, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of integers, int64 if no other `kind` is given; an array of that kind is not copied."""
+    """A column of integers, int64 if no other `kind` is given; an array of that kind is not copied.
+
+    Raises OverflowError for values that the kind does not have: too large ones, and fractions.
+    """
     kind = kind or pa.int64()
-    array = np.ascontiguousarray(values, f"i{kind.bit_width // 8}")
+    given = np.asarray(values)
+    array = np.ascontiguousarray(given, f"i{kind.bit_width // 8}")
+    if not np.can_cast(given.dtype, array.dtype) and not np.array_equal(array, given):
+        raise OverflowError(f"there are numbers that are no {kind}")
     return pa.Array.from_buffers(kind, array.size, [None, pa.py_buffer(array)])
 
 

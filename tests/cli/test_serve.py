@@ -63,6 +63,14 @@ def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Pa
     assert distlog.open(str(tmp_path / "clicks")).end_offsets() == {0: 1}
 
 
+def test_a_topic_is_no_root(serve: Any, tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"))
+    for options in (("--root", topic.url), ("--root", topic.url, "--processes", "2")):
+        done = serve("127.0.0.1:0", *options)
+        assert (done.status, done.out, f"give the one above it, {tmp_path}" in done.err) == (1, "", True)
+    assert not topic.handle.storage.list_folders("__consumer_offsets")
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "example.invalid:0"])
 def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) -> None:
     done = serve(address)

@@ -56,10 +56,18 @@ def test_list_of_a_folder_that_is_not_there_fails(cli: CommandLine, tmp_path: Pa
     assert cli.bare("list", wrong) == (1, "", f"distlog: nothing is here: check the address (root={wrong})\n")
 
 
-def test_list_of_a_topic_names_the_mistake(cli: CommandLine) -> None:
+def test_list_of_a_topic_names_the_mistake(cli: CommandLine, tmp_path: Path) -> None:
     cli.ok("create")
-    said = f"distlog: this is a topic, not a folder of topics: give the one above it (root={cli.url})\n"
+    said = f"distlog: this is a topic, not a folder of topics: give the one above it, {tmp_path} (root={cli.url})\n"
     assert cli("list") == (1, "", said)
+
+
+@pytest.mark.parametrize("options", [("--config", "retention.ms=1"), ("--storage", "a=1")])
+def test_a_setting_that_is_given_twice_is_refused(cli: CommandLine, options: tuple[str, str]) -> None:
+    done = cli("create", *options, options[0], options[1].replace("=1", "=2"))
+    name = options[1].partition("=")[0]
+    assert (done.status, done.out) == (2, "")
+    assert f"{name} is given 2 times: give it once" in done.err
 
 
 def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:

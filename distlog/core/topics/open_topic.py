@@ -104,6 +104,17 @@ def _check_place(storage: Storage) -> int | None:
     return before_ms
 
 
+def check_root(root: Storage) -> None:
+    """Raise TopicNotFoundError if the folder is a topic itself, so that it holds none. One request, or some for a topic.
+
+    It says nothing if the storage does not tell.
+    """
+    with suppress(StorageError):
+        if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_open(root):
+            text = f"this is a topic, not a folder of topics: give the one above it, {root.url.rpartition('/')[0]}"
+            raise TopicNotFoundError(text, root=root.url)
+
+
 def _folders_in(storage: Storage) -> list[str] | None:
     """The folders in the folder; None if the storage does not tell."""
     with suppress(DistlogError, OSError):

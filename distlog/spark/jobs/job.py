@@ -183,9 +183,21 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, name: str, about: str) -> None:
-    """Add an argument NAME=VALUE that may be repeated."""
+    """Add an argument NAME=VALUE that may be repeated, with other names."""
     parse = argument(arguments.setting)
-    parser.add_argument(name, action="append", default=[], type=parse, metavar="NAME=VALUE", help=about)
+    parser.add_argument(name, action=_Setting, default=[], type=parse, metavar="NAME=VALUE", help=about)
+
+
+class _Setting(argparse.Action):
+    """Gathers the settings of a command line, each of which is given once."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        pairs = [*getattr(namespace, self.dest), values]
+        try:
+            arguments.given_once(pairs)
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        setattr(namespace, self.dest, pairs)
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
