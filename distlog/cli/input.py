@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distlog.cli.line_formats import (
+    CsvRows,
     Fields,
     LineFormat,
     MissedFields,
     Parsed,
-    csv_format,
     json_fields,
     jsonl_format,
     text_format,
@@ -165,17 +165,18 @@ class FilePart(NamedTuple):
 Parts = Iterator[FilePart | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Input:
-    """The way to read the input."""
+    """The way to read the input, and how far it was."""
 
     format: Format
     fields: Fields
     key_separator: str | None = None
     missed: MissedFields = field(init=False)
+    _csv: CsvRows | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "missed", MissedFields(self.fields))
+        self.missed = MissedFields(self.fields)
 
     def check(self) -> None:
         """Raise InvalidConfigError for options that the format does not have."""
@@ -190,9 +191,14 @@ class Input:
             return _tables(path, self.fields)
         return _lines(path, self._parser(), wait)
 
+    def rest(self) -> FilePart | None:
+        """The last part of a file, where lines wait for those behind them; None if they never do."""
+        return None if self._csv is None else FilePart(self._csv.rest(), 0)
+
     def _parser(self) -> LineFormat:
         if self.format is Format.CSV:
-            return csv_format(self.fields)
+            self._csv = CsvRows(self.fields)
+            return self._csv.parse
         if self.format is Format.JSONL:
             named = self.fields.named
             return json_fields(self.fields, self.missed) if named else jsonl_format(self.fields.timestamp_unit)

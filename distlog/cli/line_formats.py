@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ import pyarrow.json
 
 from distlog.console.output import json_text
 from distlog.console.record_lines import json_texts
-from distlog.core.arrays import column_of, flags_of, integers, scalar_of, table_of_rows
+from distlog.core.arrays import byte_array, column_of, flags_of, integers, scalar_of, table_of_rows
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -118,7 +119,7 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
 # jsonl   A line is an object, as `read --json` prints it: `value` (required), `key`, `timestamp`, `partition`,
 #         `headers`. Bytes are text, null, or {"base64": "..."}. A timestamp is a number since 1970 or ISO 8601.
 #         If fields are named, it is an object of any kind.
-# csv     `csv_format`.
+# csv     `CsvRows`.
 #
 # Arrow reads a block of objects at once, if all of them are as most records are; else they are looked at one by one.
 # Both ways stay: Arrow takes 2.5 us a line, but one type a field, so no text beside base64, as `read --json` prints
@@ -127,15 +128,11 @@ def times_of(column: pa.Array, unit: str = "ms") -> pa.Array | None:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no record: its number from 1, the number of records before it in its block, and the reason.
-
-    With `is_last` nobody can tell which of the lines behind it are records, so it cannot be left out.
-    """
+    """A line that is no record: its number from 1, the number of records before it in its block, and the reason."""
 
     line: int
     records_before: int
     reason: str
-    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +322,7 @@ def with_headers(records: pa.Table, headers: Iterable[tuple[str, str]]) -> pa.Ta
 #
 # An object is a line of JSON. The value is the line if no field is named. Fields are the bytes of their text, or
 # of their JSON if they are no text. A field that is not there, or null, makes a null. A timestamp is a number or
-# ISO 8601. Blank lines are skipped. `csv_format` has the same for rows of CSV.
+# ISO 8601. Blank lines are skipped. `CsvRows` has the same for rows of CSV.
 
 
 _FIELDS_SCHEMA = pa.schema([("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
@@ -461,165 +458,123 @@ def _json(value: Any) -> str:
 # ---
 # Parses CSV: rows under a line of names, some fields of which are the key, the value and the timestamp of a record.
 #
-# A row is a line, whose quoted fields end on it. Arrow reads a block of lines at once. If some of them are no rows,
-# or blank, they are found and left out all at once too, so many bad lines take no longer than a few.
+# A row is as RFC 4180 has it: a quote counts where a field begins, a quoted field may have line ends, and a comma or
+# the end of the row is behind it. One expression finds how far the rows are good, and Arrow reads these at once.
 #
-# Of a quoted field with line ends all lines are bad, up to the quote that ends it, also lines that look like rows.
-# A quote inside of it that stands neither doubled nor at its end shows that the one that began it was a stray one.
+# Behind a quoted field that does not end so, the next line begins a row again: a stray quote costs its line alone.
 
 
+_CELL = rb'(?:"(?:[^"]++|"")*+"|[^",\r\n][^,\r\n]*+|)'
+_CELLS = rb"%b(?:,%b)*+" % (_CELL, _CELL)
+_BLANK = rb"[ \t\v\f\r]*+\n"
+_ROW = re.compile(rb"(?!%b)%b\r?\n" % (_BLANK, _CELLS))
+_ROWS = re.compile(rb"(?:%b)*+" % _ROW.pattern)
+_BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
+_OPEN = re.compile(rb'(?:%b,)*+"(?:[^"]++|"")*+\Z' % _CELL)
+_GOOD = re.compile(_CELLS)
 _MASK = bytes(min(byte, 127) for byte in range(256))
-_BLANK = r"^[\s\v]*$"
-#: Fields as Arrow reads them: a quote counts where a field begins, and the text behind its end belongs to the field.
-_FIELD = r'(?:"(?:[^"]|"")*"(?:[^",][^,]*)?|[^",][^,]*|)'
-_ROW = rf"^{_FIELD}(?:,{_FIELD})*$"
-_QUOTED = re.compile(rb'(?:[^"]++|"")*+"')
-_REST_OF_ROW = re.compile(rf"(?:,{_FIELD})*".encode())
-#: So many lines inside of a quoted field are more likely rows behind a stray quote.
-_LONGEST_FIELD = 1000
+#: A quoted field with more lines has hardly one: the quote before it is a stray one.
+_MOST_LINES = 1000
 
 
-def csv_format(fields: Fields) -> LineFormat:
+class CsvRows:
     """A parser of the lines of one file, whose first line it takes for the names."""
-    names: list[str] = []
-    quote = _OpenQuote()
 
-    def parse(block: bytes, lines_before: int) -> Parsed:
-        if not names:
-            line, _, block = block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-            names.extend(_names(line))
-            fields.check(names)
-            lines_before += 1
-        return _rows(block, lines_before, names, fields, quote)
+    def __init__(self, fields: Fields) -> None:
+        self._fields, self._names = fields, list[str]()
+        self._open, self._open_line = b"", 0
 
-    return parse
+    def parse(self, block: bytes, lines_before: int) -> Parsed:
+        """The rows of a block of whole lines, but for one that has not ended: it waits for the next block."""
+        if self._open:
+            return self._rows(self._open + block + b"\n", self._open_line)
+        if self._names:
+            return self._rows(block + b"\n", lines_before)
+        line, newline, block = block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+        self._names = _names(line)
+        self._fields.check(self._names)
+        return self._rows(block + newline, lines_before + 1)
 
+    def rest(self) -> Parsed:
+        """The rows from the one on that waits, at the end of the input."""
+        return self._rows(self._open, self._open_line, is_last=True) if self._open else Parsed(pa.table({}))
 
-class _OpenQuote:
-    """The quoted field that was not ended on its line, nor on one of those after it so far, if there is one."""
-
-    def __init__(self) -> None:
-        self.line: int | None = None
-
-    def lines_inside(self, lines: pa.Array, lines_before: int, torn: npt.NDArray[np.int64]) -> dict[int, int]:
-        """The rows that continue quoted fields, by their number, and the lines on which these began.
-
-        `torn` are the numbers of rows that by themselves leave a quoted field open. If one is too long, all rows that
-        follow are inside of it.
-        """
-        inside: dict[int, int] = {}
-        row, is_torn = 0, set(torn.tolist())
-        while row < len(lines) and not self.is_too_long(lines_before + row):
-            if self.line is None:
-                place = np.searchsorted(torn, row)
-                if place == len(torn):
+    def _rows(self, text: bytes, lines_before: int, *, is_last: bool = False) -> Parsed:
+        spans, bad, position = list[tuple[int, int]](), dict[int, str](), 0
+        while position < len(text):
+            start, position = position, _end(_ROWS, text, position)
+            spans.append((start, position))
+            if blanks := _BLANKS.match(text, position):
+                position = blanks.end()
+            elif position < len(text):
+                is_open = _OPEN.match(text, position) is not None
+                if is_open and not is_last and text.count(b"\n", position) <= _MOST_LINES:
                     break
-                row = int(torn[place])
-                self.line = lines_before + row + 1
-            else:
-                text = lines[row].as_py()
-                quoted = _QUOTED.match(text)
-                rest = text[quoted.end() :] if quoted else b""
-                if quoted is None or rest[:1] in (b"", b","):
-                    inside[row] = self.line
-                    if quoted:
-                        self.line = None if _REST_OF_ROW.fullmatch(rest) else lines_before + row + 1
-                else:
-                    self.line = lines_before + row + 1 if row in is_torn else None
-            row += 1
-        if self.line is not None:
-            inside |= dict.fromkeys(range(row, len(lines)), self.line)
-        return inside
+                bad[position] = _fault(text, position, is_open=is_open)
+                position = text.index(b"\n", position) + 1
+        self._open, self._open_line = text[position:], lines_before + text.count(b"\n", 0, position)
+        return self._parsed(text, spans, bad, lines_before)
 
-    def is_too_long(self, line: int) -> bool:
-        """True if the field goes on at a line that is too far behind the one on which it began."""
-        return self.line is not None and line - self.line >= _LONGEST_FIELD
+    def _parsed(self, text: bytes, spans: list[tuple[int, int]], bad: dict[int, str], lines_before: int) -> Parsed:
+        """The records of the rows in `spans` of a text. Some may have other fields than the names, or no times."""
+        good = b"".join(text[start:end] for start, end in spans)
+        try:
+            table, refused = _read_rows(good, self._names), dict[int, str]()
+        except pa.ArrowInvalid:
+            refused = _refused(good, self._names)
+            rows = [row[0] for number, row in enumerate(_ROW.finditer(good)) if number not in refused]
+            table = _read_rows(b"".join(rows), self._names)
+        columns, bad_times = _columns(table, self._fields)
+        if not (bad or refused or bad_times):
+            return Parsed(columns)
+        places = np.array([row.start() for span in spans for row in _ROW.finditer(text, *span)], np.int64)
+        bad |= {int(places[row]): reason for row, reason in refused.items()}
+        places = np.delete(places, [*refused])
+        bad |= {int(places[row]): reason for row, reason in bad_times.items()}
+        columns = columns.take(integers(np.delete(np.arange(len(places)), [*bad_times])))
+        positions = sorted(bad)
+        lines = lines_before + 1 + np.searchsorted(np.flatnonzero(byte_array(text) == ord("\n")), positions)
+        before = np.searchsorted(np.delete(places, [*bad_times]), positions)
+        found = zip(lines.tolist(), before.tolist(), positions, strict=True)
+        return Parsed(columns, [BadLine(line, records, bad[position]) for line, records, position in found])
+
+
+def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
+    """The end of what matches there, which may be nothing."""
+    match = pattern.match(text, position)
+    return match.end() if match else position
+
+
+def _fault(text: bytes, position: int, *, is_open: bool) -> str:
+    """The reason why no row is there."""
+    if is_open:
+        return f"the quoted field does not end, at least not within {_MOST_LINES} lines"
+    if text.startswith(b"\r", _end(_GOOD, text, position)):
+        return "a carriage return must end its line"
+    return "there is text behind the end of a quoted field: a quote inside of one is doubled"
 
 
 def _names(line: bytes) -> list[str]:
-    if not re.fullmatch(_ROW.encode(), line):
-        raise InvalidRecordError("a quoted name in the first line of CSV must end on that line", line=1)
-    try:
-        names = next(csv.reader([line.decode().removesuffix("\r")]), [])
-    except (UnicodeDecodeError, csv.Error):
-        names = []
+    names: list[str] = []
+    with suppress(UnicodeDecodeError, csv.Error):
+        if _ROW.fullmatch(line + b"\n"):
+            names = next(csv.reader([line.decode().removesuffix("\r")]), [])
     if not names or len(set(names)) < len(names):
-        raise InvalidRecordError("the first line of CSV must have the names of the fields, each once", line=1)
+        why = "the first line of CSV must have the names of the fields, each once; a quoted one ends on that line"
+        raise InvalidRecordError(why, line=1)
     return names
 
 
-def _rows(block: bytes, lines_before: int, names: list[str], fields: Fields, quote: _OpenQuote) -> Parsed:
-    table, bad = None if quote.line else _all_rows(block, names), dict[int, str]()
-    if table is None:
-        lines = split_lines(block)
-        numbers, bad = _sorted_out(lines, lines_before, names, quote)
-        table = _read_rows(b"\n".join(lines.take(integers(numbers)).to_pylist()), names)
-    else:
-        numbers = np.arange(table.num_rows)
-    columns, bad_times = _columns(table, fields)
-    if bad_times:
-        bad |= {int(numbers[row]): reason for row, reason in bad_times.items()}
-        good = np.delete(np.arange(len(numbers)), [*bad_times])
-        columns, numbers = columns.take(integers(good)), numbers[good]
-    before = np.searchsorted(numbers, sorted(bad))
-    places = zip(sorted(bad), before.tolist(), strict=True)
-    bad_lines = [BadLine(lines_before + row + 1, records, bad[row]) for row, records in places]
-    if quote.is_too_long(lines_before + block.count(b"\n") + 1):
-        why = f"a quoted field that begins on line {quote.line} has not ended {_LONGEST_FIELD} lines later: end it"
-        bad_lines.append(BadLine(int(quote.line or 0), len(columns), why, is_last=True))
-    return Parsed(columns, bad_lines)
-
-
-def _all_rows(block: bytes, names: list[str]) -> pa.Table | None:
-    """The rows of a block whose lines are all rows, and none of them blank; else None."""
-    text = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
-    last = text.rpartition(b"\n")[2]
-    if b"\r" in text or (b'"' in last and not re.fullmatch(_ROW.encode(), last)):
-        return None
-    # Arrow skips blank lines, but where one could be a row of one field
-    if len(names) == 1 and re.search(_BLANK.encode(), text, re.MULTILINE):
-        return None
-    try:
-        table = _read_rows(text, names)
-    except pa.ArrowInvalid:
-        return None
-    return table if table.num_rows == text.count(b"\n") + 1 else None
-
-
-def _sorted_out(
-    lines: pa.Array, lines_before: int, names: list[str], quote: _OpenQuote
-) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
-    """The numbers of the lines that are rows, and the fault of each bad line; blank lines are neither."""
-    is_blank = _flags(pc.match_substring_regex(lines, _BLANK))
-    has_return = _flags(pc.match_substring(lines, "\r"))
-    is_torn = ~_flags(pc.match_substring_regex(lines, _ROW))
-    bad = dict.fromkeys(np.flatnonzero(is_torn & ~is_blank).tolist(), "a quoted field must end on its line")
-    returns = np.flatnonzero(has_return & ~is_blank).tolist()
-    bad |= dict.fromkeys(returns, "a carriage return must end its line")
-    inside = quote.lines_inside(lines, lines_before, np.flatnonzero(is_torn & ~is_blank))
-    bad |= {row: f"the line is inside of a quoted field, which began on line {line}" for row, line in inside.items()}
-    is_inside = np.zeros(len(lines), np.bool_)
-    is_inside[[*inside]] = True
-    rows = np.flatnonzero(~(is_blank | has_return | is_torn | is_inside))
-    bad_rows = _refused(lines.take(integers(rows)).to_pylist(), names)
-    bad |= {int(rows[row]): reason for row, reason in bad_rows.items()}
-    return np.delete(rows, [*bad_rows]), bad
-
-
-def _flags(flags: pa.Array) -> npt.NDArray[np.bool_]:
-    return np.asarray(flags.to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _refused(rows: Sequence[bytes], names: list[str]) -> dict[int, str]:
+def _refused(rows: bytes, names: list[str]) -> dict[int, str]:
     """The faults of the rows that have other fields than the names, by their number."""
     bad_rows: dict[int, str] = {}
 
     def refuse(row: Any) -> str:
-        bad_rows[row.number - 1] = f"the line has {row.actual_columns} fields, not {row.expected_columns}"
+        bad_rows[row.number - 1] = f"the row has {row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
     # Arrow decodes the bytes of a row for its message
-    _read_rows(b"\n".join(rows).translate(_MASK), names, refuse)
+    _read_rows(rows.translate(_MASK), names, refuse)
     return bad_rows
 
 
@@ -631,7 +586,7 @@ def _read_rows(text: bytes, names: list[str], refuse: Callable[[Any], str] | Non
     return pyarrow.csv.read_csv(
         io.BytesIO(text),
         pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
-        pyarrow.csv.ParseOptions(invalid_row_handler=refuse),
+        pyarrow.csv.ParseOptions(invalid_row_handler=refuse, newlines_in_values=True),
         pyarrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=False, quoted_strings_can_be_null=False),
     )
 

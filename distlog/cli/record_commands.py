@@ -74,6 +74,9 @@ def append(
                 if appending.appended.records and not is_told and (wrong_name := source.missed.error()):
                     print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
                     is_told = True
+            # a stream that a signal ends may end inside of a row
+            if not (interrupt.signal and size is not None) and (rest := source.rest()):
+                skipped += _take(appending, rest, path, headers, skip=bad_lines is options.BadLines.SKIP)
         if interrupt.signal and size is not None:
             appending.abort()
         if not interrupt.signal and (wrong_name := source.missed.error()):
@@ -88,7 +91,7 @@ def _take(appending: Appending, part: FilePart, path: str, headers: list[tuple[s
     Raises InvalidRecordError for the first bad line, when it has taken the records before, unless lines may be bad.
     """
     parsed = part.parsed
-    bad = next((each for each in parsed.bad if each.is_last or not skip), None)
+    bad = None if skip else next(iter(parsed.bad), None)
     good = parsed.records if bad is None else parsed.records.slice(0, bad.records_before)
     file = None if path == STANDARD_INPUT else path
     try:
@@ -97,8 +100,8 @@ def _take(appending: Appending, part: FilePart, path: str, headers: list[tuple[s
         error.details["file"] = file
         raise
     if bad is not None:
-        hint = "" if bad.is_last else " (--bad-lines skip leaves such lines out)"
-        raise InvalidRecordError(f"{bad.reason}{hint}", file=file, line=bad.line)
+        reason = f"{bad.reason} (--bad-lines skip leaves such lines out)"
+        raise InvalidRecordError(reason, file=file, line=bad.line)
     return len(parsed.bad)
 
 

@@ -79,14 +79,24 @@ def test_bad_lines_are_left_out_and_counted(cli: CommandLine, topic: distlog.Top
     assert cli.ok(*given, "--json", stdin=b"[\n").json["skipped"] == 1
 
 
-def test_no_part_of_a_quoted_field_with_line_ends_is_appended(cli: CommandLine, topic: distlog.Topic) -> None:
-    given = ("append", "--format", "csv", "--value", "b", "--bad-lines", "skip")
-    assert cli.ok(*given, stdin=b'a,b\n1,"x\n2,y\n3,"\n4,z').out.endswith("[0, 1); left out 3 bad lines\n")
-    assert values(topic) == [b"z"]
-    outcome = cli(*given, stdin=b'a,b\n0,w\n1,"x\n' + b"2,y\n" * 1100)
-    why = "a quoted field that begins on line 3 has not ended 1000 lines later: end it"
-    assert outcome == (1, "", f"distlog: {why} (line=3 appended=1)\n")
-    assert values(topic) == [b"z", b"w"]
+def test_a_quoted_field_may_have_line_ends(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
+    given = ("append", "--format", "csv", "--value", "b")
+    cli.ok(*given, stdin=b'a,b\n1,"x\r\n2,""y""\n\n3,"\n4,z')
+    long = lines(tmp_path, "long.csv", 'a,b\n5,"' + "6,w\n" * 1000 + '"')
+    cli.ok(*given, str(long))
+    assert values(topic) == [b'x\r\n2,"y"\n\n3,', b"z", b"6,w\n" * 1000]
+
+
+@pytest.mark.parametrize("rows", [3, 2000])
+def test_a_stray_quote_costs_the_line_on_which_it_stands(cli: CommandLine, topic: distlog.Topic, rows: int) -> None:
+    given = ("append", "--format", "csv", "--value", "b")
+    text = b'a,b\n0,w\n1,"x\n' + b"2,y\n" * rows + b'3,"z"'
+    reason = "the quoted field does not end" if rows > 1000 else "there is text behind the end of a quoted field"
+    outcome = cli(*given, stdin=text)
+    assert (outcome.status, outcome.out, reason in outcome.err) == (1, "", True)
+    assert "(line=3 appended=1)" in outcome.err
+    cli.ok(*given, "--bad-lines", "skip", stdin=text)
+    assert values(topic) == [b"w", b"w", *[b"y"] * rows, b"z"]
 
 
 def test_fields_and_headers_of_each_format(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -23,7 +24,6 @@ FORMATS: dict[str, Callable[[], LineFormat]] = {
     "seconds": lambda: jsonl_format("s"),
     "key": lambda: json_fields(Fields(key="k")),
     "all": lambda: json_fields(Fields("k", "v", "t")),
-    "csv": lambda: line_formats.csv_format(Fields("k", None, "t")),
 }
 
 
@@ -38,10 +38,8 @@ def line_by_line(is_allowed: bool) -> Iterator[None]:
         if is_allowed:
             patch.setattr(line_formats, "_records_in_bulk", lambda *_: None)
             patch.setattr(line_formats, "_objects_in_bulk", lambda *_: None)
-            patch.setattr(line_formats, "_all_rows", lambda *_: None)
         else:
             patch.setattr(line_formats, "parsed_one_by_one", refused)
-            patch.setattr(line_formats, "_sorted_out", refused)
         yield
 
 
@@ -79,8 +77,6 @@ def lines(*objects: object) -> bytes:
         ("key", lines({"k": True, "x": "}{"})),
         ("all", lines({"k": "a", "v": "b", "t": "2020-01-01"}, {"k": "c", "v": "d", "t": "2020-01-02 10:11:12"})),
         ("all", lines({"k": "a", "v": "b", "t": "17"}, {"k": "c", "v": "d", "t": None})),
-        ("csv", b"k,t,x\na,5,\nb,,\xc3\xa9"),
-        ("csv", b'k,t,x\r\na,2020-01-01T00:00:00Z,"1,2"\r\nb,2020-01-01T00:00:00+01:00,3\r'),
     ],
 )
 def test_usual_lines_are_read_without_an_object_for_each(name: str, block: bytes) -> None:
@@ -126,40 +122,6 @@ def test_unusual_lines_are_the_same_as_one_by_one(name: str, block: bytes) -> No
     same_both_ways(name, block)
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        b"k,t\n",
-        b"k,t\na,1\n\nb,2",
-        b'k,t\n"a\nb",1\nc,2',
-        b"k,t\na,1,2\nb\nc,3",
-        b"k,t\na,x\nb,-7\nc,1969-01-01\nd,2020-01-01",
-        b"k,t\n\xff,1\n",
-        b"k,t\n\xff,1,2\n\xff,3",
-        b"k,t\na\0b,1",
-        b"k,t\na,1\n   \nb,2",
-    ],
-)
-def test_unusual_rows_are_the_same_as_one_by_one(block: bytes) -> None:
-    same_both_ways("csv", block)
-
-
-def test_a_carriage_return_within_a_row_is_named() -> None:
-    parsed = line_formats.csv_format(Fields(value="a"))(b"a,b\n1,2\n3,\r4\n5,6", 0)
-    assert facts(parsed) == ([{"value": b"1"}, {"value": b"5"}], [(3, 1)])
-    assert "carriage return" in parsed.bad[0].reason
-
-
-def test_as_many_rows_as_lines_need_not_be_one_in_each() -> None:
-    parsed = line_formats.csv_format(Fields(value="a"))(b'a,b\n1,2\r3,4\n"5\n6,7', 0)
-    assert facts(parsed) == ([], [(2, 0), (3, 0), (4, 0)])
-
-
-def test_blank_lines_of_one_column_are_no_rows() -> None:
-    parsed = line_formats.csv_format(Fields(value="a"))(b"a\n1\n  \n\n2", 0)
-    assert parsed.records.to_pylist() == [{"value": b"1"}, {"value": b"2"}]
-
-
 FIELDS = st.sampled_from(["value", "key", "timestamp", "partition", "headers", "offset", "k", "v", "t", "x"])
 LEAVES = (
     st.none() | st.booleans() | st.integers(-3, 2**64) | st.text(max_size=3) | st.sampled_from(["7", "2020-01-01"])
@@ -173,80 +135,110 @@ def test_any_objects_are_the_same_as_one_by_one(objects: list[object], name: str
     same_both_ways(name, lines(*objects))
 
 
-LINES = st.text('ab,"\r 1-:TZ\v\f\x85é', max_size=8)
+# ---
+# Rows of CSV.
 
 
-def read_alone(fields: Fields, head: str, row: str) -> Parsed:
-    return line_formats.csv_format(fields)(f"{head}\n{row}".encode(), 0)
-
-
-@given(st.lists(LINES, max_size=5), st.sampled_from(["k,t", "k"]))
-def test_no_row_depends_on_the_lines_around_it(rows: list[str], head: str) -> None:
-    fields = Fields("k", None, "t" if head == "k,t" else None)
-    # but those behind a quoted field that is open
-    rows = [row for row in rows if not any("quoted" in bad.reason for bad in read_alone(fields, head, row).bad)]
-    parsed = line_formats.csv_format(fields)("\n".join([head, *rows]).encode(), 0)
-    records: list[dict[str, Any]] = []
-    bad: list[tuple[int, int]] = []
-    for number, row in enumerate(rows, 2):
-        alone = read_alone(fields, head, row)
-        bad += [(number, len(records))] * len(alone.bad)
-        records += alone.records.to_pylist()
-    assert facts(parsed) == (records, bad)
-
-
-@pytest.mark.parametrize("line", ['"a,1', 'a,"1', '"a""', '"a"b",1', "a,1\r2", "a", "a,1,2"])
-def test_the_same_line_is_bad_at_any_place(line: str) -> None:
-    good = "a,1"
-    for place in range(3):
-        rows = [good, good]
-        rows.insert(place, line)
-        parsed = line_formats.csv_format(Fields("k", "t"))("\n".join(["k,t", *rows]).encode(), 0)
-        is_row, is_open = line == '"a"b",1', line in ('"a,1', 'a,"1', '"a""')
-        assert (parsed.records.num_rows, [bad.line for bad in parsed.bad]) == (
-            (3, []) if is_row else (place, [*range(place + 2, 5)]) if is_open else (2, [place + 2])
-        )
-
-
-CELLS = st.text('ab,"\n1', max_size=5)
-
-
-@given(st.lists(st.tuples(CELLS, CELLS), max_size=6), st.lists(st.integers(0, 40), max_size=4))
-def test_no_line_of_a_quoted_field_with_line_ends_is_a_row(rows: list[tuple[str, str]], cuts: list[int]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
-    lines = text.getvalue().encode().removesuffix(b"\n").split(b"\n")
-    parse = line_formats.csv_format(Fields("k", "v"))
-    parse(b"k,v", 0)
-    records: list[dict[str, Any]] = []
-    bad: list[int] = []
-    edges = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
-    for start, end in itertools.pairwise(edges):
-        parsed = parse(b"\n".join(lines[start:end]), 1 + start)
-        records += parsed.records.to_pylist()
-        bad += [each.line for each in parsed.bad]
-    whole = [row for row in rows if "\n" not in "".join(row)]
-    assert records == [{"key": key.encode(), "value": value.encode()} for key, value in whole]
-    assert len(bad) == (len(lines) - len(whole) if rows else 0)
-
-
-def test_a_quote_within_a_quoted_field_shows_that_the_first_one_was_stray() -> None:
-    rows = ['1,"a', "2,b", '3,"c"', '"4",d', '5,"e', 'f","g', 'h",i', "6,j"]
-    parsed = line_formats.csv_format(Fields("k", "v"))("\n".join(["k,v", *rows]).encode(), 0)
-    assert facts(parsed) == (
-        [{"key": key, "value": value} for key, value in ((b"3", b"c"), (b"4", b"d"), (b"6", b"j"))],
-        [(2, 0), (3, 0), (6, 2), (7, 2), (8, 2)],
+def rows_of(text: bytes, fields: Fields, cuts: list[int] | None = None) -> Parsed:
+    """What is made of a text that comes in blocks, which end at some of its lines."""
+    rows, lines = line_formats.CsvRows(fields), text.split(b"\n")
+    edges = sorted({0, len(lines), *(cut for cut in cuts or () if cut < len(lines))})
+    parts = [rows.parse(b"\n".join(lines[start:end]), start) for start, end in itertools.pairwise(edges)]
+    parts.append(rows.rest())
+    before = itertools.accumulate((part.records.num_rows for part in parts), initial=0)
+    bad = [(each, count) for part, count in zip(parts, before, strict=False) for each in part.bad]
+    records = pa.concat_tables([part.records for part in parts], promote_options="default")
+    return Parsed(
+        records, [dataclasses.replace(each, records_before=each.records_before + count) for each, count in bad]
     )
-    assert parsed.bad[-1].reason == "the line is inside of a quoted field, which began on line 7"
 
 
-def test_a_quoted_field_that_does_not_end_is_no_line_to_leave_out() -> None:
-    parse = line_formats.csv_format(Fields("k", "v"))
-    before = parse(b'k,v\n1,a\n2,"b\n' + b"3,c\n" * 500, 0)
-    after = parse(b"4,d\n" * 600, 504)
-    assert (before.records.num_rows, after.records.num_rows) == (1, 0)
-    assert [bad.line for bad in (*before.bad, *after.bad) if bad.is_last] == [3]
-    assert "has not ended 1000 lines later" in after.bad[-1].reason
+def row_by_row(text: str, width: int) -> tuple[list[tuple[str, ...]], list[tuple[int, int]]]:
+    """The rows of CSV and its bad lines, by RFC 4180, one character after the other."""
+    rows: list[tuple[str, ...]] = []
+    bad: list[tuple[int, int]] = []
+    line, position = 1, 0
+    while position < len(text):
+        end = text.find("\n", position) + 1 or len(text)
+        if not text[position:end].strip(" \t\r\n\v\f"):
+            line, position = line + 1, end
+            continue
+        found = one_row(text, position)
+        if found is None or len(found[0]) != width:
+            bad.append((line, len(rows)))
+        else:
+            rows.append(tuple(found[0]))
+        end = found[1] if found else end
+        line, position = line + text.count("\n", position, end), end
+    return rows, bad
+
+
+def one_row(text: str, position: int) -> tuple[list[str], int] | None:
+    """The fields of the row that begins there, and where it ends; None if there is none."""
+    fields: list[str] = []
+    while True:
+        if text.startswith('"', position):
+            end = position + 1
+            while text.startswith('""', end) or not text.startswith('"', end):
+                end += 2 if text.startswith('""', end) else 1
+                if end > len(text):
+                    return None
+            fields.append(text[position + 1 : end].replace('""', '"'))
+            position = end + 1
+        else:
+            end = min(at for mark in ",\r\n" if (at := (text + mark).find(mark, position)) >= 0)
+            fields.append(text[position:end])
+            position = end
+        if not text.startswith(",", position):
+            break
+        position += 1
+    for mark in ("\r\n", "\n"):
+        if text.startswith(mark, position):
+            return fields, position + len(mark)
+    return (fields, len(text)) if text[position:] in ("", "\r") else None
+
+
+@given(st.text('ab,"\n\r 1\v\x85é', max_size=30), st.lists(st.integers(1, 8), max_size=3), st.booleans())
+def test_rows_of_csv_are_those_of_rfc_4180_in_any_blocks(text: str, cuts: list[int], has_two: bool) -> None:
+    head, fields = ("k,v", Fields("k", "v")) if has_two else ("k", Fields("k"))
+    rows, bad = row_by_row(text, 1 + has_two)
+    parsed = rows_of(f"{head}\n{text}".encode(), fields, cuts)
+    assert [(each.line - 1, each.records_before) for each in parsed.bad] == bad
+    found = parsed.records.to_pylist()
+    assert [tuple(row[name] for name in ("key", "value")[: 1 + has_two]) for row in found] == [
+        tuple(cell.encode() for cell in row) for row in rows
+    ]
+
+
+CELLS = st.text('ab,"\n\r1', max_size=5)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1), st.lists(st.integers(0, 40), max_size=4))
+def test_rows_that_python_writes_are_read_in_any_blocks(rows: list[tuple[str, str]], cuts: list[int]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([("k", "v"), *rows])
+    parsed = rows_of(text.getvalue().encode(), Fields("k", "v"), cuts)
+    assert parsed.records.to_pylist() == [{"key": key.encode(), "value": value.encode()} for key, value in rows]
+    assert not parsed.bad
+
+
+def test_a_carriage_return_within_a_row_is_named() -> None:
+    parsed = rows_of(b"a,b\n1,2\n3,\r4\n5,6", Fields(value="a"))
+    assert facts(parsed) == ([{"value": b"1"}, {"value": b"5"}], [(3, 1)])
+    assert "carriage return" in parsed.bad[0].reason
+
+
+def test_behind_a_stray_quote_the_next_line_is_a_row() -> None:
+    rows = ['1,"a', "2,b", '3,"c"', '"4",d', '5,"e', 'f","g', 'h",i', "6,j", '7,"k\nl"', '8,"m', "9,n"]
+    parsed = rows_of("\n".join(["k,v", *rows]).encode(), Fields("k", "v"))
+    keys = [row["key"].decode() for row in parsed.records.to_pylist()]
+    assert keys == ["2", "3", "4", "6", "7", "9"]
+    assert [bad.line for bad in parsed.bad] == [2, 6, 12]
+
+
+def test_times_that_are_none_are_named_by_the_first_line_of_their_row() -> None:
+    parsed = rows_of(b'k,t\n"a\nb",x\n\n"c\n",5\nd,y', Fields("k", None, "t"), [3])
+    assert facts(parsed)[1] == [(2, 0), (7, 1)]
 
 
 def test_times_are_cut_to_milliseconds() -> None:
