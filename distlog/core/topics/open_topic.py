@@ -105,9 +105,9 @@ def _check_place(storage: Storage) -> int | None:
 
 
 def check_root(root: Storage) -> None:
-    """Raise TopicNotFoundError if the folder is a topic itself, so that it holds none. One request, or some for a topic.
+    """Raise TopicNotFoundError if the folder is a topic itself, so that it holds none.
 
-    It says nothing if the storage does not tell.
+    One request, some for a topic. It says nothing if the storage does not tell.
     """
     with suppress(StorageError):
         if next(iter(root.list_after(paths.COMMITS_DIR)), None) and _is_open(root):
