@@ -143,6 +143,8 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
 
 
 STANDARD_INPUT = "-"
+#: The ends of the names of files that are decompressed.
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 
 
 class Format(str, Enum):
@@ -235,6 +237,15 @@ def _parsed(parse: LineFormat, block: bytes, lines: int, path: str) -> Parsed:
 def _opened(path: str) -> Iterator[BinaryIO]:
     if path == STANDARD_INPUT:
         yield sys.stdin.buffer
+    elif path.endswith(COMPRESSED):
+        try:
+            with pa.input_stream(path) as file:
+                yield file
+        except OSError as error:
+            # one of the system has a number
+            if error.errno is not None:
+                raise
+            raise InvalidRecordError(f"the file cannot be decompressed: {error}", file=path) from None
     else:
         with open(path, "rb") as file:
             yield file

@@ -193,7 +193,9 @@ def jsonl_format(timestamp_unit: str = "ms") -> LineFormat:
 
     def parse(block: bytes, lines_before: int) -> Parsed:
         records = _records_in_bulk(block, timestamp_unit)
-        return parsed_one_by_one(block, lines_before, record_of) if records is None else Parsed(records)
+        if records is None:
+            return parsed_one_by_one(block, lines_before, record_of, object_pairs_hook=_named_once)
+        return Parsed(records)
 
     return parse
 
@@ -231,18 +233,31 @@ def parsed_one_by_one(
     lines_before: int,
     row_of: Callable[[bytes, Any], dict[str, Any]],
     schema: pa.Schema = _SCHEMA,
-    parse_float: Callable[[str], float] = float,
+    **hooks: Callable[[Any], Any],
 ) -> Parsed:
-    """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped."""
+    """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped.
+
+    `hooks` are those of `json.loads`.
+    """
     rows: list[dict[str, Any]] = []
     bad: list[BadLine] = []
     for number, line in enumerate(block.split(b"\n"), lines_before + 1):
         if line.strip():
             try:
-                rows.append(row_of(line, json.loads(line, parse_float=parse_float)))
+                rows.append(row_of(line, json.loads(line, **hooks)))
             except (ValueError, RecursionError) as error:
                 bad.append(BadLine(number, len(rows), f"not a record: {error}"))
     return Parsed(table_of_rows(rows, schema), bad)
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; raises ValueError for a name that it has twice, of which one value would be lost."""
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"it has the field {name} twice")
+        fields[name] = value
+    return fields
 
 
 def _record(line: bytes, record: Any, unit: str) -> dict[str, Any]:
@@ -403,7 +418,7 @@ def json_fields(fields: Fields, missed: MissedFields | None = None) -> LineForma
         rows = _objects_in_bulk(block, fields)
         if rows is not None:
             return Parsed(rows)
-        return parsed_one_by_one(block, lines_before, row_of, _FIELDS_SCHEMA, _Written.of)
+        return parsed_one_by_one(block, lines_before, row_of, _FIELDS_SCHEMA, parse_float=_Written.of)
 
     return parse
 

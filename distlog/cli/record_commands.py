@@ -10,7 +10,17 @@ import typer
 
 import distlog
 from distlog.cli import options, reading
-from distlog.cli.input import STANDARD_INPUT, AppendedInput, Appending, FilePart, Format, Input, Interrupt, size_of
+from distlog.cli.input import (
+    COMPRESSED,
+    STANDARD_INPUT,
+    AppendedInput,
+    Appending,
+    FilePart,
+    Format,
+    Input,
+    Interrupt,
+    size_of,
+)
 from distlog.cli.line_formats import Fields, with_headers
 from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at
 from distlog.cli.reading import RecordFormat, printing
@@ -58,16 +68,19 @@ def append(
     paths = files or [STANDARD_INPUT]
     size = size_of(paths)
     seconds = commit_interval if size is None else None
+    shown_size = None if any(path.endswith(COMPRESSED) for path in paths) else size
     with (
         Interrupt() as interrupt,
-        Progress("appending", total_bytes=size) as progress,
+        Progress("appending", total_bytes=shown_size) as progress,
         Appending(topic, partition, compression, seconds, time.monotonic) as appending,
     ):
         skipped, is_told = 0, False
         for path in paths:
+            rows = 0
             for part in interrupt.until(source.parts(path, appending.wait)):
                 if part is not None:
-                    skipped += _take(appending, part, path, headers, skip=bad_lines is options.BadLines.SKIP)
+                    skipped += _take(appending, part, path, rows, headers, skip=bad_lines is options.BadLines.SKIP)
+                    rows += part.parsed.records.num_rows
                     progress.add(part.parsed.records.num_rows, part.size)
                 appending.commit_if_due()
                 # a stream may have no end
@@ -76,7 +89,7 @@ def append(
                     is_told = True
             # a stream that a signal ends may end inside of a row
             if not (interrupt.signal and size is not None) and (rest := source.rest()):
-                skipped += _take(appending, rest, path, headers, skip=bad_lines is options.BadLines.SKIP)
+                skipped += _take(appending, rest, path, rows, headers, skip=bad_lines is options.BadLines.SKIP)
         if interrupt.signal and size is not None:
             appending.abort()
         if not interrupt.signal and (wrong_name := source.missed.error()):
@@ -85,8 +98,10 @@ def append(
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else DONE)
 
 
-def _take(appending: Appending, part: FilePart, path: str, headers: list[tuple[str, str]], *, skip: bool) -> int:
-    """Append the records of a part; returns how many lines were left out.
+def _take(
+    appending: Appending, part: FilePart, path: str, rows: int, headers: list[tuple[str, str]], *, skip: bool
+) -> int:
+    """Append the records of a part, before which the file had so many `rows`; returns how many lines were left out.
 
     Raises InvalidRecordError for the first bad line, when it has taken the records before, unless lines may be bad.
     """
@@ -98,6 +113,8 @@ def _take(appending: Appending, part: FilePart, path: str, headers: list[tuple[s
         appending.append(with_headers(good, headers))
     except DistlogError as error:
         error.details["file"] = file
+        if "row" in error.details:
+            error.details["row"] += rows
         raise
     if bad is not None:
         reason = f"{bad.reason} (--bad-lines skip leaves such lines out)"

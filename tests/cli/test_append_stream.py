@@ -23,7 +23,7 @@ from forked_programs import Program, command
 
 import distlog
 from distlog.cli import input
-from distlog.cli.input import Appending, blocks
+from distlog.cli.input import COMPRESSED, Appending, blocks
 
 NO_SEPARATOR = "the line has no key separator: correct it, or leave out --key-separator"
 SKIP = "(--bad-lines skip leaves such lines out)"
@@ -97,6 +97,37 @@ def test_a_stray_quote_costs_the_line_on_which_it_stands(cli: CommandLine, topic
     assert "(line=3 appended=1)" in outcome.err
     cli.ok(*given, "--bad-lines", "skip", stdin=text)
     assert values(topic) == [b"w", b"w", *[b"y"] * rows, b"z"]
+
+
+@pytest.mark.parametrize("end", COMPRESSED)
+def test_compressed_files_are_decompressed(cli: CommandLine, topic: distlog.Topic, tmp_path: Path, end: str) -> None:
+    path, codec = tmp_path / f"a.txt{end}", pa.Codec.detect(f"a{end}")
+    with pa.output_stream(path, compression=codec.name) as file:
+        file.write(b"v\n" * 3_000_000)
+    assert cli.ok("append", str(path), "--json").json["records"] == 3_000_000
+    assert topic.refresh().scan().head(1)["value"].to_pylist() == [b"v"]
+    path.write_bytes(path.read_bytes()[:-20])
+    for _ in range(2):
+        outcome = cli("append", str(path))
+        assert (outcome.status, outcome.out) == (1, "")
+        assert outcome.err.startswith("distlog: the file cannot be decompressed")
+        assert f"(file={path} appended=0)" in outcome.err
+        path.write_bytes(b"plain text\n")
+
+
+def test_a_record_that_the_topic_refuses_is_named_by_its_place_in_the_file(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    rows = [json.dumps({"value": "v" * 90, "partition": 9 if row == 90_000 else 0}) for row in range(90_001)]
+    outcome = cli("append", str(lines(tmp_path, "a", "\n".join(rows))), "--format", "jsonl")
+    assert (outcome.status, "partition=9 row=90000" in outcome.err) == (1, True)
+
+
+def test_a_record_with_a_field_twice_is_a_bad_line(cli: CommandLine, topic: distlog.Topic) -> None:
+    text = b'{"value": "a", "value": "b"}\n{"value": "c", "headers": [{"key": "h", "key": "i", "value": "1"}]}'
+    given = ("append", "--format", "jsonl")
+    assert "not a record: it has the field value twice" in cli(*given, stdin=text).err
+    assert cli.ok(*given, "--bad-lines", "skip", "--json", stdin=text).json["skipped"] == 2
 
 
 def test_fields_and_headers_of_each_format(cli: CommandLine, topic: distlog.Topic, tmp_path: Path) -> None:
