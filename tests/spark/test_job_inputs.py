@@ -14,8 +14,8 @@ from job_runs import lines_file, ms, rows
 from pyspark.sql import SparkSession
 
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.jobs.append_job import NO_TIME, JobInput, java_pattern
-from distlog.spark.jobs.job import spark_pattern
+from distlog.spark.jobs.append_job import NO_TIME, JobInput, check_lines, java_pattern
+from distlog.spark.jobs.job import reason, spark_pattern
 
 pytestmark = pytest.mark.spark
 
@@ -75,6 +75,79 @@ def test_rows_of_csv_are_values_and_their_columns_keys_and_times(spark: SparkSes
     assert bad == [None, None, *(f"not a row of the header's columns: {line}" for line in ("3,d", "4,e,5,6"))]
     with pytest.raises(InvalidConfigError, match="the input has no column ID2; it has id, name, at"):
         rows(spark, path, key="ID2")
+
+
+def test_columns_of_csv_have_the_same_names_in_all_files(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = lines_file(tmp_path, "a.csv", ["k,v", "1,a"]), lines_file(tmp_path, "b.csv", ["v,k", "b,2"])
+    source = JobInput(paths=[str(first), str(second)], key="k", value="v")
+    with pytest.raises(Exception, match=r"b\.csv") as raised:
+        source.rows(spark).collect()
+    assert "b.csv" in reason(raised.value)
+    assert "CSV header does not conform" in reason(raised.value)
+    assert "\tat " not in reason(raised.value)
+    for head in ("k,k", ",,"):
+        with pytest.raises(InvalidConfigError, match="names of the columns, each once"):
+            rows(spark, lines_file(tmp_path, "c.csv", [head, "1,2"]))
+    odd = lines_file(tmp_path, "d.csv", ["k,K,_corrupt_record,bad", "1,2,3,4"])
+    assert rows(spark, odd, key="K") == [(b"2", b'{"k":"1","K":"2","_corrupt_record":"3","bad":"4"}', None, None)]
+    for lines in ([], ["k,v"]):
+        assert rows(spark, lines_file(tmp_path, "e.csv", lines)) == []
+
+
+def test_no_line_of_a_quoted_field_with_line_ends_becomes_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    path = lines_file(tmp_path, "a.csv", ["k,v", '1,"x', '2,y"', "3,z"])
+    for skip in (False, True):
+        with pytest.raises(Exception, match="a quoted field must end on its line"):
+            check_lines(JobInput(paths=[str(path)]).rows(spark), skip=skip).rows.collect()
+
+
+def test_what_spark_would_change_in_csv_is_bad(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'k,v\n1,"a"b\n2,\xff\n\0x,1\n3,5" x\n4,"' + b'""' * 20_000 + b'"')
+    found = rows(spark, path, key="k", value="v")
+    text, no_text, *others = (row[3] for row in found)
+    assert text == 'there is text behind the end of a quoted field: 1,"a"b'
+    assert str(no_text).startswith("not UTF-8: 2,")
+    assert [row[:2] for row in found[2:]] == [(b"\0x", b"1"), (b"3", b'5" x'), (b"4", b'"' * 20_000)]
+    assert others == [None] * 3
+
+
+def test_numbers_of_json_are_keys_and_values_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ["1.10", "12345678901234567.89", "1e400", "-0.0", "1.5", "2E-7", "9007199254740993"]
+    lines = [f'{{"k": {text}, "v":{text}}}' for text in texts] + [
+        '{"k":"1.10","v":"1e2"}',
+        '{"a":{"k":2.50},"k":7.5}',
+    ]
+    found = rows(spark, lines_file(tmp_path, "a.jsonl", lines), key="k", value="v")
+    assert [row[0] for row in found] == [text.encode() for text in (*texts, "1.10", "7.5")]
+    assert [row[1] for row in found[:-1]] == [text.encode() for text in (*texts, "1e2")]
+    hidden = lines_file(tmp_path, "b.jsonl", ['{"\\u006b": 1.10}'])
+    assert "a number would become another one" in str(rows(spark, hidden, key="k")[0][3])
+
+
+@pytest.mark.parametrize(
+    "line", ['{"k":"a"}{"k":"b"}', '{"k":"a"} x', '{"k":"a"},{"k":"b"}', '{"k":"a"}]', "{'k':'a'}"]
+)
+def test_a_line_of_json_is_one_object_and_nothing_else(spark: SparkSession, tmp_path: Path, line: str) -> None:
+    assert rows(spark, lines_file(tmp_path, "a.jsonl", [line]), key="k")[0][3] == f"not a JSON object: {line}"
+
+
+def test_text_of_json_that_is_none_is_bad(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"k":"\xff"}\n')
+    assert "not a JSON object" in str(rows(spark, path, key="k")[0][3])
+    path = tmp_path / "a.log"
+    path.write_bytes(b"a=\xff\n")
+    assert "not UTF-8" in str(rows(spark, path, pattern="(?P<key>.*)=(?P<value>.*)")[0][3])
+
+
+def test_a_field_that_no_line_of_json_has_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    path = lines_file(tmp_path, "a.jsonl", ['{"user":null}', '{"at":5}', "x"])
+    assert [row[0] for row in rows(spark, path, key="user")][:2] == [None, None]
+    assert [row[2] for row in rows(spark, path, timestamp="at")][:2] == [None, 5]
+    with pytest.raises(InvalidConfigError, match="no line has a field usr; the first has user"):
+        rows(spark, path, key="usr")
+    assert rows(spark, lines_file(tmp_path, "b.jsonl", []), key="usr") == []
 
 
 def test_rows_of_parquet_have_types(spark: SparkSession, tmp_path: Path) -> None:

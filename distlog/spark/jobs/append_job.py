@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +13,16 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from distlog.console.output import Summary
 from distlog.core.display import counted
@@ -77,7 +88,9 @@ def _text(spark: SparkSession, source: JobInput) -> DataFrame:
     if "value" in groups:
         # an empty one is no null, which would delete a key
         columns["value"] = F.when(is_match, F.regexp_extract(line, java, groups["value"]))
-    unmatched = F.when(~is_match, F.concat(F.lit("the pattern does not match: "), _shown(line)))
+    why = F.when(~is_match, F.lit("the pattern does not match: "))
+    # Spark puts another character into what it takes out of such a line
+    unmatched = F.concat(why.when(~F.is_valid_utf8(line), F.lit("not UTF-8: ")), _shown(line))
     return _rows(lines, source, {"value": line, **columns}, unmatched)
 
 
@@ -99,26 +112,86 @@ def java_pattern(pattern: str) -> tuple[str, Mapping[str, int]]:
 
 def _jsonl(spark: SparkSession, source: JobInput) -> DataFrame:
     line = F.col("value")
-    wanted = {"key": source.key, "value": source.value, "timestamp": source.timestamp}
-    names = sorted({name for name in wanted.values() if name is not None} | {_CORRUPT})
-    schema = StructType([StructField(name, StringType()) for name in names])
-    parsed = F.from_json(line, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
-    lines = spark.read.text(list(source.paths)).where(F.trim(line) != "").withColumn("json", parsed)
-    fields = {name: F.col("json").getField(field) for name, field in wanted.items() if field is not None}
-    bad = F.when(F.col("json").getField(_CORRUPT).isNotNull(), F.concat(F.lit("not a JSON object: "), _shown(line)))
-    return _rows(lines, source, {"value": line, **fields}, bad)
+    named = {"key": source.key, "value": source.value, "timestamp": source.timestamp}
+    wanted = {name: field for name, field in named.items() if field is not None}
+    schema = ArrayType(StructType([StructField(name, StringType()) for name in sorted({*wanted.values()})]))
+    # the one element of an array: Spark would pass over what is behind an object
+    objects = F.from_json(F.concat(F.lit("["), line, F.lit("]")), schema, _STRICT_JSON)
+    lines = spark.read.text(list(source.paths)).where(F.trim(line) != "")
+    _check_fields(lines, [*wanted.values()])
+    lines = lines.withColumn("json", F.when(F.is_valid_utf8(line) & (F.size(objects) == 1), objects[0]))
+    fields = {name: F.col("json").getField(field) for name, field in wanted.items()}
+    lost = F.lit(False)
+    for name in fields.keys() & {"key", "value"}:
+        field, fields[name] = fields[name], _as_written(fields[name], wanted[name])
+        lost = lost | (field.isNotNull() & fields[name].isNull())
+    why = F.when(F.col("json").isNull() | ~F.rtrim(line).endswith("}"), F.lit("not a JSON object: "))
+    why = why.when(lost, F.lit("a number would become another one, so write it as text: "))
+    return _rows(lines, source, {"value": line, **fields}, F.concat(why, _shown(line)))
+
+
+#: JSON as RFC 8259 has it.
+_STRICT_JSON = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+_FRACTION = r'^-?[0-9]+[.][0-9]+(E-?[0-9]+)?$|^"-?Infinity"$'
+_NUMBER = r"(-?[0-9]+(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+
+
+def _check_fields(lines: DataFrame, wanted: Sequence[str]) -> None:
+    """Raise InvalidConfigError for a field that no line has: all would be null. Mostly a look at one line."""
+    names = F.json_object_keys(F.col("value"))
+    seen = lines.select(names.alias("names")).where("names is not null").first() if wanted else None
+    for field in wanted if seen else ():
+        if field not in seen["names"] and not lines.where(F.array_contains(names, field)).head(1):
+            raise InvalidConfigError(f"no line has a field {field}; the first has {', '.join(seen['names'])}")
+
+
+def _as_written(field: Column, name: str) -> Column:
+    """A field with the number as the line has it, since Spark makes `1.10` to `1.1`; null if that cannot be found."""
+    line, place = F.col("value"), rf'"\Q{json.dumps(name, ensure_ascii=False)[1:-1]}\E"\s*:\s*'
+    is_text = F.rlike(line, F.concat(F.lit(rf'{place}"\Q'), field, F.lit(r'\E"')))
+    numbers = F.regexp_extract_all(line, F.lit(rf"{place}{_NUMBER}\s*[,}}]"), 1)
+    number = F.replace(field, F.lit('"'), F.lit("")).try_cast("double")
+    same = F.get(F.filter(numbers, lambda text: text.try_cast("double") == number), 0)
+    return F.when(~F.rlike(field, F.lit(_FRACTION)) | is_text, field).otherwise(same)
+
+
+#: Characters that no text has: all of a line of CSV is one column then.
+_WHOLE_LINES: Mapping[str, Any] = {"header": True, "sep": "\ufffe", "quote": "\uffff"}
+_FIELD = r'(?:"[^"]*+(?:""[^"]*+)*+"|[^",][^,]*+|)'
+_ROW = f"^{_FIELD}(?:,{_FIELD})*+$"
+_TORN = rf'^(?:{_FIELD},)*+"[^"]*+(?:""[^"]*+)*+$'
 
 
 def _csv(spark: SparkSession, source: JobInput) -> DataFrame:
-    # a quote in a quoted field is doubled, as RFC 4180 has it, and a backslash is one: Spark's default is another
-    names = spark.read.csv(list(source.paths), header=True, escape='"').columns
+    # whole lines at first: Spark takes a quoted field without an end for one that ends with its line
+    heads = spark.read.csv(list(source.paths), **_WHOLE_LINES)
+    if not heads.columns:
+        return spark.createDataFrame([], f"value binary, {BAD} string")
+    names = _names(heads.columns[0])
     _check_columns(source, names)
-    schema = StructType([StructField(name, StringType()) for name in (*names, _CORRUPT)])
-    reader = spark.read.option("columnNameOfCorruptRecord", _CORRUPT).option("columnPruning", "false")
-    table = reader.csv(list(source.paths), header=True, schema=schema, escape='"')
-    corrupt = F.col(_CORRUPT)
-    bad = F.when(corrupt.isNotNull(), F.concat(F.lit("not a row of the header's columns: "), _shown(corrupt)))
-    return _rows(table, source, _columns(source, names, _cell), bad)
+    # Spark compares the first line of each file with that of the schema
+    table = spark.read.csv(list(source.paths), schema=heads.schema, enforceSchema=False, **_WHOLE_LINES)
+    lines, line = table.toDF("line"), F.col("line")
+    columns = {name: f"c{number}" for number, name in enumerate(names)}
+    # a quote in a quoted field is doubled, as RFC 4180 has it, and a backslash is one: Spark's default is another
+    options = {"escape": '"', "columnNameOfCorruptRecord": _CORRUPT}
+    row = F.from_csv(line, ", ".join(f"{name} string" for name in (*columns.values(), _CORRUPT)), options)
+    why = F.when(row.getField(_CORRUPT).isNotNull(), F.lit("not a row of the header's columns: "))
+    why = why.when(~F.rlike(line, F.lit(_ROW)), F.lit("there is text behind the end of a quoted field: "))
+    why = why.when(F.contains(line, F.lit("\ufffd")), F.lit("not UTF-8: "))
+    torn = "a quoted field must end on its line, but for `distlog append`, which takes line ends in them: "
+    # the lines behind it may look like rows, so it cannot be left out
+    bad = F.when(F.rlike(line, F.lit(_TORN)), F.raise_error(F.concat(F.lit(torn), _shown(line))))
+    bad = bad.otherwise(F.concat(why, _shown(line)))
+    table = lines.select(row.alias("row"), bad.alias(BAD)).select("row.*", BAD)
+    return _rows(table, source, _columns(source, columns, _cell), F.col(BAD))
+
+
+def _names(head: str) -> list[str]:
+    names = next(csv.reader([head]), [])
+    if len(set(names)) < len(names):
+        raise InvalidConfigError(f"the first line of CSV must have the names of the columns, each once: {head}")
+    return names
 
 
 def _cell(name: str) -> Column:
@@ -129,7 +202,7 @@ def _cell(name: str) -> Column:
 def _parquet(spark: SparkSession, source: JobInput) -> DataFrame:
     table = spark.read.parquet(*source.paths)
     _check_columns(source, table.columns)
-    return _rows(table, source, _columns(source, table.columns, _named), F.lit(None))
+    return _rows(table, source, _columns(source, {name: name for name in table.columns}, _named), F.lit(None))
 
 
 _READERS: Mapping[str, Callable[[SparkSession, JobInput], DataFrame]] = {
@@ -157,13 +230,17 @@ _JSON = {
 }
 
 
-def _columns(source: JobInput, names: Sequence[str], cell: Callable[[str], Column]) -> dict[str, Column]:
-    """The requested columns. If no value column is requested, the value is the whole row as a JSON object."""
+def _columns(source: JobInput, names: Mapping[str, str], cell: Callable[[str], Column]) -> dict[str, Column]:
+    """The requested columns, by the names of the input and of the table.
+
+    If no value column is requested, the value is the whole row as a JSON object.
+    """
     wanted = {"key": source.key, "value": source.value}
-    chosen = {name: cell(column) for name, column in wanted.items() if column is not None}
+    chosen = {name: cell(names[column]) for name, column in wanted.items() if column is not None}
     if source.timestamp is not None:
-        chosen["timestamp"] = _named(source.timestamp)
-    return {"value": F.to_json(F.struct(*(cell(name).alias(name) for name in names)), _JSON), **chosen}
+        chosen["timestamp"] = _named(names[source.timestamp])
+    row = F.struct(*(cell(column).alias(name) for name, column in names.items()))
+    return {"value": F.to_json(row, _JSON), **chosen}
 
 
 def _named(name: str) -> Column:

@@ -153,6 +153,7 @@ T = TypeVar("T")
 
 #: An exception's name in a Python or Java stack trace, and the text after it on the same line.
 _RAISED = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+_CAUSES = re.compile(r"^Caused by: (.+?)(?=\n\s+at |\Z)", re.MULTILINE | re.DOTALL)
 _USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
@@ -287,4 +288,7 @@ def reason(error: BaseException) -> str:
         if messages := pattern.findall(text):
             last = messages[-1]
             return last if isinstance(last, str) else ": ".join(last)
-    return " ".join(text.split("JVM stacktrace")[0].split()) or type(error).__name__
+    head = re.split(r"JVM stacktrace|\n\s+at ", text)[0]
+    # of Java's exceptions the last is the first that was raised
+    causes = _CAUSES.findall(text)[-1:]
+    return " ".join(" ".join([head, *causes]).split()) or type(error).__name__
