@@ -114,6 +114,13 @@ def test_json_is_decoded_by_a_schema_of_spark(spark: SparkSession, tmp_path: Pat
     assert [row.value and row.value.user for row in whole.orderBy("offset").collect()] == ["ann", None, None]
 
 
+def test_nothing_stands_behind_an_object_of_json(spark: SparkSession, tmp_path: Path) -> None:
+    values = '{"n": 1} \r\n\t', '{"n": 1}{"n": 2}', '{"n": 1}]', '{"n": 1},{"n": 2}', '{"n": 1} x'
+    frame = read(spark, topic_of(tmp_path, *values).url, columns=["offset", "value"])
+    made = decode(frame, "json", "n long", on_error="null").orderBy("offset")
+    assert [row.n for row in made.collect()] == [1, None, None, None, None]
+
+
 def test_the_header_of_json_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
     topic = topic_of(tmp_path, framed(5, b'{"n": 1}'), b'{"n": 2}', None)
     frame = read(spark, topic.url, columns=["offset", "value"])

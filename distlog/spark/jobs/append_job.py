@@ -125,7 +125,9 @@ def _jsonl(spark: SparkSession, source: JobInput) -> DataFrame:
     for name in fields.keys() & {"key", "value"}:
         field, fields[name] = fields[name], _as_written(fields[name], wanted[name])
         lost = lost | (field.isNotNull() & fields[name].isNull())
-    why = F.when(F.col("json").isNull() | ~F.rtrim(line).endswith("}"), F.lit("not a JSON object: "))
+    why = F.when(
+        F.col("json").isNull() | ~F.rtrim(line, F.lit(" \t\r\n")).endswith("}"), F.lit("not a JSON object: ")
+    )
     why = why.when(lost, F.lit("a number would become another one, so write it as text: "))
     return _rows(lines, source, {"value": line, **fields}, F.concat(why, _shown(line)))
 
