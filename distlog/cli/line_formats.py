@@ -233,7 +233,7 @@ def parsed_one_by_one(
     lines_before: int,
     row_of: Callable[[bytes, Any], dict[str, Any]],
     schema: pa.Schema = _SCHEMA,
-    **hooks: Callable[[Any], Any],
+    **hooks: Any,
 ) -> Parsed:
     """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped.
 

@@ -141,10 +141,11 @@ _NUMBER = r"(-?[0-9]+(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 def _check_fields(lines: DataFrame, wanted: Sequence[str]) -> None:
     """Raise InvalidConfigError for a field that no line has: all would be null. Mostly a look at one line."""
     names = F.json_object_keys(F.col("value"))
-    seen = lines.select(names.alias("names")).where("names is not null").first() if wanted else None
-    for field in wanted if seen else ():
-        if field not in seen["names"] and not lines.where(F.array_contains(names, field)).head(1):
-            raise InvalidConfigError(f"no line has a field {field}; the first has {', '.join(seen['names'])}")
+    first = lines.select(names.alias("names")).where("names is not null").head(1) if wanted else []
+    for row in first:
+        for field in wanted:
+            if field not in row["names"] and not lines.where(F.array_contains(names, field)).head(1):
+                raise InvalidConfigError(f"no line has a field {field}; the first has {', '.join(row['names'])}")
 
 
 def _as_written(field: Column, name: str) -> Column:
