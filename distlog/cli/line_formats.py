@@ -495,7 +495,7 @@ class CsvRows:
     """A parser of the lines of one file, whose first line it takes for the names."""
 
     def __init__(self, fields: Fields) -> None:
-        self._fields, self._names = fields, list[str]()
+        self._roles, self._names = fields, list[str]()
         self._open, self._open_line = b"", 0
 
     def parse(self, block: bytes, lines_before: int) -> Parsed:
@@ -506,7 +506,7 @@ class CsvRows:
             return self._rows(block + b"\n", lines_before)
         line, newline, block = block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
         self._names = _names(line)
-        self._fields.check(self._names)
+        self._roles.check(self._names)
         return self._rows(block + newline, lines_before + 1)
 
     def rest(self) -> Parsed:
@@ -538,7 +538,7 @@ class CsvRows:
             refused = _refused(good, self._names)
             rows = [row[0] for number, row in enumerate(_ROW.finditer(good)) if number not in refused]
             table = _read_rows(b"".join(rows), self._names)
-        columns, bad_times = _columns(table, self._fields)
+        columns, bad_times = _columns(table, self._roles)
         if not (bad or refused or bad_times):
             return Parsed(columns)
         places = np.array([row.start() for span in spans for row in _ROW.finditer(text, *span)], np.int64)

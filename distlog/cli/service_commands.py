@@ -192,12 +192,11 @@ def serve(
     )
     places = Places(listen, advertised, None if metrics_port is None else (metrics_host, metrics_port))
     child, places = (None, places) if processes == 1 else _forked(processes, places, as_json=as_json)
-    number = child.number if child else 0
     where = listener.Listener(*places.listen, tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     settings = {name: value for each in config for name, value in each.items()}
     limits = GatewayConfig(
         advertised=places.advertised,
-        process=number,
+        process=child.number if child else 0,
         processes=processes,
         linger_ms=linger_ms,
         auto_create_topics=auto_create,
@@ -207,7 +206,7 @@ def serve(
     safe = where.arguments(insecure=insecure)
     check_root(Folder(root, dict(storage)))
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
-    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and number == 0 else None
+    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and limits.process == 0 else None
     serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child)
 
 
