@@ -473,18 +473,17 @@ def _json(value: Any) -> str:
 # Parses CSV: rows under a line of names, some fields of which are the key, the value and the timestamp of a record.
 #
 # A row is as RFC 4180 has it: a quote counts where a field begins, a quoted field may have line ends, and a comma or
-# the end of the row is behind it. One expression finds how far the rows are good, and Arrow reads these at once.
+# the end of the row is behind it. An expression finds how far the rows are good, and Arrow reads these at once.
 #
 # Behind a quoted field that does not end so, the next line begins a row again: a stray quote costs its line alone.
 
 
-_CELL = rb'(?:"(?:[^"]++|"")*+"|[^",\r\n][^,\r\n]*+|)'
-_CELLS = rb"%b(?:,%b)*+" % (_CELL, _CELL)
-_BLANK = rb"[ \t\v\f\r]*+\n"
+_CELL = rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n][^,\r\n]*|)'
+_CELLS = rb"%b(?:,%b)*" % (_CELL, _CELL)
+_BLANK = rb"[ \t\v\f\r]*\n"
 _ROW = re.compile(rb"(?!%b)%b\r?\n" % (_BLANK, _CELLS))
-_ROWS = re.compile(rb"(?:%b)*+" % _ROW.pattern)
 _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
-_OPEN = re.compile(rb'(?:%b,)*+"(?:[^"]++|"")*+\Z' % _CELL)
+_OPEN = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
 _GOOD = re.compile(_CELLS)
 _MASK = bytes(min(byte, 127) for byte in range(256))
 #: A quoted field with more lines has hardly one: the quote before it is a stray one.
@@ -516,7 +515,9 @@ class CsvRows:
     def _rows(self, text: bytes, lines_before: int, *, is_last: bool = False) -> Parsed:
         spans, bad, position = list[tuple[int, int]](), dict[int, str](), 0
         while position < len(text):
-            start, position = position, _end(_ROWS, text, position)
+            start = position
+            while row := _ROW.match(text, position):
+                position = row.end()
             spans.append((start, position))
             if blanks := _BLANKS.match(text, position):
                 position = blanks.end()
@@ -553,17 +554,12 @@ class CsvRows:
         return Parsed(columns, [BadLine(line, records, bad[position]) for line, records, position in found])
 
 
-def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
-    """The end of what matches there, which may be nothing."""
-    match = pattern.match(text, position)
-    return match.end() if match else position
-
-
 def _fault(text: bytes, position: int, *, is_open: bool) -> str:
     """The reason why no row is there."""
     if is_open:
         return f"the quoted field does not end, at least not within {_MOST_LINES} lines"
-    if text.startswith(b"\r", _end(_GOOD, text, position)):
+    good = _GOOD.match(text, position)
+    if good and text.startswith(b"\r", good.end()):
         return "a carriage return must end its line"
     return "there is text behind the end of a quoted field: a quote inside of one is doubled"
 
