@@ -271,6 +271,57 @@ def test_records_that_compaction_dropped_are_told_where_what_it_made_comes_back(
     assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (1, 2)
 
 
+def test_a_compacted_segment_whose_indexes_were_made_again_comes_back_as_any_other(storage: Storage) -> None:
+    """1. A version. 2. Records, of which compaction drops one. 3. New indexes. 4. All is let go. 5. Restore."""
+    topic, clock = keyed_topic(storage, "compact,delete")
+    topic.alter_config({"batch.bytes": 60, "internal.segment.bytes": 600})
+    before = topic.version
+    topic.append([{"key": key, "value": key.encode() * 60} for key in "pyz"])
+    topic.append([{"key": "y", "value": b"Y" * 300}])
+    compact_again(topic, clock, 1)
+    had = contents_of(topic)
+    topic.alter_config({"index.interval.bytes": 1})
+    topic.rebuild_indexes(force=True)
+    topic.delete_records({0: topic.end_offsets()[0]})
+    topic.retention()
+    assert topic.restore(before).to_dict()["lost"] == 0
+    assert contents_of(topic) == had
+
+
+def test_a_segment_that_came_back_once_and_was_emptied_then_leaves_no_gap(storage: Storage) -> None:
+    """1. A version. 2. Segments. 3. They go, and come back. 4. Compaction drops one. 5. The first go. 6. Restore."""
+    topic, clock = keyed_topic(storage, "compact,delete")
+    before = topic.version
+    for key in "bcdcf":
+        topic.append([{"key": key, "value": key.encode() * 300}])
+    all_there = topic.version
+    topic.delete_records({0: topic.end_offsets()[0]})
+    topic.retention()
+    topic.restore(all_there)
+    compact_again(topic, clock, 1)
+    assert [record.offset for record in topic.refresh().records()] == [0, 1, 2, 4, 5, 6, 7]
+    topic.delete_records({0: 2})
+    topic.retention()
+    topic.restore(before)
+    assert [record.offset for record in topic.refresh().records()] == list(range(8))
+    assert topic.verify().ok
+
+
+def test_a_segment_that_is_read_from_its_middle_on_as_before_is_not_lost(storage: Storage) -> None:
+    """1. A log start in a segment. 2. It is merged with a tombstone, which goes. 3. Restore to before that."""
+    topic, clock = keyed_topic(storage, "compact,delete")
+    topic.append([{"key": "q", "value": b"q" * 100}, {"key": "r", "value": b"r" * 100}])
+    topic.delete_records({0: 3})
+    before = topic.version
+    topic.append([{"key": "key", "value": b"d" * 300}])
+    topic.append([{"key": "key", "value": None}, {"key": "z", "value": b"z" * 300}])
+    compact_again(topic, clock, 4)
+    had, version = contents_of(topic), topic.version
+    report = topic.restore(before)
+    assert (report.to_dict()["lost"], report.to_dict()["segments"]) == (1, 0), "nothing older comes back"
+    assert (contents_of(topic), topic.version) == (had, version)
+
+
 def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:
     topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
     before = topic.version

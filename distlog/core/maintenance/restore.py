@@ -13,12 +13,13 @@ back as well: else the log would have a gap.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -134,7 +135,8 @@ def plan_restore(
     `removed` knows the commits from `wanted` to `current`. Looks whether the log files are there.
     """
     plans = []
-    gone_since, again, emptied = _gone_since(removed), _by_partition(removed.cleaned_again), _emptied_since(removed)
+    gone_since, again = _gone_since(removed), _by_partition(removed.cleaned_again)
+    emptied = _emptied_since(removed, current.gc_floor)
     for number, state in enumerate(wanted.partitions):
         live = current.partitions[number]
         since = _behind(state.log_end_offset, gone_since.get(number, []), live)
@@ -142,16 +144,19 @@ def plan_restore(
         older = [one for one in gone if not _overlaps(one, since[:1])]
         # compaction made it of them, and of what came since
         cleaned = len(gone) - len(older) if since and since[0].compacted else 0
-        settled = _settled(state.log_end_offset, again.get(number, []), live)
-        missing, filling = [*older, *since], list[SegmentInfo]()
-        if missing or state.log_start_offset < live.log_start_offset:
-            filling = _filling(max(state.log_end_offset, settled), emptied.get(number, []), live, since)
-        kept = [
-            one for one in (*missing, *filling) if removed.removed_at.get((number, one.stem), -1) > current.gc_floor
-        ]
+        ends = [one.next_offset for one in again.get(number, [])]
+        # up to here compaction may have dropped tombstones that came since
+        settled = max((end for end in ends if end > state.log_end_offset), default=0)
+        missing = [*older, *since]
+        kept = [one for one in missing if removed.removed_at.get((number, one.stem), -1) > current.gc_floor]
         there = _there(handle, current.name, kept)
-        missing += [one for one in filling if one.stem in there]
         plan = _plan_partition(number, state, live, missing, there, settled)
+        if number in emptied and (plan.segments or plan.offsets):
+            # what comes back is dirty, and gaps are right in what is clean only
+            filling = _filling(max(state.log_end_offset, settled), emptied[number], live, since)
+            filled = _there(handle, current.name, filling)
+            missing += [one for one in filling if one.stem in filled]
+            plan = _plan_partition(number, state, live, missing, there | filled, settled)
         plans.append(replace(plan, lost=plan.lost + cleaned))
     return [one for one in plans if one.segments or one.lost or one.log_start_offset < _start(current, one.partition)]
 
@@ -173,9 +178,10 @@ def _behind(end: int, gone: Iterable[SegmentInfo], live: PartitionState) -> list
     first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
     segments: list[SegmentInfo] = []
     for one in gone:
-        if one.next_offset > end and one.next_offset <= first and not _overlaps(one, segments):
-            segments.append(one)
-    return sorted(segments, key=lambda one: one.base_offset)
+        row = bisect_left(segments, one.next_offset, key=lambda each: each.base_offset)
+        if end < one.next_offset <= first and not _overlaps(one, segments[row - 1 : row]):
+            segments.insert(row, one)
+    return segments
 
 
 def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, list[SegmentInfo]]:
@@ -185,33 +191,30 @@ def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, 
     return found
 
 
-def _emptied_since(removed: RemovedSince) -> dict[int, list[SegmentInfo]]:
-    """The segments that came since and were replaced, by partition: compaction left nothing of some."""
+def _emptied_since(removed: RemovedSince, floor: int) -> dict[int, list[SegmentInfo]]:
+    """The segments that came since and were replaced behind the version `floor`, by partition, in order.
+
+    Compaction left nothing of some. Of segments at one offset the last to go is first.
+    """
     replaced = removed.added.keys() & removed.removed_at.keys() - removed.let_go.keys() - removed.cleaned_again.keys()
-    return _by_partition({key: removed.added[key] for key in replaced})
-
-
-def _settled(end: int, again: Iterable[SegmentInfo], live: PartitionState) -> int:
-    """The offset up to which compaction may have dropped tombstones that came since, behind `end`; 0 for none."""
-    ends = {one.stem: one.next_offset for one in again}
-    # a rebuild replaces a segment by itself
-    return max((ends[stem] for stem in ends.keys() - live.segments.live(ends.keys()) if ends[stem] > end), default=0)
+    at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}
+    ordered = sorted(at, key=lambda key: (removed.added[key].base_offset, -at[key]))
+    return _by_partition({key: removed.added[key] for key in ordered})
 
 
 def _filling(
     end: int, emptied: Iterable[SegmentInfo], live: PartitionState, since: Sequence[SegmentInfo]
 ) -> list[SegmentInfo]:
-    """List the emptied segments from `end` on whose offsets no segment has, live or in `since`.
-
-    What comes back is dirty, and gaps are right in what is clean only.
-    """
-    bases, ends = live.segments.base_offsets, live.segments.next_offsets
+    """List the `emptied` segments from `end` on whose offsets no segment has, live or in `since`, which is ahead."""
+    ahead = np.array([(one.base_offset, one.next_offset) for one in since], np.int64).reshape(-1, 2)
+    bases = np.concatenate([ahead[:, 0], live.segments.base_offsets])
+    ends = np.concatenate([ahead[:, 1], live.segments.next_offsets])
     filling: list[SegmentInfo] = []
-    for one in sorted(emptied, key=lambda each: each.base_offset):
+    for one in emptied:
         row = int(bases.searchsorted(one.next_offset)) - 1
-        is_free = row < 0 or ends[row] <= one.base_offset
-        if one.base_offset >= end and is_free and not _overlaps(one, (*since, *filling[-1:])):
+        if one.base_offset >= end and (row < 0 or ends[row] <= one.base_offset):
             filling.append(one)
+            end = one.next_offset
     return filling
 
 
@@ -261,7 +264,7 @@ def _plan_partition(
     first = min([one.base_offset for one in (*back, *current.segments[:1])], default=current.log_start_offset)
     first = max(first, min(settled, current.log_start_offset))
     start = min(current.log_start_offset, max(first, wanted.log_start_offset))
-    behind = current.segments if settled else ()
+    behind = current.segments if settled and wanted.log_start_offset < start else ()
     hidden = [one for one in behind if one.base_offset < start and one.next_offset > wanted.log_start_offset]
     # what comes back may have records of keys that have later ones, or tombstones; where compacted segments stay
     # ahead of it, so do their gaps, which are right below this offset only

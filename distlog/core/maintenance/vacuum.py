@@ -84,7 +84,11 @@ class RemovedSince:
                 raised = {one.partition for one in commit.actions if isinstance(one, SetLogStartOffset)} - restored
                 for action in each(commit.actions):
                     if isinstance(action, Add):
-                        self.added[action.segment.partition, action.segment.stem] = action.segment
+                        stem = (action.segment.partition, action.segment.stem)
+                        self.added[stem] = action.segment
+                        # it is there again: it was restored, or a rebuild replaced it by itself
+                        self.let_go.pop(stem, None)
+                        self.cleaned_again.pop(stem, None)
                     elif isinstance(action, Remove):
                         stem = (action.partition, action.stem)
                         self.removed_at[stem] = commit.version
