@@ -477,6 +477,43 @@ print(out[0])
 """
 
 
+#: Compiles a function of its own with a kernel in it, and calls another kernel from a signal's handler meanwhile.
+NESTED = """
+import faulthandler, os, signal
+import numba
+import numpy as np
+from numba.core import event
+from distlog.core.kernels.outer import fill, give
+
+faulthandler.dump_traceback_later(20, exit=True)
+out = np.zeros(1, np.int64)
+
+class Signals(event.Listener):
+    def on_start(self, event):
+        if signal.getsignal(signal.SIGUSR1) is fill_now:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def on_end(self, event):
+        pass
+
+def fill_now(*_):
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    fill(out)
+
+@numba.njit
+def twice():
+    return 2 * give()
+
+signal.signal(signal.SIGUSR1, fill_now)
+event.register("numba:compile", Signals())
+print(twice(), out[0])
+"""
+
+
+def test_a_first_call_amid_a_compilation_of_the_users_own_does_not_wait_for_that(copy: Copy) -> None:
+    assert copy.run(NESTED) == [2, 1]
+
+
 def test_an_interrupt_of_a_first_call_leaves_the_compiler_free_for_the_next(copy: Copy) -> None:
     """In the thread that compiles it would leave a lock of LLVM held, for which all others wait for ever."""
     assert copy.run(INTERRUPTED) == [0, 0, 1]

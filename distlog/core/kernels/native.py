@@ -124,7 +124,9 @@ def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
 
     Ctrl-C in the midst of it would leave LLVM's lock held, and all threads that compile would wait for ever.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # what holds the lock waits for what it calls: a function of the user that is compiled with a kernel in it, or
+    # that a signal's handler interrupts in its compilation
+    if threading.current_thread() is not threading.main_thread() or global_compiler_lock.is_locked():
         return compile_here(signature)
     results, over = list[Any](), threading.Lock()
     over.acquire()
