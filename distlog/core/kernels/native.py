@@ -126,7 +126,8 @@ def _compile_aside(compile_here: Callable[[Any], Any], signature: Any) -> Any:
     """
     # what holds the lock waits for what it calls: a function of the user that is compiled with a kernel in it, or
     # that a signal's handler interrupts in its compilation
-    if threading.current_thread() is not threading.main_thread() or global_compiler_lock.is_locked():
+    is_held: Any = global_compiler_lock.is_locked
+    if threading.current_thread() is not threading.main_thread() or is_held():
         return compile_here(signature)
     results, over = list[Any](), threading.Lock()
     over.acquire()
