@@ -343,15 +343,17 @@ class GatewayServer:
             host, port = self.broker.config.advertised or advertised(self._host, self.port)
             self._lease.be_at(host, port, this_machine())
             self._groups.join()
+            # until ACLs are known, only super users are served
+            for look in self._looks.values() if self.broker.acls is not None else ():
+                look()
+            joined()
+            self._wait_for_others(is_to_stop)
         except BaseException:
+            # also behind an interrupt: others would send clients to one that answers nobody
             self._in_loop(self._acceptor.stop(0)).result()
+            ShutdownDeadline(STOP_TIMEOUT_S).has_done(self._groups.stop)
             self._end_loop(STOP_TIMEOUT_S)
             raise
-        # until ACLs are known, only super users are served
-        for look in self._looks.values() if self.broker.acls is not None else ():
-            look()
-        joined()
-        self._wait_for_others(is_to_stop)
         self._scheduler.start()
         self.broker.fetches.start()
         self.broker.appends.start()

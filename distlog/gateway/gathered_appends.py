@@ -163,7 +163,8 @@ class GatheredAppends:
     """The appends of one topic, for many threads; a thread commits them every `linger_ms`, or when they are large.
 
     Or when all their producers wait for answers. What comes together behind a pause of `linger_ms` is committed soon:
-    that makes no more commits a second, and a producer that sends now and then waits for little but its commit.
+    a producer that sends now and then waits for little but its commit. A burst of many producers may be two commits
+    then; there are never more than one for each `linger_ms`.
     """
 
     def __init__(

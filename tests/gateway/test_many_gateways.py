@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from conftest import Address
 from gateway_pairs import address as address
 from gateway_pairs import begin as begin
 from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
@@ -16,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.consumer_offsets import offsets_partition
 from distlog.gateway import gateway_server
+from distlog.gateway.gateway_server import GatewayServer
 
 pytestmark = pytest.mark.long
 
@@ -61,6 +63,22 @@ def test_a_gateway_that_begins_answers_nobody_before_the_others_name_it(begin: A
     with Wire(two) as at_two, Wire(one) as at_one:
         answers = [wire.ask(METADATA, 9, topics=None, **no_operations()) for wire in (at_two, at_one)]
     assert [{each.port for each in told.brokers} for told in answers] == 2 * [{one.port, two.port}]
+
+
+def test_a_gateway_whose_start_is_interrupted_is_gone(begin: Any, address: Address) -> None:
+    one, two = begin(60_000), GatewayServer(address.url, port=0, storage_options=address.options)
+
+    def interrupted() -> bool:
+        until(lambda: len(one.broker.cluster.nodes) == 2, 30)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        two.start(is_to_stop=interrupted)
+    assert two.stop()
+    # others do not wait for its lease
+    until(lambda: [node.port for node in one.broker.cluster.nodes] == [one.port], 30)
+    with pytest.raises(ConnectionRefusedError):
+        Wire(two)
 
 
 def no_operations() -> dict[str, bool]:

@@ -300,10 +300,10 @@ class Membership:
         Before it joins, also those that it replaces.
         """
         lapsed = {member.id for member in state.members if self._lapsed.get(member.id) == member.beat}
-        return lapsed if self._id else lapsed | self._replaced(state)
+        return lapsed | self._replaced(state)
 
     def _replaced(self, state: GroupState) -> set[str]:
-        return {member.id for member in state.members if self.replaces(member)}
+        return set() if self._id else {member.id for member in state.members if self.replaces(member)}
 
     def _renew(self, state: GroupState, started: float) -> None:
         self._learn(state)

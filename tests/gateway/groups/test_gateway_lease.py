@@ -185,6 +185,18 @@ def test_a_gateway_takes_the_place_of_one_at_its_address_with_one_version(gatewa
     assert again.held_partitions == one.held_partitions
 
 
+def test_living_gateways_at_one_address_do_not_put_each_other_out_again_and_again(gateways: Gateways) -> None:
+    # as containers with the same name
+    one, two = gateways.begin(9092), gateways.begin(9092)
+    gateways.go_on(one, two)
+    members = one._log.load().members
+    assert len(members) == 2
+    joins = one._member.joins, two._member.joins
+    gateways.go_on(one, two, seconds=10 * LEASE_S)
+    assert (one._member.joins, two._member.joins) == joins == (2, 1)
+    assert {each.id for each in one._log.load().members} == {each.id for each in members}
+
+
 def test_clients_are_not_sent_to_a_loopback_address_of_another_machine(gateways: Gateways) -> None:
     mine, other = gateways.begin(9092), gateways.begin(9092, machine="b")
     reached = gateways.begin(9092, machine="c", host="gateway-c")
