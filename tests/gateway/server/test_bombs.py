@@ -13,6 +13,7 @@ from raw_batches import batch, record
 from distlog.core.batches.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from distlog.core.config import TopicConfig
 from distlog.core.errors import RecordTooLargeError
+from distlog.core.log import log_validator
 from distlog.core.log.log_validator import validate
 from distlog.gateway.gateway_server import GatewayServer
 
@@ -32,6 +33,13 @@ def test_a_batch_that_expands_too_far_is_refused_and_costs_no_memory(gateway: Ga
         assert "expands to more than 32 times max.message.bytes" in told.error_message
         # one that is large, and no bomb
         assert producing(wire, expanding(codec, 20 << 20)).base_offset == 0
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_a_batch_that_expands_too_far_for_a_small_topic_is_refused(codec: int) -> None:
+    config = TopicConfig.parse({"max.message.bytes": "200000"})
+    with pytest.raises(RecordTooLargeError, match="expands to more than 32 times"):
+        validate(expanding(codec, log_validator._SMALLEST_LIMIT), config, 0)
 
 
 def test_a_snappy_batch_has_no_room_for_a_bomb(gateway: GatewayServer) -> None:
