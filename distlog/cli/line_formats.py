@@ -473,7 +473,8 @@ def _json(value: Any) -> str:
 # Parses CSV: rows under a line of names, some fields of which are the key, the value and the timestamp of a record.
 #
 # A row is as RFC 4180 has it: a quote counts where a field begins, a quoted field may have line ends, and a comma or
-# the end of the row is behind it. An expression finds how far the rows are good, and Arrow reads these at once.
+# the end of the row is behind it. An expression finds how far the rows are good, and Arrow reads these at once. It
+# reads a block without it, in much less time, if all lines are rows by what is counted in them.
 #
 # Behind a quoted field that does not end so, the next line begins a row again: a stray quote costs its line alone.
 
@@ -513,6 +514,11 @@ class CsvRows:
         return self._rows(self._open, self._open_line, is_last=True) if self._open else Parsed(pa.table({}))
 
     def _rows(self, text: bytes, lines_before: int, *, is_last: bool = False) -> Parsed:
+        table = None if self._open else _all_rows(text, self._names)
+        if table is not None:
+            columns, bad_times = _columns(table, self._roles)
+            if not bad_times:
+                return Parsed(columns)
         spans, bad, position = list[tuple[int, int]](), dict[int, str](), 0
         while position < len(text):
             start = position
@@ -573,6 +579,31 @@ def _names(line: bytes) -> list[str]:
         why = "the first line of CSV must have the names of the fields, each once; a quoted one ends on that line"
         raise InvalidRecordError(why, line=1)
     return names
+
+
+def _all_rows(text: bytes, names: list[str]) -> pa.Table | None:
+    """The rows of a text whose lines are all rows, as plain ones are; None if that is not sure."""
+    # Arrow takes a return for the end of a row, and a blank line for a row of one field
+    if len(names) == 1 or text.count(b"\r") != text.count(b"\r\n") or not _has_plain_quotes(text):
+        return None
+    try:
+        table = _read_rows(text, names)
+    except pa.ArrowInvalid:
+        return None
+    # line ends within fields, and lines that Arrow skips, make fewer rows
+    return table if table.num_rows == text.count(b"\n") else None
+
+
+def _has_plain_quotes(text: bytes) -> bool:
+    """True if the quotes alternately begin a field and end one."""
+    if b'"' not in text:
+        return True
+    data = byte_array(text)
+    places = np.flatnonzero(data == ord('"'))
+    before, behind = data[places[::2] - 1], data[places[1::2] + 1]
+    is_begin = (before == ord(",")) | (before == ord("\n"))
+    is_end = (behind == ord(",")) | (behind == ord("\n")) | (behind == ord("\r"))
+    return len(places) % 2 == 0 and bool(is_begin.all() and is_end.all())
 
 
 def _refused(rows: bytes, names: list[str]) -> dict[int, str]:
