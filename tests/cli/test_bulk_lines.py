@@ -222,6 +222,14 @@ def test_rows_that_python_writes_are_read_in_any_blocks(rows: list[tuple[str, st
     assert not parsed.bad
 
 
+@pytest.mark.parametrize("rows", ["1,2\r\n3,4\n", '"1","2"\n3,"4"\r\n', '1,2\n"3",4'])
+def test_a_block_of_plain_rows_is_read_at_once(monkeypatch: pytest.MonkeyPatch, rows: str) -> None:
+    """The expression for any rows takes as long as all the rest."""
+    monkeypatch.setattr(line_formats, "_ROWS", None)
+    parsed = line_formats.CsvRows(Fields("a", "b")).parse(f"a,b\n{rows}".encode(), 0)
+    assert facts(parsed) == ([{"key": b"1", "value": b"2"}, {"key": b"3", "value": b"4"}], [])
+
+
 def test_a_carriage_return_within_a_row_is_named() -> None:
     parsed = rows_of(b"a,b\n1,2\n3,\r4\n5,6", Fields(value="a"))
     assert facts(parsed) == ([{"value": b"1"}, {"value": b"5"}], [(3, 1)])
