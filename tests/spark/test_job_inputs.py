@@ -107,7 +107,7 @@ def test_what_spark_would_change_in_csv_is_bad(spark: SparkSession, tmp_path: Pa
     found = rows(spark, path, key="k", value="v")
     text, no_text, *others = (row[3] for row in found)
     assert text == 'there is text behind the end of a quoted field: 1,"a"b'
-    assert str(no_text).startswith("not UTF-8: 2,")
+    assert no_text == "not UTF-8: 2,\ufffd"
     assert [row[:2] for row in found[2:]] == [(b"\0x", b"1"), (b"3", b'5" x'), (b"4", b'"' * 20_000)]
     assert others == [None] * 3
 
@@ -138,7 +138,22 @@ def test_text_of_json_that_is_none_is_bad(spark: SparkSession, tmp_path: Path) -
     assert "not a JSON object" in str(rows(spark, path, key="k")[0][3])
     path = tmp_path / "a.log"
     path.write_bytes(b"a=\xff\n")
-    assert "not UTF-8" in str(rows(spark, path, pattern="(?P<key>.*)=(?P<value>.*)")[0][3])
+    assert rows(spark, path, pattern="(?P<key>.*)=(?P<value>.*)")[0][3] == "not UTF-8: a=\ufffd"
+    assert rows(spark, path, pattern="(?P<key>.*)=") == [(b"a", b"a=\xff", None, None)]
+
+
+def test_numbers_that_json_has_not_are_taken_in_lines_but_not_as_keys(spark: SparkSession, tmp_path: Path) -> None:
+    lines = ['{"x": 1}', '{"k":"a", "x": NaN}', " \t", '{"k":NaN}', '{"k":-Infinity}', '{"k":"NaN"}']
+    found = rows(spark, lines_file(tmp_path, "a.jsonl", lines), key="k")
+    assert [row[0] for row in found if row[3] is None] == [None, b"a", b"NaN"]
+    assert found[1][1] == lines[1].encode()
+    assert all("a number would become another one" in str(row[3]) for row in found[2:4])
+    assert rows(spark, lines_file(tmp_path, "b.jsonl", lines[:2]), key="k")[1][0] == b"a"
+
+
+def test_text_with_the_character_for_lost_ones_is_text(spark: SparkSession, tmp_path: Path) -> None:
+    path = lines_file(tmp_path, "a.csv", ["é\ufffd,v", "ü,a\ufffd€"])
+    assert rows(spark, path, key="é\ufffd", value="v") == [("ü".encode(), "a\ufffd€".encode(), None, None)]
 
 
 def test_a_field_that_no_line_of_json_has_is_an_error(spark: SparkSession, tmp_path: Path) -> None:

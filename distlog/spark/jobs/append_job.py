@@ -89,8 +89,9 @@ def _text(spark: SparkSession, source: JobInput) -> DataFrame:
         # an empty one is no null, which would delete a key
         columns["value"] = F.when(is_match, F.regexp_extract(line, java, groups["value"]))
     why = F.when(~is_match, F.lit("the pattern does not match: "))
-    # Spark puts another character into what it takes out of such a line
-    unmatched = F.concat(why.when(~F.is_valid_utf8(line), F.lit("not UTF-8: ")), _shown(line))
+    # Spark puts another character into what it takes out of such a line, but not into the line
+    changed = ~F.is_valid_utf8(line) & F.contains(F.concat_ws("", *columns.values()), F.lit("\ufffd"))
+    unmatched = F.concat(why.when(changed, F.lit("not UTF-8: ")), _shown(line))
     return _rows(lines, source, {"value": line, **columns}, unmatched)
 
 
@@ -116,8 +117,8 @@ def _jsonl(spark: SparkSession, source: JobInput) -> DataFrame:
     wanted = {name: field for name, field in named.items() if field is not None}
     schema = ArrayType(StructType([StructField(name, StringType()) for name in sorted({*wanted.values()})]))
     # the one element of an array: Spark would pass over what is behind an object
-    objects = F.from_json(F.concat(F.lit("["), line, F.lit("]")), schema, _STRICT_JSON)
-    lines = spark.read.text(list(source.paths)).where(F.trim(line) != "")
+    objects = F.from_json(F.concat(F.lit("["), line, F.lit("]")), schema, {"allowSingleQuotes": "false"})
+    lines = spark.read.text(list(source.paths)).where(F.trim(line, F.lit(" \t")) != "")
     _check_fields(lines, [*wanted.values()])
     lines = lines.withColumn("json", F.when(F.is_valid_utf8(line) & (F.size(objects) == 1), objects[0]))
     fields = {name: F.col("json").getField(field) for name, field in wanted.items()}
@@ -132,15 +133,14 @@ def _jsonl(spark: SparkSession, source: JobInput) -> DataFrame:
     return _rows(lines, source, {"value": line, **fields}, F.concat(why, _shown(line)))
 
 
-#: JSON as RFC 8259 has it.
-_STRICT_JSON = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
-_FRACTION = r'^-?[0-9]+[.][0-9]+(E-?[0-9]+)?$|^"-?Infinity"$'
+_FRACTION = r'^-?[0-9]+[.][0-9]+(E-?[0-9]+)?$|^"(-?Infinity|NaN)"$'
 _NUMBER = r"(-?[0-9]+(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
 
 def _check_fields(lines: DataFrame, wanted: Sequence[str]) -> None:
     """Raise InvalidConfigError for a field that no line has: all would be null. Mostly a look at one line."""
-    names = F.json_object_keys(F.col("value"))
+    # NaN is no JSON, but many programs write it
+    names = F.json_object_keys(F.regexp_replace("value", r":\s*(NaN|-?Infinity)\s*(?=[,}])", ":0"))
     first = lines.select(names.alias("names")).where("names is not null").head(1) if wanted else []
     for row in first:
         for field in wanted:
@@ -172,16 +172,19 @@ def _csv(spark: SparkSession, source: JobInput) -> DataFrame:
         return spark.createDataFrame([], f"value binary, {BAD} string")
     names = _names(heads.columns[0])
     _check_columns(source, names)
-    # Spark compares the first line of each file with that of the schema
-    table = spark.read.csv(list(source.paths), schema=heads.schema, enforceSchema=False, **_WHOLE_LINES)
+    # Spark compares the first line of each file with that of the schema. A character is a byte, so none is replaced
+    head = StructType([StructField(heads.columns[0].encode().decode("latin-1"), StringType())])
+    reader = spark.read.option("encoding", "ISO-8859-1")
+    table = reader.csv(list(source.paths), schema=head, enforceSchema=False, **_WHOLE_LINES)
     lines, line = table.toDF("line"), F.col("line")
+    lines = lines.select(F.encode(line, "ISO-8859-1").cast("string").alias("line"))
     columns = {name: f"c{number}" for number, name in enumerate(names)}
     # a quote in a quoted field is doubled, as RFC 4180 has it, and a backslash is one: Spark's default is another
     options = {"escape": '"', "columnNameOfCorruptRecord": _CORRUPT}
     row = F.from_csv(line, ", ".join(f"{name} string" for name in (*columns.values(), _CORRUPT)), options)
     why = F.when(row.getField(_CORRUPT).isNotNull(), F.lit("not a row of the header's columns: "))
     why = why.when(~F.rlike(line, F.lit(_ROW)), F.lit("there is text behind the end of a quoted field: "))
-    why = why.when(F.contains(line, F.lit("\ufffd")), F.lit("not UTF-8: "))
+    why = why.when(~F.is_valid_utf8(line), F.lit("not UTF-8: "))
     torn = "a quoted field must end on its line, but for `distlog append`, which takes line ends in them: "
     # the lines behind it may look like rows, so it cannot be left out
     bad = F.when(F.rlike(line, F.lit(_TORN)), F.raise_error(F.concat(F.lit(torn), _shown(line))))
@@ -303,7 +306,8 @@ def _in_ms(column: Column, unit: str) -> Column:
 
 
 def _shown(line: Column) -> Column:
-    return F.substring(line, 1, _SHOWN)
+    # of a line that is no UTF-8 Spark takes bytes behind its end too
+    return F.substring(F.make_valid_utf8(line), 1, _SHOWN)
 
 
 def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
