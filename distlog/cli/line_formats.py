@@ -237,14 +237,17 @@ def parsed_one_by_one(
 ) -> Parsed:
     """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped.
 
-    `hooks` are those of `json.loads`.
+    `hooks` are those of `json.JSONDecoder`.
     """
     rows: list[dict[str, Any]] = []
     bad: list[BadLine] = []
+    # `json.loads` with hooks makes a decoder for each line
+    decoder = json.JSONDecoder(**hooks)
     for number, line in enumerate(block.split(b"\n"), lines_before + 1):
         if line.strip():
             try:
-                rows.append(row_of(line, json.loads(line, **hooks)))
+                text = line.decode(json.detect_encoding(line), "surrogatepass")
+                rows.append(row_of(line, decoder.decode(text)))
             except (ValueError, RecursionError) as error:
                 bad.append(BadLine(number, len(rows), f"not a record: {error}"))
     return Parsed(table_of_rows(rows, schema), bad)
