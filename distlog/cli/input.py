@@ -241,9 +241,9 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         try:
             with pa.input_stream(path) as file:
                 yield file
-        except OSError as error:
-            # one of the system has a number
-            if error.errno is not None:
+        except (OSError, pa.ArrowException) as error:
+            # one of the system has a number, and one of what was read is a ValueError
+            if isinstance(error, ValueError) or getattr(error, "errno", None) is not None:
                 raise
             raise InvalidRecordError(f"the file cannot be decompressed: {error}", file=path) from None
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import array
 import fcntl
 import json
@@ -113,6 +114,17 @@ def test_compressed_files_are_decompressed(cli: CommandLine, topic: distlog.Topi
         assert outcome.err.startswith("distlog: the file cannot be decompressed")
         assert f"(file={path} appended=0)" in outcome.err
         path.write_bytes(b"plain text\n")
+
+
+def test_a_compressed_file_that_arrow_cannot_read_is_named(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    path, part = tmp_path / "a.txt.bz2", bz2.compress(b"v\n")
+    path.write_bytes(part + bz2.compress(b"") + part)
+    outcome = cli("append", str(path))
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err.startswith("distlog: the file cannot be decompressed")
+    assert f"(file={path} appended=0)" in outcome.err
 
 
 def test_a_record_that_the_topic_refuses_is_named_by_its_place_in_the_file(

@@ -222,7 +222,7 @@ def test_rows_that_python_writes_are_read_in_any_blocks(rows: list[tuple[str, st
     assert not parsed.bad
 
 
-@pytest.mark.parametrize("rows", ["1,2\r\n3,4\n", '"1","2"\n3,"4"\r\n', '1,2\n"3",4'])
+@pytest.mark.parametrize("rows", ["1,2\r\n3,4\r", '"1","2"\n3,"4"\r', '1,2\n"3",4'])
 def test_a_block_of_plain_rows_is_read_at_once(monkeypatch: pytest.MonkeyPatch, rows: str) -> None:
     """The expression for any rows takes as long as all the rest."""
     monkeypatch.setattr(line_formats, "_ROWS", None)
