@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import array
+import bz2
 import fcntl
 import json
 import os

@@ -225,8 +225,10 @@ def test_rows_that_python_writes_are_read_in_any_blocks(rows: list[tuple[str, st
 @pytest.mark.parametrize("rows", ["1,2\r\n3,4\r", '"1","2"\n3,"4"\r', '1,2\n"3",4'])
 def test_a_block_of_plain_rows_is_read_at_once(monkeypatch: pytest.MonkeyPatch, rows: str) -> None:
     """The expression for any rows takes as long as all the rest."""
-    monkeypatch.setattr(line_formats, "_ROWS", None)
-    parsed = line_formats.CsvRows(Fields("a", "b")).parse(f"a,b\n{rows}".encode(), 0)
+    source = line_formats.CsvRows(Fields("a", "b"))
+    source.parse(b"a,b", 0)
+    monkeypatch.setattr(line_formats, "_ROW", None)
+    parsed = source.parse(rows.encode(), 1)
     assert facts(parsed) == ([{"key": b"1", "value": b"2"}, {"key": b"3", "value": b"4"}], [])
 
 
