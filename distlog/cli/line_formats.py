@@ -486,6 +486,7 @@ _CELL = rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n][^,\r\n]*|)'
 _CELLS = rb"%b(?:,%b)*" % (_CELL, _CELL)
 _BLANK = rb"[ \t\v\f\r]*\n"
 _ROW = re.compile(rb"(?!%b)%b\r?\n" % (_BLANK, _CELLS))
+_BLANK_LINE = re.compile(rb"^%b" % _BLANK, re.MULTILINE)
 _BLANKS = re.compile(rb"(?:%b)+" % _BLANK)
 _OPEN = re.compile(rb'(?:%b,)*"[^"]*(?:""[^"]*)*\Z' % _CELL)
 _GOOD = re.compile(_CELLS)
@@ -587,7 +588,8 @@ def _names(line: bytes) -> list[str]:
 def _all_rows(text: bytes, names: list[str]) -> pa.Table | None:
     """The rows of a text whose lines are all rows, as plain ones are; None if that is not sure."""
     # Arrow takes a return for the end of a row, and a blank line for a row of one field
-    if len(names) == 1 or text.count(b"\r") != text.count(b"\r\n") or not _has_plain_quotes(text):
+    has_returns = text.count(b"\r") != text.count(b"\r\n")
+    if has_returns or not _has_plain_quotes(text) or (len(names) == 1 and _BLANK_LINE.search(text)):
         return None
     try:
         table = _read_rows(text, names)

@@ -232,6 +232,15 @@ def test_a_block_of_plain_rows_is_read_at_once(monkeypatch: pytest.MonkeyPatch, 
     assert facts(parsed) == ([{"key": b"1", "value": b"2"}, {"key": b"3", "value": b"4"}], [])
 
 
+def test_a_block_of_rows_of_one_field_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = line_formats.CsvRows(Fields(value="a"))
+    source.parse(b"a", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(line_formats, "_ROW", None)
+        assert facts(source.parse(b'1\n""', 1)) == ([{"value": b"1"}, {"value": b""}], [])
+    assert facts(source.parse(b"1\n \n2", 3)) == ([{"value": b"1"}, {"value": b"2"}], [])
+
+
 def test_a_carriage_return_within_a_row_is_named() -> None:
     parsed = rows_of(b"a,b\n1,2\n3,\r4\n5,6", Fields(value="a"))
     assert facts(parsed) == ([{"value": b"1"}, {"value": b"5"}], [(3, 1)])
