@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from command_line import CommandLine
 from fault_proxy import FOREVER, FaultProxy, answer
-from forked_programs import command
+from forked_programs import GATEWAY, command, run
 from gateways import until
 
 import distlog
@@ -63,11 +63,13 @@ def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Pa
     assert distlog.open(str(tmp_path / "clicks")).end_offsets() == {0: 1}
 
 
-def test_a_topic_is_no_root(serve: Any, tmp_path: Path) -> None:
+def test_a_topic_is_no_root(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
-    for options in (("--root", topic.url), ("--root", topic.url, "--processes", "2")):
-        done = serve("127.0.0.1:0", *options)
-        assert (done.status, done.out, f"give the one above it, {tmp_path}" in done.err) == (1, "", True)
+    for options in ((), ("--processes", 2)):
+        given = ("serve", "--root", topic.url, "--listen", "127.0.0.1:0", *options)
+        done = run("distlog.cli", *given, module=True, imports=[GATEWAY])
+        where = f"give the one above it, {tmp_path}"
+        assert (done.returncode, done.stdout, where in done.stderr) == (1, "", True)
     assert not topic.handle.storage.list_folders("__consumer_offsets")
 
 
