@@ -113,7 +113,7 @@ def _take(
         appending.append(with_headers(good, headers))
     except DistlogError as error:
         error.details["file"] = file
-        if "row" in error.details:
+        if error.details.get("row") is not None:
             error.details["row"] += rows
         raise
     if bad is not None:

@@ -32,7 +32,7 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from distlog.core.indexes import index_cache
-from distlog.core.storage import parallel
+from distlog.core.storage import parallel, retry
 from distlog.core.topics import writer
 from simulation.places import Places
 
@@ -757,7 +757,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (uuid, "uuid4", _choose_bare(uuid.uuid4, _uuid4)),
     (queue, "Queue", _choose(queue.Queue, lambda fiber, maxsize=0: SimQueue(fiber.world, maxsize))),
     (queue, "SimpleQueue", _choose_bare(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
-    (random, "random", _choose_bare(random.random, lambda fiber: _draw(fiber))),
+    (retry, "jitter", _choose_bare(retry.jitter, lambda fiber: _draw(fiber))),
     (
         random,
         "SystemRandom",

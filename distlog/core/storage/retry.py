@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 import errno
 import logging
-import random as random_source
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from random import SystemRandom
 from typing import TypeVar
 
 from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError, StorageRefusedError
@@ -42,6 +42,10 @@ class ErrorKind(enum.Enum):
     UNCLEAR = "no answer, or one that may change"
 
 
+#: Not Python's own generator: programs that seed it alike would retry in step, and have other numbers for our draws.
+jitter = SystemRandom().random
+
+
 class Deadline:
     """The time left for retries, and the pauses between them: random, up to 50 ms at first, doubling up to 2 s."""
 
@@ -51,7 +55,7 @@ class Deadline:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        random: Callable[[], float] = random_source.random,
+        random: Callable[[], float] = jitter,
         least: int = 0,
     ) -> None:
         """`least`: so many pauses are taken however late it is, for a call that took all of the time by itself."""
