@@ -12,6 +12,8 @@ gets ProcessDiedError, and whatever its `finally` blocks try then has no effect 
 
 from __future__ import annotations
 
+# its lock is made by its import, and lives longer than a world
+import concurrent.futures.thread  # noqa: F401
 import gc
 import heapq
 import itertools
