@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import partial
-from operator import call
 from typing import NamedTuple, TypeVar
 
 from distlog.core import paths
@@ -308,7 +307,7 @@ def counters_in(folder: str) -> PartitionCounters | None:
     Raises StorageError.
     """
     files = (os.path.join(folder, name) for name in (paths.LOCK_FILE, paths.FLUSH_FILE))
-    pages = [page for path in files if (page := _of_page(path, call))]
+    pages = [page for path in files if (page := _of_page(path, lambda read: read()))]
     if not pages:
         return None
     sums = [sum(each) for each in zip(*map(counters_of, pages), strict=True)]
