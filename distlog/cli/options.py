@@ -40,7 +40,8 @@ def usage(parse: Callable[[S], T]) -> Callable[[S], T]:
     return parsed
 
 
-def _given_once(pairs: list[Any]) -> list[Any]:
+def _given_once(pairs: Any) -> Any:
+    # typer fails at a type with parameters in Python 3.10
     usage(arguments.given_once)(pairs)
     return pairs
 

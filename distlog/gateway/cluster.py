@@ -144,13 +144,6 @@ class GatewayLease:
         """Set the address where it listens, before the first `sync`."""
         self.node = Node(self.node.id, host, port, machine)
 
-    def probe(self) -> None:
-        """Have an object store show that it keeps conditions: the first `sync` is quicker then, which waits for that.
-
-        Raises StorageError.
-        """
-        self._log.probe()
-
     def sync(self, count: Callable[[], int], pending: Collection[int]) -> bool:
         """Send a heartbeat, and share `count` partitions with the other gateways; whether anything changed for it.
 

@@ -379,14 +379,6 @@ class GroupLog:
         #: False if the last commit ended while its member may get a later beat by what it had put.
         self._is_sure = True
 
-    def probe(self) -> None:
-        """Check ahead of the first version that an object store keeps conditions: the first `commit` need not wait.
-
-        Raises StorageError.
-        """
-        if not self._storage.is_local_disk:
-            self._storage.probe_put_if_absent(self._folder)
-
     def load(self) -> GroupState:
         """The newest state: one LIST and one GET. Raises CorruptMetadataError, UnsupportedVersionError."""
         return self._listed(None)[0]

@@ -368,10 +368,13 @@ class GroupServices:
 
         Raises StorageRefusedError if the storage's answer is no, and would be no again.
         """
-        # meanwhile the lease is read
-        begin(self._lease.probe)
-        opened = [begin(count).wait for count in self._counts]
-        self._has_done("is no gateway of the root yet", partial(self._sync, opened), but=StorageRefusedError)
+        # the topics are opened while the lease is read
+        opened = [begin(count) for count in self._counts]
+        sync = partial(self._sync, [task.wait for task in opened])
+        self._has_done("is no gateway of the root yet", sync, but=StorageRefusedError)
+        for task in opened:
+            with suppress(DistlogError):
+                task.wait()
         for thread in self._threads:
             thread.start()
 
