@@ -276,7 +276,7 @@ def encode(snapshot: Snapshot) -> bytes:
 def _body_and_rows(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
     table = snapshot.table
     producers = producer_table.to_columns({number: state.producers for number, state in sorted(table.own.items())})
-    state = dataclasses.replace(_state(snapshot), producers=len(producers))
+    state = _state(snapshot, len(producers))
     segments = table.segments()
     body = {**fields.write(state), "partitions": _facts_of(table, segments)}
     return body, dict(zip(_SCHEMAS, (segments, snapshot.transactions.columns(), producers), strict=True))
@@ -312,7 +312,7 @@ def _changed(base: pa.RecordBatch, table: str, changed: Mapping[str, pa.RecordBa
     return RowChanges(numbers_of(gone[_ROW]), rows, added.drop_columns([_ROW])).applied(base)
 
 
-def _state(snapshot: Snapshot) -> _State:
+def _state(snapshot: Snapshot, producers: int) -> _State:
     return _State(
         format=FORMAT,
         version=snapshot.version,
@@ -328,6 +328,7 @@ def _state(snapshot: Snapshot) -> _State:
         partitions=(),
         active=tuple(state.active for _, state in sorted(snapshot.table.own.items()) if state.active),
         transactions=len(snapshot.transactions),
+        producers=producers,
         requires=snapshot.requires,
         passed_ms=snapshot.passed_ms,
         producer_transactions=tuple(snapshot.producer_transactions.values()),

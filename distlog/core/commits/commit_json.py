@@ -456,7 +456,7 @@ class Commit:
         CorruptMetadataError for anything else that is not a commit.
         """
         try:
-            return dataclasses.replace(fields.read(cls, parse(data, file)), size=len(data))
+            return fields.read(cls, parse(data, file), size=len(data))
         except (ValueError, RecursionError) as error:
             raise CorruptMetadataError(f"not a commit: {error}; restore the file from a copy", file=file) from error
 

@@ -163,8 +163,8 @@ def check_column(name: str, column: pa.Array, check: Check) -> None:
         raise ValueError(f"a segment's {name} is out of its range")
 
 
-def read(kind: type[Value], body: Any) -> Value:
-    """The `kind` that the JSON object `body` describes; raises ValueError that names the field."""
+def read(kind: type[Value], body: Any, **others: Any) -> Value:
+    """The `kind` that the JSON object `body` describes, with `others`; raises ValueError that names the field."""
     if not isinstance(body, dict):
         raise ValueError(f"{kind.__name__} must be an object")
     known, keeper = checks(kind), _unknown_field(cast(Hashable, kind))
@@ -172,7 +172,7 @@ def read(kind: type[Value], body: Any) -> Value:
     if keeper and len(values) < len(body):
         values[keeper] = json.dumps({name: body[name] for name in body.keys() - known.keys()}, sort_keys=True)
     try:
-        return kind(**values)
+        return kind(**values, **others)
     except TypeError as error:
         raise ValueError(f"{kind.__name__} lacks a field: {error}") from None
 

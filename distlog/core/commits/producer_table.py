@@ -321,9 +321,15 @@ def _merged(rows: Rows, changed: Mapping[int, ProducerState]) -> Rows:
 # The producers of all partitions as Arrow columns, for checkpoints.
 
 
+_NO_COLUMNS = pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in SCHEMA], schema=SCHEMA)
+
+
 def to_columns(tables: Mapping[int, ProducerTable]) -> pa.RecordBatch:
     """The producers of partitions, which ascend, as columns of SCHEMA."""
     parts = {number: table.rows() for number, table in tables.items() if table}
+    if not parts:
+        # most topics have no producers, and the rest takes a tenth of the time of a small checkpoint
+        return _NO_COLUMNS
     rows: Rows = np.concatenate([np.empty(0, _ROW), *parts.values()])
     counts = np.fromiter(map(len, parts.values()), np.int64, len(parts))
     partitions = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)
@@ -346,6 +352,8 @@ def of_columns(columns: pa.RecordBatch, log_ends: npt.NDArray[np.int64], passed_
     columns = columns.select(SCHEMA.names)
     if columns.schema.types != SCHEMA.types or any(column.null_count for column in columns):
         raise ValueError("its producers are malformed")
+    if not len(columns):
+        return {}
     partitions = numbers_of(columns["partition"])
     if np.any(partitions < 0) or np.any(partitions >= len(log_ends)) or np.any(np.diff(partitions) < 0):
         raise ValueError("its producers are not in the order of their partitions")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import batch_of_rows, booleans, integers, numbers_of, texts
+from distlog.core.arrays import batch_of_rows, booleans, flags_of, integers, numbers_of, texts
 from distlog.core.commits.segment_table import join
 from distlog.core.config import DAY_MS
 
@@ -210,8 +210,11 @@ class TransactionTable:
         ordered: OrderedBatches | None = None,
     ) -> None:
         if ordered is None:
-            ordered = OrderedBatches.of(columns.filter(columns["in_order"]))
-            columns = columns.filter(pc.invert(columns["in_order"])) if len(ordered) else columns
+            in_order, ordered = flags_of(columns["in_order"]), _NONE
+            # a kernel of Arrow takes longer to begin than all else here, and most topics need none
+            if in_order.any():
+                ordered = OrderedBatches.of(columns.filter(columns["in_order"]))
+                columns = columns.filter(booleans(~in_order))
         self._columns, self._ordered = columns, ordered
         self._tail = dict(tail or {})
         self._silent = columns.slice(0, 0) if silent is None else silent

@@ -253,8 +253,9 @@ class Membership:
         """The group without dead members, and with a position in each partition."""
         state = _without(state, self._dead(state))
         added = {number: start_of(number, state.exists) for number in range(state.partitions, partitions)}
-        count = max(partitions, state.partitions)
-        return dataclasses.replace(state, partitions=count, positions={**state.positions, **added})
+        if not added:
+            return state
+        return dataclasses.replace(state, partitions=partitions, positions={**state.positions, **added})
 
     def _waiting(self, state: GroupState, fresh: str) -> WaitingChange | None:
         """Its wish if it was late: its partitions, as a member of `state`, or as a new one."""
@@ -271,7 +272,8 @@ class Membership:
         self._leaving = {number: self._leaving.get(number, now) for number in leaving}
         owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._is_free(n, pending)}
         new = {n: member for n, owner in assigned.items() if owner == member and n not in state.owners}
-        return dataclasses.replace(state, owners={**owners, **new})
+        owners |= new
+        return state if owners == state.owners else dataclasses.replace(state, owners=owners)
 
     def _is_free(self, number: int, pending: Collection[int]) -> bool:
         since = self._leaving.get(number)
@@ -286,6 +288,8 @@ class Membership:
             lease_ms=math.ceil(self.lease_s * 1000),
             partitions=self.partitions,
         )
+        if new == old:
+            return state
         others = tuple(new if each.id == member else each for each in state.members)
         return dataclasses.replace(state, members=others if old else (*others, new))
 
@@ -329,6 +333,8 @@ def _renewed(state: GroupState, member: str) -> GroupState:
 
 
 def _without(state: GroupState, dead: set[str]) -> GroupState:
+    if not dead:
+        return state
     members = tuple(member for member in state.members if member.id not in dead)
     owners = {number: owner for number, owner in state.owners.items() if owner not in dead}
     return dataclasses.replace(state, members=members, owners=owners)

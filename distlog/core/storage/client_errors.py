@@ -168,6 +168,10 @@ _REASONS = (
 )
 
 
+#: What clients raise most, and have no reply: at most their cause has one.
+_NO_REPLIES = (FileNotFoundError, FileExistsError, TimeoutError)
+
+
 class ClientErrors(ErrorClassifier):
     """The errors of the fsspec client of a protocol: by the tables, others by their Python type."""
 
@@ -229,7 +233,9 @@ def _kinds(error: BaseException) -> set[str]:
 
 def _reply(error: BaseException) -> tuple[ClientTable, Reply] | None:
     """The reply of the server, from the error or its cause, and the table of its client."""
-    for source in filter(None, (error, error.__cause__)):
+    for source in (error, error.__cause__):
+        if source is None or type(source) in _NO_REPLIES:
+            continue
         for table in TABLES:
             if reply := table.reply(source):
                 return table, reply

@@ -65,8 +65,8 @@ class ObjectRequests:
         """
         timeout_s, least = storage_retry.RETRY_TIMEOUT_S, 1
         if not self._client.has_answered:
-            timeout_s, least = min(timeout_s, storage_retry.FIRST_TIMEOUT_S), 0
-        return retried(partial(self._asked, call), action, path, self._errors, Deadline(timeout_s, least=least))
+            timeout_s, least, call = min(timeout_s, storage_retry.FIRST_TIMEOUT_S), 0, partial(self._asked, call)
+        return retried(call, action, path, self._errors, Deadline(timeout_s, least=least))
 
     def of_bucket(self, action: str, path: str, call: Callable[[], T]) -> T:
         """As `retried`, for a request that needs the bucket alone: where that is missing the answer is no."""
