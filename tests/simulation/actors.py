@@ -24,6 +24,7 @@ from distlog import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from distlog.core.arrays import column_of
 from distlog.core.commits.actions import Pin
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage
@@ -113,7 +114,7 @@ class Stage:
         number = next(self.names)
         values = [f"{number}.{each}".encode() for each in range(len(keys))]
         batch = self.oracle.new_batch(values, keys, atomic=atomic, sender=sender)
-        return batch, pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+        return batch, pa.table({"key": column_of(keys, pa.binary()), "value": column_of(values, pa.binary())})
 
 
 Actor = Callable[[Stage, Process, "Memory"], None]

@@ -206,7 +206,8 @@ class Client:
         world, faults, draw = self.world, self.store.faults, self.random.random
         world.calls += 1
         self.store.requests[kind] += 1
-        there_s, back_s = self.store.latency(self.random, writes) / 2, self.store.latency(self.random, writes) / 2
+        latency, random = self.store.latency, self.random
+        there_s, back_s = latency(random, writes) / 2, latency(random, writes) / 2
         world.pause(there_s)
         if draw() < faults.throttled:
             return self._fail(kind, key, back_s, self._form(*self._too_many))
@@ -485,13 +486,14 @@ class Client:
     def _entry(self, key: str, stored: Object) -> dict[str, Any]:
         written_s = math.floor(BEGIN_MS / 1000 + stored.written_s)
         entry: dict[str, Any] = {"name": key, "type": "file", "size": len(stored.data)}
-        when = datetime.fromtimestamp(written_s, UTC)
         match self.store.protocol:
             case "gs":
-                return {**entry, "updated": when.isoformat().replace("+00:00", ".000Z")}
+                entry["updated"] = datetime.fromtimestamp(written_s, UTC).isoformat().replace("+00:00", ".000Z")
             case "abfs":
-                return {**entry, "last_modified": when}
-        return {**entry, "mtime": float(written_s)}
+                entry["last_modified"] = datetime.fromtimestamp(written_s, UTC)
+            case _:
+                entry["mtime"] = float(written_s)
+        return entry
 
 
 class Stream:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 from unittest import mock
@@ -18,6 +19,8 @@ from distlog.core.commits import checkpoint, prepared_commit, snapshot_loader
 from distlog.core.commits import snapshot as snapshots
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.groups.group_log import GroupState
+from distlog.core.storage import object_client
 from simulation import oracle
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Snapshot))
@@ -81,14 +84,21 @@ def _once(work: Callable[..., Any]) -> Callable[..., Any]:
     return do
 
 
+#: The library keeps few: those of a history come again in each process, and those of its begin in each history.
+_date_ms = lru_cache(10_000)(object_client._date_ms.__wrapped__)
+
+
 @contextmanager
 def computed_once() -> Iterator[None]:
     """Compute these things once, for one history."""
     commit, state = _once(Commit.decode), _once(checkpoint.decode)
+    group = _once(GroupState.decode)
     folds = _Folds(snapshots.fold)
     fold = folds.fold
     with (
         mock.patch.object(Commit, "decode", commit),
+        mock.patch.object(GroupState, "decode", group),
+        mock.patch.object(object_client, "_date_ms", _date_ms),
         mock.patch.object(checkpoint, "decode", lambda *given: _copy(state(*given))),
         mock.patch.object(snapshots, "fold", fold),
         mock.patch.object(snapshot_loader, "fold", fold),

@@ -155,6 +155,30 @@ def test_the_threads_of_the_library_are_fibers_too() -> None:
     assert found == [1.0]
 
 
+def test_a_fiber_does_the_work_of_the_next_thread_and_the_one_before_has_ended() -> None:
+    seen = list[object]()
+
+    def work() -> None:
+        first = threading.Thread(target=lambda: seen.append(threading.get_ident()))
+        first.start()
+        first.join()
+        second = threading.Thread(target=lambda: (seen.append(threading.get_ident()), time.sleep(5)))
+        second.start()
+        time.sleep(1)
+        seen.extend([first.is_alive(), second.is_alive()])
+        first.join()
+        seen.append(time.monotonic())
+        second.join()
+        seen.append(time.monotonic())
+
+    with World(1) as world:
+        world.switching = 0.0
+        world.process("one").start(work)
+        world.run()
+        world.check_over()
+    assert seen == [seen[0], seen[0], False, True, 1.0, 5.0]
+
+
 def test_a_process_that_died_does_nothing_more() -> None:
     done = list[str]()
 

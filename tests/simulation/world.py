@@ -63,10 +63,13 @@ class Process:
         self.is_alive = True
         self.still_until = 0.0
         self.fibers: list[Fiber] = []
+        #: Those that have ended, and may do other work: to make one takes as long as to switch to ten.
+        self.idle: list[Fiber] = []
 
     def start(self, work: Callable[[], object], name: str = "main") -> Fiber:
         """Begin a fiber that does `work`."""
-        fiber = Fiber(self, work, name)
+        fiber = self.idle.pop() if self.idle else Fiber(self)
+        fiber.take(work, name)
         self.fibers.append(fiber)
         self.world.resume_at(self.world.now, fiber)
         return fiber
@@ -82,13 +85,12 @@ class Process:
             self.is_alive = False
             self.world.note(f"{self.name} dies")
             for fiber in self.fibers:
-                if not fiber.dead:
-                    self.world.resume_at(self.world.now, fiber)
+                self.world.resume_at(self.world.now, fiber)
 
     @property
     def is_over(self) -> bool:
         """Whether all of its fibers have ended."""
-        return all(fiber.is_over for fiber in self.fibers)
+        return not self.fibers
 
     def now_ns(self) -> int:
         """The time of day by its own clock."""
@@ -96,21 +98,32 @@ class Process:
 
 
 class Fiber(greenlet):
-    """A thread of a simulated process."""
+    """A thread of a simulated process, and when that has ended, another one."""
 
-    #: Whether it waits for work that others may bring, as a worker does: so it may wait for ever.
-    waits_for_work = False
-
-    def __init__(self, process: Process, work: Callable[[], object], name: str) -> None:
-        super().__init__(self._do, process.world.hub)
-        self.process, self.world, self._work, self.name = process, process.world, work, name
-        self.is_over, self.over = False, SimEvent(process.world)
-        self.token = 0
-        #: What `threading.current_thread` gives, if that is not the fiber itself.
-        self.thread: SimThread | None = None
+    def __init__(self, process: Process) -> None:
+        super().__init__(self._serve, process.world.hub)
+        self.process, self.world, self.token = process, process.world, 0
         self.daemon = True
 
-    def _do(self, *_: object) -> None:
+    def take(self, work: Callable[[], object], name: str) -> None:
+        """Be a thread that does `work`, as soon as it is resumed."""
+        # whoever waited for the thread before it waits for this one no more
+        self.token += 1
+        self._work, self.name = work, name
+        self.is_over, self.over = False, SimEvent(self.world)
+        #: What `threading.current_thread` gives, if that is not the fiber itself.
+        self.thread: SimThread | None = None
+        #: Whether it waits for work that others may bring, as a worker does: so it may wait for ever.
+        self.waits_for_work = False
+
+    def _serve(self, *_: object) -> None:
+        while not self.is_over:
+            self._do()
+            if self.process.is_alive:
+                self.process.idle.append(self)
+                self.world.go_on(self)
+
+    def _do(self) -> None:
         try:
             if self.process.is_alive:
                 self._work()
@@ -211,7 +224,7 @@ class World:
                 return None
             heapq.heappop(line)
             process = fiber.process
-            if fiber.dead or (token != fiber.token and process.is_alive):
+            if fiber.is_over or (token != fiber.token and process.is_alive):
                 continue
             if process.still_until > when and process.is_alive:
                 heapq.heappush(line, (process.still_until, next(self._order), fiber, token))
@@ -232,7 +245,7 @@ class World:
                 for each in self.processes
                 if each.is_alive
                 for fiber in each.fibers
-                if fiber.name != "background" and not fiber.is_over and not fiber.dead and not fiber.waits_for_work
+                if fiber.name != "background" and not fiber.waits_for_work
             ]
         )
         if stuck:
@@ -241,7 +254,7 @@ class World:
     def wake(self, waiting: Waiting) -> bool:
         """Have a fiber go on now, if it still waits as it did when it was put in a line."""
         fiber, token = waiting
-        still_waits = fiber.token == token and not fiber.dead and fiber.process.is_alive
+        still_waits = fiber.token == token and not fiber.is_over and fiber.process.is_alive
         if still_waits:
             heapq.heappush(self._line, (self.now, next(self._order), fiber, token))
         return still_waits
@@ -253,11 +266,21 @@ class World:
 
     def pause(self, seconds: float = 0.0) -> None:
         """Let the calling fiber go on after so long."""
-        fiber = self._fiber()
+        fiber = getcurrent()
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
         heapq.heappush(self._line, (self.now + seconds, next(self._order), fiber, fiber.token))
-        self.wait(fiber)
+        self.go_on(fiber)
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
 
     def wait(self, fiber: Fiber) -> None:
+        """Let the others go on until the calling `fiber` is resumed, as long as its process lives."""
+        self.go_on(fiber)
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
+
+    def go_on(self, fiber: Fiber) -> None:
         """Let the others go on until the calling `fiber` is resumed."""
         following = self._next_fiber()
         if following is not fiber:
@@ -268,8 +291,6 @@ class World:
                 # what has not begun would begin as deep in calls as this one is
                 self._beginning = following
                 self.hub.switch()
-        if not fiber.process.is_alive:
-            raise ProcessDiedError
 
     def maybe_switch(self) -> None:
         """Let others go first, now and then."""
@@ -298,6 +319,7 @@ class World:
     # --- the library's surroundings
 
     def __enter__(self) -> World:
+        self._collects = gc.isenabled()
         gc.disable()
         # what is closed when a process is long dead needs no word
         self._hook, sys.unraisablehook = sys.unraisablehook, _say_of_the_living
@@ -327,9 +349,8 @@ class World:
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
             process.is_alive = False
-            for fiber in list(process.fibers):
-                if not fiber.dead:
-                    fiber.switch()
+            for fiber in [*process.fibers, *process.idle]:
+                fiber.switch()
         shutil.rmtree(self.folder, ignore_errors=True)
         # of processes that died
         writer._unclosed.forget_parents()
@@ -337,7 +358,8 @@ class World:
             setattr(owner, name, real)
         _places.lead_back()
         sys.unraisablehook = self._hook
-        gc.enable()
+        if self._collects:
+            gc.enable()
 
 
 def _say_of_the_living(failure: Any) -> None:
@@ -566,7 +588,7 @@ class SimThread:
         """As `threading.Thread.start`."""
         self.process.world._fiber()
         self.fiber = self.process.start(self.run, self.name)
-        self.fiber.thread = self
+        self.fiber.thread, self.over = self, self.fiber.over
         self.process.world.maybe_switch()
 
     def run(self) -> None:
@@ -577,11 +599,11 @@ class SimThread:
     def join(self, timeout: float | None = None) -> None:
         """As `threading.Thread.join`."""
         if self.fiber is not None:
-            self.fiber.over.wait(timeout)
+            self.over.wait(timeout)
 
     def is_alive(self) -> bool:
         """As `threading.Thread.is_alive`."""
-        return self.fiber is not None and not self.fiber.is_over
+        return self.fiber is not None and not self.over.is_set_now
 
     @property
     def ident(self) -> int | None:
