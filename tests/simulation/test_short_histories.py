@@ -12,13 +12,13 @@ from simulation.test_histories import simulated
 
 @pytest.mark.long
 def test_short_histories_keep_every_promise() -> None:
-    done = simulated("--short", "--histories", "200")
+    done = simulated("--short", "--histories", "220")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.long
 def test_old_listings_lose_nothing_in_short_histories() -> None:
-    done = simulated("--short", "--listing-lag", "30", "--histories", "35")
+    done = simulated("--short", "--listing-lag", "30", "--histories", "38")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
