@@ -222,17 +222,15 @@ def _gateway_extra() -> Iterator[None]:
 
 def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Places]:
     """Go on as each of several processes; this one ends with the exit status, when all of them have ended."""
-    from distlog.gateway.gateway_server import load_schemas, warm_up
+    from distlog.gateway.gateway_server import warm_up
 
     places.check(processes)
     line = StatusLine("distlog", str)
     line.is_visible = False
 
     def prepare() -> None:
-        warm_up()
         # once for all of them
-        for _ in load_schemas():
-            pass
+        warm_up()
         keep_what_is_loaded()
 
     child = run_processes(processes, partial(print_event, line, as_json=as_json), _together, prepare)

@@ -157,10 +157,6 @@ def _served(where: tuple[str, int] | None, metrics: Callable[[], list[Metric]]) 
 _TURN_S = 0.0005
 
 
-#: When schemas of messages are loaded after the start, and the pause before each, which takes less than that.
-_SCHEMAS_AFTER_S, _SCHEMAS_PAUSE_S = 1.0, 0.01
-
-
 def serve(
     gateway: GatewayServer,
     maintain: Maintain | None,
@@ -208,29 +204,14 @@ def serve(
             # its tasks print lines, so after this: the first line is the address
             if tasks:
                 tasks.start()
-            _wait(signalled, line)
+            while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
+                line.draw()
             finished = all([tasks is None or tasks.stop(), gateway.stop()])
             line.clear()
             tell("stopped", stopped(finished), finished=finished)
     finally:
         logger.removeHandler(line)
     end(DONE)
-
-
-def _wait(signalled: int, line: StatusLine) -> None:
-    """Wait for a signal; meanwhile load the schemas of messages, and then draw the status line.
-
-    With pauses, since the first clients of a gateway have waited for its start, and are in a hurry.
-    """
-    from distlog.gateway.gateway_server import load_schemas
-
-    if is_readable(signalled, _SCHEMAS_AFTER_S) or any(
-        is_readable(signalled, _SCHEMAS_PAUSE_S) for _ in load_schemas()
-    ):
-        return
-    keep_what_is_loaded()
-    while not is_readable(signalled, _REDRAW_S if line.is_visible else None):
-        line.draw()
 
 
 def serving(root: object, listen: object, **_: object) -> str:

@@ -7,9 +7,9 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
@@ -43,7 +43,6 @@ from distlog.gateway.kafka_apis import (
     supports,
 )
 from distlog.gateway.leadership import PERIOD_MS
-from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.frames import error_code
 from distlog.gateway.root_users import RootUsers
 from distlog.gateway.security.authentication import Authentication
@@ -59,20 +58,7 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 _log = logging.getLogger("distlog.gateway")
 
 # ---
-# Kernels are loaded before the gateway listens, since the first request would wait for them for long. A schema of a
-# message takes some ms, and there are hundreds: a request loads its own, unless that was done before.
-
-
-def load_schemas() -> Iterator[None]:
-    """Load the schemas of all APIs and versions, one at each step, which takes some ms."""
-    for api in APIS.values():
-        # clients use the newest version that they know
-        for version in range(api.newest, api.oldest - 1, -1):
-            yield
-            # where too many files are open, a request tries again: it is no reason to end
-            with suppress(OSError):
-                messages.request_schema(api.key, version)
-                messages.response_schema(api.key, version)
+# Kernels are loaded before the gateway listens, since the first request would wait for them for long.
 
 
 def warm_up() -> None:

@@ -1,7 +1,5 @@
 """Imported by the process that forks programs: what a gateway loads as it begins, a second of CPU for each."""
 
-from distlog.gateway.gateway_server import load_schemas, warm_up
+from distlog.gateway.gateway_server import warm_up
 
 warm_up()
-for _ in load_schemas():
-    pass

@@ -15,7 +15,7 @@ from users_files import SaslWire, users_file
 import distlog
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.protocol.messages import FieldNames, Pieces, message_writer, request_schema
+from distlog.gateway.protocol.messages import Pieces, message_writer, request_schema
 from distlog.gateway.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
@@ -52,7 +52,7 @@ class UserWire(SaslWire):
     def send_plain(self, key: int, version: int, /, **fields: Any) -> int:
         """Send a request; returns its correlation id."""
         schema, pieces, number = request_schema(key, version), Pieces(), next(self._ids)
-        message_writer(schema.body, FieldNames([lambda: ["name", "topic"], schema.body.names]))(pieces, fields)
+        message_writer(schema.body, {"name", "topic"} | schema.body.names())(pieces, fields)
         head = struct.pack(">hhih", key, version, number, -1) + b"\0" * schema.is_head_flexible
         self.socket.sendall(framed(head + pieces.joined()))
         return number

@@ -1,23 +1,19 @@
-"""Reads and writes messages of Kafka's protocol by kio's schemas: one walk, compiled once into steps."""
+"""Reads and writes messages of Kafka's protocol by their schemas: one walk, compiled once into steps."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
+import json
 import struct
-import threading
 import uuid
 from collections import deque, namedtuple
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
+from importlib.resources import files
 from operator import itemgetter
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
-from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as ErrorCode
-from kio.schema.index import api_key_map, schema_name_map
-from kio.static.constants import EntityType
 
 from distlog.core.errors import CorruptionError
 
@@ -30,9 +26,10 @@ class InvalidRequestError(CorruptionError):
 
 
 # ---
-# The messages of Kafka's protocol, as kio has them from Kafka's message files: the adapter for its classes.
+# The messages of Kafka's protocol.
 #
-# A message is described by plain values, from which its reader and its writer are compiled.
+# A file has all of them: to import kio's classes of a version takes ms, which a request would wait for. A message is
+# described by plain values, from which its reader and its writer are compiled.
 
 
 #: The kinds of fields that have a fixed size, by kio's names, as `struct` has them. Times are numbers of ms.
@@ -52,7 +49,7 @@ FIXED = {
 }
 #: The other kinds of plain fields, and their values where Kafka's message files have no default.
 OTHERS: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
-_MS = datetime.timedelta(milliseconds=1)
+_API_VERSIONS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,96 +91,68 @@ class BodySchema:
     is_head_flexible: bool
 
 
-#: Imports of kio in several threads at once can fail.
-_importing = threading.Lock()
+def _blocks() -> dict[tuple[str, int], tuple[str, ...]]:
+    """The lines about each request and response: the head, and a line for a field, deeper ones behind their field."""
+    text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
+    found = dict[tuple[str, int], tuple[str, ...]]()
+    for block in text.split("\n\n"):
+        head, *lines = block.splitlines()
+        direction, key, facts = head.split(" ", 2)
+        found[direction, int(key)] = facts, *lines
+    return found
 
 
-@cache
+#: Written by `tools/kafka_messages.py`; read with this module, since a gateway may have no file left to open later.
+_BLOCKS = _blocks()
+
+
 def request_schema(api_key: int, version: int) -> BodySchema:
-    """The schema of a request of this API and version. Raises InvalidRequestError if there is none.
-
-    The first time it imports the version's module, which takes some ms, and so does the response's.
-    """
-    try:
-        with _importing:
-            return _schema(load_request_schema(api_key, version))
-    except (UnknownAPIKey, UnknownEntity):
-        raise InvalidRequestError("there is no such API", api_key=api_key, version=version) from None
+    """The schema of a request of this API and version. Raises InvalidRequestError if there is none."""
+    return _schema("request", api_key, version)
 
 
-@cache
 def response_schema(api_key: int, version: int) -> BodySchema:
     """The schema of its response."""
-    with _importing:
-        return _schema(load_response_schema(api_key, version))
-
-
-class FieldNames:
-    """The names of the fields of a message in any of its versions, at any depth.
-
-    There are many versions: the next one is looked at only for a name that none so far had, and again after an error.
-    """
-
-    def __init__(self, versions: Sequence[Callable[[], Iterable[str]]]) -> None:
-        self.found = set[str]()
-        self._left, self._lock = deque(versions), threading.Lock()
-
-    def have(self, names: Collection[str]) -> bool:
-        """True if each name is one of them."""
-        with self._lock:
-            while self._left and not self.found.issuperset(names):
-                self.found.update(self._left[0]())
-                self._left.popleft()
-            return self.found.issuperset(names)
+    return _schema("response", api_key, version)
 
 
 @cache
-def response_fields(api_key: int) -> FieldNames:
-    """The names of the fields of an API's response."""
-    versions = schema_name_map[api_key_map[api_key]]
-    newest_first = sorted((each for each in versions if EntityType.response in versions[each]), reverse=True)
-
-    def names_of(version: int) -> Iterable[str]:
-        return response_schema(api_key, version).body.names()
-
+def response_fields(api_key: int) -> frozenset[str]:
+    """The names of the fields of an API's response in any of its versions, at any depth."""
     # the text of an error is left out where an API has no place for it
-    return FieldNames([lambda: ["error_message"], *(partial(names_of, each) for each in newest_first)])
+    return frozenset({"error_message", *(line.split()[0] for line in _BLOCKS["response", api_key][1:])})
 
 
-def _schema(kind: Any) -> BodySchema:
-    return BodySchema(_message(kind), kind.__header_schema__.__flexible__)
+def _schema(direction: str, api_key: int, version: int) -> BodySchema:
+    facts, *lines = _BLOCKS.get((direction, api_key), ("- 0 -1 0",))
+    name, *numbers = facts.split()
+    oldest, newest, flexible = map(int, numbers)
+    if not oldest <= version <= newest:
+        raise InvalidRequestError("there is no such API", api_key=api_key, version=version)
+    body = _message(name, deque(lines), 0, version, version >= flexible)
+    # a client that does not know the gateway's versions yet must be able to read this head (KIP-511)
+    return BodySchema(body, body.is_flexible and (direction, api_key) != ("response", _API_VERSIONS))
 
 
-def _message(kind: Any) -> MessageSchema:
-    return MessageSchema(kind.__name__, kind.__flexible__, tuple(_field(each) for each in dataclasses.fields(kind)))
+def _message(name: str, lines: deque[str], depth: int, version: int, is_flexible: bool) -> MessageSchema:
+    """The message in a version, from the lines that are as deep, which are taken."""
+    fields = list[SchemaField]()
+    while lines and lines[0].startswith(" " * depth):
+        field_name, kind, *words = lines.popleft().split()
+        facts = {fact: json.loads(value) for fact, _, value in (word.partition("=") for word in words)}
+        is_array, kind, message = kind.endswith("[]"), kind.removesuffix("[]"), None
+        if kind not in FIXED and kind not in OTHERS:
+            message, kind = _message(kind, lines, depth + 1, version, is_flexible), ""
+        if facts.get("since", 0) <= version <= facts.get("until", version):
+            is_nullable = version >= facts.get("null", version + 1)
+            default = facts.get("default", empty_value(kind, is_array=is_array))
+            fields.append(SchemaField(field_name, kind, message, is_array, is_nullable, facts.get("tag"), default))
+    return MessageSchema(name, is_flexible, tuple(fields))
 
 
-def _field(field: dataclasses.Field[Any]) -> SchemaField:
-    parts = (field.type, *get_args(field.type))
-    plain = field.metadata.get("kafka_type", "")
-    is_array = any(getattr(part, "__origin__", None) is tuple for part in parts)
-    nested = (inner for part in parts for inner in (part, *get_args(part)) if dataclasses.is_dataclass(inner))
-    message = next((_message(each) for each in nested), None)
-    if message is None and plain not in FIXED and plain not in OTHERS:
-        raise NotImplementedError(f"a field of Kafka's protocol has an unknown kind: {field.name} {plain}")
-    return SchemaField(
-        name=field.name,
-        kind="" if message is not None else plain,
-        message=message,
-        is_array=is_array,
-        is_nullable=type(None) in parts[1:],
-        tag=field.metadata.get("tag"),
-        default=_default(field.default, plain, is_array=is_array, is_message=message is not None),
-    )
-
-
-def _default(given: Any, plain: str, *, is_array: bool, is_message: bool) -> Any:
-    """The value of a missing field; without a default in Kafka's message files, it is empty."""
-    if given is dataclasses.MISSING or dataclasses.is_dataclass(given):
-        return () if is_array else {} if is_message else OTHERS.get(plain, 0)
-    if isinstance(given, datetime.timedelta):
-        return given // _MS
-    return -1 if given is None and plain == "datetime_i64" else given
+def empty_value(kind: str, *, is_array: bool) -> Any:
+    """The value of a missing field without a default; `kind` is that of FIXED or OTHERS, else of a message."""
+    return () if is_array else 0 if kind in FIXED else OTHERS.get(kind, {})
 
 
 # ---
@@ -586,14 +555,12 @@ MessageWriter = Callable[[Pieces, Fields], None]
 _ValueWriter = Callable[[Pieces, Any], None]
 
 
-def message_writer(message: MessageSchema, known: FieldNames) -> MessageWriter:
+def message_writer(message: MessageSchema, known: Set[str]) -> MessageWriter:
     """A function that writes the message from fields; a missing one has its default.
 
     The function raises ValueError for a field that is not `known`; a field that this version lacks is left out.
     """
-    names, steps = known.found, list[MessageWriter]()
-    names.update(message.names())
-    run = list[SchemaField]()
+    steps, run = list[MessageWriter](), list[SchemaField]()
     for each in message.fields:
         if each.tag is not None:
             continue
@@ -609,8 +576,8 @@ def message_writer(message: MessageSchema, known: FieldNames) -> MessageWriter:
         steps.append(_write_tags(sorted(tagged, key=itemgetter(0))))
 
     def write(pieces: Pieces, fields: Fields) -> None:
-        if not fields.keys() <= names and not known.have(fields.keys()):
-            raise ValueError(f"no version of {message.name} has {sorted(fields.keys() - names)}")
+        if not fields.keys() <= known:
+            raise ValueError(f"no version of {message.name} has {sorted(fields.keys() - known)}")
         for step in steps:
             step(pieces, fields)
 
@@ -665,7 +632,7 @@ def _write_tags(tagged: Sequence[tuple[Any, SchemaField, _ValueWriter]]) -> Mess
     return step
 
 
-def _put(field: SchemaField, is_flexible: bool, known: FieldNames) -> _ValueWriter:
+def _put(field: SchemaField, is_flexible: bool, known: Set[str]) -> _ValueWriter:
     """Writes the value of a field; null where Kafka allows it."""
     is_nullable = field.is_nullable and field.tag is None
     put = _put_plain(field.kind, is_flexible) if field.message is None else message_writer(field.message, known)

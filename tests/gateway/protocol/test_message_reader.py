@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import errno
 import struct
 import subprocess
 import sys
 import time
 import tracemalloc
 import uuid
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -20,23 +17,23 @@ from gateways import FETCH, METADATA, PRODUCE, encode
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from distlog.gateway.gateway_server import load_schemas
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.protocol import messages
 from distlog.gateway.protocol.frames import read_head, read_request
 from distlog.gateway.protocol.messages import (
     FIXED,
     MAX_ITEMS,
     BodySchema,
-    FieldNames,
     InvalidRequestError,
     Items,
     MessageSchema,
     SchemaField,
     message_reader,
     request_schema,
+    response_schema,
     uvarint,
 )
+from tools.kafka_messages import FILE
+from tools.kafka_messages import messages as written
 
 VERSIONS = [(api.name, api.key, version) for api in APIS.values() for version in range(api.oldest, api.newest + 1)]
 _VALUES: dict[str, Any] = {
@@ -103,85 +100,33 @@ def test_a_request_is_read_as_kio_reads_it_and_ends_where_it_does(name: str, api
             read_request(frame[:cut], read_head(frame))
 
 
-THREADS = """
-import random, sys, threading
+def test_the_messages_are_those_of_kio() -> None:
+    assert FILE.read_text(encoding="utf-8") == written(), "python -m tools.kafka_messages"
 
-from distlog.gateway import kafka_apis
-from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.protocol.messages import request_schema, response_schema
 
-def loaded():
-    return sum(name.startswith("kio.") for name in sys.modules)
+LOADED = """
+import sys
 
-def load(number):
-    mine = random.Random(number).sample(versions, len(versions))
-    begin.wait()
-    for each in mine:
-        try:
-            found.append((each, request_schema(*each), response_schema(*each)))
-        except BaseException as error:
-            errors.append(error)
+from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol.frames import _reader, _writer
 
-sys.setswitchinterval(1e-5)
-versions = [(api.key, version) for api in kafka_apis.APIS.values() for version in range(api.oldest, api.newest + 1)]
-found, errors, begin = [], [], threading.Barrier(8)
-with GatewayServer(sys.argv[1], port=0) as gateway:
-    at_start = loaded()
-    threads = [threading.Thread(target=load, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-each_once = {each: (request, response) for each, request, response in found}
-print(at_start < 30, loaded() > 400, errors, len(found) == 8 * len(versions))
-print(all(each_once[each] == (request, response) for each, request, response in found))
+for api in APIS.values():
+    for version in range(api.oldest, api.newest + 1):
+        _reader(api.key, version), _writer(api.key, version)
+print(*(name for name in sys.modules if name.startswith("kio.schema.") and name != "kio.schema.errors"))
 """
 
 
-@pytest.mark.long
-def test_schemas_are_imported_when_requests_need_them_by_many_threads_at_once(tmp_path: Path) -> None:
-    """With all of them a gateway would begin half a second later. Half-imported modules are not found by others."""
-    program = [sys.executable, "-c", THREADS, str(tmp_path)]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
-    assert done.stdout == "True True [] True\nTrue\n", done.stderr
+def test_no_request_waits_for_an_import_of_its_messages() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "\n"
 
 
-def test_a_field_is_looked_for_in_no_more_versions_than_it_takes() -> None:
-    seen = list[str]()
-
-    def version(*names: str) -> Callable[[], Iterable[str]]:
-        return lambda: seen.extend(names) or names
-
-    names = FieldNames([version("a"), version("b", "c"), version("d")])
-    assert names.have({"a"})
-    assert names.have({"c", "a"})
-    assert seen == ["a", "b", "c"]
-    assert not names.have({"e"})
-    assert names.found == {"a", "b", "c", "d"}
-
-
-def test_a_version_that_could_not_be_imported_is_looked_at_again() -> None:
-    """As when a gateway of too many connections has no file left to open."""
-    faults = [OSError(errno.EMFILE, "Too many open files")]
-
-    def version() -> Iterable[str]:
-        if faults:
-            raise faults.pop()
-        return ["a"]
-
-    names = FieldNames([version, lambda: ["b"]])
-    with pytest.raises(OSError, match="Too many"):
-        names.have({"a"})
-    assert names.have({"a", "b"})
-
-
-def test_schemas_that_cannot_be_imported_are_left_to_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_file(api_key: int, version: int) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    before = len(list(load_schemas()))
-    monkeypatch.setattr(messages, "request_schema", no_file)
-    assert len(list(load_schemas())) == before
+@pytest.mark.parametrize(("api_key", "version"), [(PRODUCE, 2), (PRODUCE, 99), (4, 0), (-1, 0)])
+def test_a_version_that_the_gateway_does_not_have_is_refused(api_key: int, version: int) -> None:
+    for schema in (request_schema, response_schema):
+        with pytest.raises(InvalidRequestError, match="no such API"):
+            schema(api_key, version)
 
 
 class Encoder:
