@@ -228,7 +228,7 @@ def read_text(data: memoryview, at: int) -> tuple[str | None, int]:
     """A text that may be null, as a request's head has it: with a length of two bytes in all versions."""
     values: list[Any] = []
     try:
-        at = _read_sized(_text, _INT16, "client_id", is_nullable=True)(values, data, at, Items())
+        at = _read_client_id(values, data, at, Items())
     except (struct.error, UnicodeDecodeError):
         raise InvalidRequestError("a request has a malformed head", size=len(data)) from None
     return values[0], at
@@ -345,6 +345,9 @@ def _read_sized(
         return end
 
     return step
+
+
+_read_client_id = _read_sized(_text, _INT16, "client_id", is_nullable=True)
 
 
 def _refuse_null(name: str) -> NoReturn:

@@ -90,7 +90,8 @@ class FrameReader:
 
     def __init__(self, shared: memoryview, largest: int) -> None:
         self._shared, self.largest = shared, largest
-        self._rest = b""
+        # received bytes, from a position on without a frame yet: to take a frame out copies nothing else
+        self._rest, self._at = b"", 0
         self._frame: memoryview | None = None
         self._filled = self._granted = 0
 
@@ -109,12 +110,12 @@ class FrameReader:
     @property
     def is_begun(self) -> bool:
         """True if a part of a frame is there, and the rest is missing."""
-        return self._frame is not None or bool(self._rest)
+        return self._frame is not None or self.unframed > 0
 
     @property
     def unframed(self) -> int:
         """The received bytes that belong to no frame yet."""
-        return len(self._rest)
+        return len(self._rest) - self._at
 
     def room(self) -> memoryview:
         """The buffer for the next received bytes."""
@@ -127,7 +128,7 @@ class FrameReader:
     def received(self, count: int) -> None:
         """Take `count` bytes that were received into the buffer."""
         if self._frame is None:
-            self._rest += bytes(self._shared[:count])
+            self._rest, self._at = self._rest[self._at :] + self._shared[:count], 0
         else:
             self._filled += count
 
@@ -136,12 +137,15 @@ class FrameReader:
 
         Raises InvalidRequestError for a length that cannot be.
         """
-        if self._frame is not None or len(self._rest) < _LENGTH:
+        start = self._at + _LENGTH
+        if self._frame is not None or len(self._rest) < start:
             return 0
-        length = int.from_bytes(self._rest[:_LENGTH], "big", signed=True)
+        length = int.from_bytes(self._rest[self._at : start], "big", signed=True)
         if not 0 < length <= self.largest:
             raise InvalidRequestError("a request has an impossible length", length=length, largest=self.largest)
-        part, self._rest = self._rest[_LENGTH : _LENGTH + length], self._rest[_LENGTH + length :]
+        part, self._at = self._rest[start : start + length], start + length
+        if self.unframed < _LENGTH:
+            self._rest, self._at = self._rest[self._at :], 0
         self._filled, self._granted = len(part), 0
         if self._filled == length:
             self._frame = memoryview(part)
@@ -289,6 +293,17 @@ class Processor:
             is_own = threading.get_ident() == self._thread
             (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._do_due)
 
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Do the work of a connection, and what that has done later, in this turn of the event loop.
+
+        A request that is handled at once is answered without another look at all connections.
+        """
+        self._is_woken = True
+        try:
+            work()
+        finally:
+            self._do_due()
+
     def _do_due(self) -> None:
         # first noted, then done: work that comes from now on wakes the loop again
         self._is_woken = False
@@ -420,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts.touched()
         self._frames.received(nbytes)
         if self._takes_next:
-            self._guarded(self._next)
+            self._processor.in_turn(self._next)
         elif self._frames.unframed >= _UNFRAMED_BYTES:
             # until then it is read on, to learn of a client that goes away while it waits
             self._read_on(False)
@@ -433,7 +448,13 @@ class Connection(asyncio.BufferedProtocol):
         return not self._under_way or (self._lets_next and len(self._under_way) < _MOST_UNDER_WAY)
 
     def _next(self) -> None:
-        """Take the next frame if it is complete."""
+        """Take the next frame if it is complete; the connection ends if it is none."""
+        try:
+            self._take_next()
+        except InvalidRequestError as error:
+            self.hang_up(str(error))
+
+    def _take_next(self) -> None:
         size = self._frames.begin()
         if self._frames.is_begun:
             self._timeouts.receives(size)
@@ -445,7 +466,9 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._grant(wanted)
         frame = self._frames.next()
-        if frame is not None:
+        if frame is None:
+            self._read_on(True)
+        else:
             self._timeouts.has_received()
             request = self._new_request(frame)
             request.memory, self._frame_bytes = self._frame_bytes, 0
@@ -466,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
         self._grant(size)
         self._timeouts.receives(self._frames.missing)
         self._read_on(True)
-        self._guarded(self._next)
+        self._next()
 
     def _begin(self) -> None:
         """Have the newest request handled, if it is its turn, and there is memory for it.
@@ -553,14 +576,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_lost:
             self._end(request)
             return
-        if not request.on_sent:
-            # the records of a fetch have their own memory
+        if self._under_way[0] is request:
+            self._write()
+        if request.unsent and not request.on_sent:
+            # it waits for its turn, or for the client; the records of a fetch have their own memory
             self._memory.give(size)
             request.memory = size
             if request.has_passed:
                 self._memory.let_pass(size)
-        if self._under_way[0] is request:
-            self._write()
 
     def _answered_last(self, request: Request, pieces: Sequence[ResponsePiece], after_s: float) -> None:
         self._is_stopping = True
@@ -625,8 +648,9 @@ class Connection(asyncio.BufferedProtocol):
         elif self._is_held and not self._waits_for_memory:
             self._begin()
         elif self._takes_next:
-            self._read_on(True)
-            self._guarded(self._next)
+            # else each request that is answered would have more read than it takes away
+            self._read_on(self._frames.unframed < _UNFRAMED_BYTES)
+            self._next()
 
     def pause_writing(self) -> None:
         """The client takes no more now; asyncio calls it."""
@@ -691,9 +715,3 @@ class Connection(asyncio.BufferedProtocol):
         config = self._processor.config
         largest = config.socket_request_max_bytes
         return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except InvalidRequestError as error:
-            self.hang_up(str(error))

@@ -6,11 +6,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from distlog.gateway.protocol.frames import Fields, RequestHead, ResponsePiece, read_request, write_response
 from distlog.gateway.protocol.messages import MAX_ITEMS
@@ -294,6 +293,8 @@ class RequestChannel:
 # The threads that take requests from the channel and handle them: Kafka's KafkaRequestHandlerPool.
 
 
+Result = TypeVar("Result")
+
 #: The time that the network's thread takes for a request and its response.
 _NETWORK_S = 0.0006
 #: How many times its time of the CPU a request may count, since its thread waited for its turn.
@@ -329,9 +330,8 @@ class KafkaRequestHandlerPool:
         """
         if not self.channel.is_free_for(request.share):
             return False
-        begun_s, begun_cpu_s, is_handled = time.monotonic(), time.thread_time(), True
-        with self._guarded(request):
-            is_handled = work(request)
+        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
+        is_handled = _guarded(work, request, failed=True)
         # also of a look alone, which no client may have for nothing
         cpu_s, duration_s = time.thread_time() - begun_cpu_s, time.monotonic() - begun_s
         self.channel.used(request.share, min(_MOST_WAITING * cpu_s, duration_s) + _NETWORK_S * is_handled)
@@ -342,19 +342,19 @@ class KafkaRequestHandlerPool:
         while (request := self.channel.receive()) is not None:
             # a request that is put off may be of another share in the next line
             share, begun_s, begun_cpu_s = request.share, time.monotonic(), time.thread_time()
-            with self._guarded(request):
-                self._handle(request)
+            _guarded(self._handle, request, failed=None)
             cpu_s = time.thread_time() - begun_cpu_s
             # a thread that waits for storage uses nothing; one that computes waits for the others that do
             used_s = min(_MOST_WAITING * cpu_s, time.monotonic() - begun_s)
             self.channel.done(share, used_s + _NETWORK_S)
             request.counts(REQUEST_PERCENTAGE, time.monotonic() - begun_s)
 
-    @contextmanager
-    def _guarded(self, request: Request) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            # handlers answer with their own errors; after any other the connection ends
-            _log.exception("a request failed (api_key=%d)", request.head.api_key)
-            request.hang_up("the request failed")
+
+def _guarded(work: Callable[[Request], Result], request: Request, failed: Result) -> Result:
+    try:
+        return work(request)
+    except Exception:
+        # handlers answer with their own errors; after any other the connection ends
+        _log.exception("a request failed (api_key=%d)", request.head.api_key)
+        request.hang_up("the request failed")
+        return failed

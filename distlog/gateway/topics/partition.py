@@ -6,7 +6,7 @@ import os
 import struct
 import threading
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -160,7 +160,7 @@ class OpenPartitionLogs:
     def __init__(self, limit: int | None = None) -> None:
         self._limit, self._lock = limit, threading.Lock()
         self._logs: OrderedDict[Hashable, PartitionLog] = OrderedDict()
-        self._users = Counter[Hashable]()
+        self._users: dict[Hashable, int] = {}
         # logs to close after their last use, and logs whose close had to wait for a lock
         self._ending, self._late = set[Hashable](), list[PartitionLog]()
         # the limit is asked for only when it may be passed: others may have opened logs, too
@@ -177,7 +177,7 @@ class OpenPartitionLogs:
                 log = self._logs[partition] = open_log()
                 self._may_be_many = True
             self._logs.move_to_end(partition)
-            self._users[partition] += 1
+            self._users[partition] = self._users.get(partition, 0) + 1
             return log
 
     def _give_back(self, partition: Hashable) -> None:

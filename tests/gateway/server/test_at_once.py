@@ -12,7 +12,19 @@ from typing import Any
 
 import pytest
 from conftest import Address
-from gateways import METADATA, PRODUCE, Wire, fetching, opened, produce_fields, producing, serving, until
+from gateways import (
+    METADATA,
+    PRODUCE,
+    Wire,
+    fetching,
+    framed,
+    opened,
+    produce_fields,
+    producing,
+    request,
+    serving,
+    until,
+)
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -26,6 +38,7 @@ from distlog.gateway import delayed_operations
 from distlog.gateway.apis import records
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.server.connection import FrameReader
 from distlog.gateway.server.fairness import CpuUses
 
 #: A flush policy as a broker's default: the system writes to the device when it likes.
@@ -229,6 +242,50 @@ def test_on_a_full_disk_the_network_s_thread_seals_nothing(
     with Wire(gateway) as wire:
         assert producing(wire, data()).error_code is ErrorCode.kafka_storage_error
     assert (threads, sealed) == ([NETWORK, HANDLER], [HANDLER])
+
+
+def test_the_response_is_sent_in_the_turn_of_the_event_loop_that_read_the_request(
+    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_off = list[str]()
+    call_soon = gateway._loop.call_soon
+
+    def noted(work: Any, *args: Any, **fields: Any) -> Any:
+        put_off.append(getattr(work, "__name__", ""))
+        return call_soon(work, *args, **fields)
+
+    with Wire(gateway) as wire:
+        producing(wire, data())
+        monkeypatch.setattr(gateway._loop, "call_soon", noted)
+        producing(wire, data())
+    assert threads == [NETWORK] * 2
+    assert "_end_turn" in put_off
+    assert "_do_due" not in put_off
+
+
+def test_no_more_is_read_of_a_client_than_its_requests_take_away(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each request has all those behind it copied, and they are in no account of memory."""
+    unframed = list[int]()
+    received = FrameReader.received
+
+    def noted(reader: FrameReader, count: int) -> None:
+        received(reader, count)
+        unframed.append(reader.unframed)
+
+    monkeypatch.setattr(FrameReader, "received", noted)
+    small, large = (
+        framed(request(PRODUCE, 9, 1, **produce_fields(9, [("clicks", 0, data(bytes(size)))])))
+        for size in (1000, 300_000)
+    )
+    with Wire(gateway) as wire:
+        sender = threading.Thread(target=wire.socket.sendall, args=(small * 2000 + large + small,))
+        sender.start()
+        for _ in range(2002):
+            wire.frame()
+        sender.join()
+    assert max(unframed) < 2 * 64 << 10
 
 
 def test_a_turn_of_the_event_loop_is_bounded(gateway: GatewayServer, threads: list[str]) -> None:
