@@ -201,6 +201,78 @@ def test_columns_are_those_of_the_highest_id_and_older_values_are_resolved_to_th
     }
 
 
+def time_of(kind: str, unit: str) -> dict[str, str]:
+    return {"type": kind, "logicalType": unit}
+
+
+@pytest.mark.parametrize("more", [[], [{"name": "new", "type": "int", "default": 0}]])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda kind: kind,
+        lambda kind: ["null", kind],
+        lambda kind: {"type": "array", "items": kind},
+        lambda kind: {"type": "map", "values": kind},
+        lambda kind: {"type": "record", "name": "Inner", "fields": [{"name": "y", "type": kind}]},
+    ],
+)
+def test_times_of_an_older_schema_keep_their_meaning_where_a_newer_one_has_another_unit(
+    wrap: Any, more: list[Any]
+) -> None:
+    old = record_of(wrap(time_of("long", "timestamp-millis")))
+    new = record_of(wrap(time_of("long", "timestamp-micros")))
+    new["fields"] += more
+
+    def value(schema: dict[str, Any], added: dict[str, int]) -> bytes:
+        kind = schema["fields"][0]["type"]
+        inside = {"array": [MOMENT], "map": {"a": MOMENT}, "record": {"y": MOMENT}}
+        one = inside.get(kind["type"], MOMENT) if isinstance(kind, dict) else MOMENT
+        return avro(schema, {"x": one, **added})
+
+    values = framed(1, value(old, {})), framed(2, value(new, {one["name"]: 0 for one in more}))
+    found = topic_of(*values).scan(columns="value").avro(registry={1: old, 2: new})["x"].to_pylist()
+    assert found[0] == found[1]
+    assert "2026" in repr(found[0])
+
+
+def test_a_time_that_a_coarser_unit_cannot_hold_is_a_bad_value() -> None:
+    old, new = (record_of(time_of("long", f"timestamp-{unit}")) for unit in ("micros", "millis"))
+    whole, finer = (framed(1, avro(old, {"x": MOMENT.replace(microsecond=each)})) for each in (6000, 6001))
+    topic = topic_of(whole, finer)
+    found = topic.scan(columns="value").avro(new, registry={1: old}, on_error="null")
+    assert found["x"].to_pylist() == [MOMENT, None]
+    with pytest.raises(distlog.InvalidRecordError, match=r"does not fit its columns.*offset=1"):
+        topic.scan().avro(new, registry={1: old})
+
+
+BYTES_AND_SEVEN = {
+    "type": "record",
+    "name": "Inner",
+    "fields": [{"name": "x", "type": "bytes"}, {"name": "y", "type": "int", "default": 7}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "expected"),
+    [
+        ("bytes", "\u00ff\u0001", b"\xff\x01"),
+        (["bytes", "null"], "\u00ff", b"\xff"),
+        (["null", "bytes"], None, None),
+        ({"type": "fixed", "name": "Two", "size": 2}, "\u00ff\u0001", b"\xff\x01"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, "\u00ff", Decimal("-0.01")),
+        ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+        ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, [("a", b"\xff")]),
+        (BYTES_AND_SEVEN, {"x": "\u00ff"}, {"x": b"\xff", "y": 7}),
+        ({"type": "array", "items": BYTES_AND_SEVEN}, [{"x": "a", "y": 1}], [{"x": b"a", "y": 1}]),
+    ],
+)
+def test_a_default_is_the_value_that_its_json_stands_for(kind: Any, default: Any, expected: Any) -> None:
+    old = record_of("int")
+    new = {**old, "fields": [*old["fields"], {"name": "new", "type": kind, "default": default}]}
+    found = topic_of(framed(1, avro(old, {"x": 1}))).scan(columns="value").avro(new, registry={1: old})
+    assert found.to_pylist() == [{"x": 1, "new": expected}]
+
+
 def test_what_arrow_has_no_column_for_is_left_out_by_a_schema_of_the_reader() -> None:
     node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     written = record_of(["null", "string", "long"])

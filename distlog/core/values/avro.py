@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -256,8 +257,8 @@ class AvroDecoder:
         try:
             columns = pyruhvro.deserialize_array(payloads.to_pylist(), json.dumps(writer.plain))
             columns.validate(full=True)  # texts that are no UTF-8 pass it
-            return columns.cast(self.schema)
-        except ValueError:
+            return columns.cast(self._as_written(writer)).cast(self.schema)
+        except (ValueError, pa.ArrowException):
             return None
 
     def _one_by_one(
@@ -274,14 +275,21 @@ class AvroDecoder:
             else:
                 made.append(value)
                 good.append(number)
-        return self._columns(rows, good, made, faults)
+        return self._columns(writer, rows, good, made, faults)
+
+    def _as_written(self, writer: AvroSchema) -> pa.Schema:
+        """The columns with the units that the writer's times have: Avro resolves their numbers without the units."""
+        assert self._reader is not None
+        kind = _with_units(self._reader.kind, writer.kind)
+        return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
 
     def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
         """A function that reads one value; both schemas are parsed once."""
         fastavro = optional("fastavro", "avro()", "'distlog[avro]'")
-        own = fastavro.parse_schema(writer.plain)
-        is_same = self._reader is None or self._reader.plain == writer.plain
-        resolved = None if is_same or self._reader is None else fastavro.parse_schema(self._reader.plain)
+        own, resolved, named = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
+        if self._reader is not None and self._reader.plain != writer.plain:
+            resolved = fastavro.parse_schema(self._reader.plain, named)
+            _read_defaults(named)
 
         def read(payload: bytes) -> Any:
             file = io.BytesIO(payload)
@@ -295,26 +303,79 @@ class AvroDecoder:
         return read
 
     def _columns(
-        self, rows: Longs, good: list[int], made: list[Any], faults: dict[int, str]
+        self, writer: AvroSchema, rows: Longs, good: list[int], made: list[Any], faults: dict[int, str]
     ) -> tuple[Longs, pa.RecordBatch]:
         """The rows of the values, and their columns; one that its type cannot hold, as a long decimal, is a fault."""
         assert self._reader is not None
         if not pa.types.is_struct(self._reader.kind):
             made = [{"value": value} for value in made]
+        written = self._as_written(writer)
+
+        def columns_of(some: list[Any]) -> pa.RecordBatch:
+            return pa.RecordBatch.from_pylist(some, written).cast(self.schema)
+
         try:
-            return rows[np.array(good, np.intp)], pa.RecordBatch.from_pylist(made, self.schema)
+            return rows[np.array(good, np.intp)], columns_of(made)
         except (pa.ArrowException, OverflowError):
             pass
         kept: list[int] = []
         values = []
         for number, value in zip(good, made, strict=True):
-            _, fault = attempt(lambda one: pa.RecordBatch.from_pylist([one], self.schema), value)
+            _, fault = attempt(columns_of, [value])
             if fault:
                 faults[int(rows[number])] = f"the value does not fit its columns: {fault}"
             else:
                 kept.append(number)
                 values.append(value)
-        return rows[np.array(kept, np.intp)], pa.RecordBatch.from_pylist(values, self.schema)
+        return rows[np.array(kept, np.intp)], columns_of(values)
+
+
+def _read_defaults(named: Mapping[str, Any]) -> None:
+    """Make the defaults in parsed records what a read gives, as fastavro takes them as they are in the JSON."""
+    fields = [field for one in named.values() for field in one.get("fields", ()) if "default" in field]
+    read = [_default(field["default"], field["type"], named) for field in fields]
+    for field, value in zip(fields, read, strict=True):
+        field["default"] = value
+
+
+def _default(given: Any, schema: Any, named: Mapping[str, Any]) -> Any:
+    """The value of a default in JSON, where bytes are a text, and a record may leave out fields with a default."""
+    if given is None:
+        return None
+    if isinstance(schema, list):
+        # one type beside null, else it has no column
+        return _default(given, next(one for one in schema if one != "null"), named)
+    whole = named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+    kind = whole["type"]
+    if kind in ("bytes", "fixed"):
+        data = given.encode("latin-1")
+        if whole.get("logicalType") != "decimal":
+            return data
+        sign, digits, _ = Decimal(int.from_bytes(data, "big", signed=True)).as_tuple()
+        return Decimal((sign, digits, -whole["scale"]))
+    if kind in ("record", "error"):
+        parts = [(one["name"], given.get(one["name"], one.get("default")), one["type"]) for one in whole["fields"]]
+        return {name: _default(part, type_, named) for name, part, type_ in parts}
+    if kind == "array":
+        return [_default(one, whole["items"], named) for one in given]
+    if kind == "map":
+        return {key: _default(one, whole["values"], named) for key, one in given.items()}
+    return given
+
+
+def _with_units(reader: pa.DataType, writer: pa.DataType) -> pa.DataType:
+    """The reader's type, with the writer's in the places where both are times."""
+    if pa.types.is_temporal(reader) and pa.types.is_temporal(writer):
+        return writer
+    if pa.types.is_struct(reader) and pa.types.is_struct(writer):
+        places = {field.name: writer.get_field_index(field.name) for field in reader}
+        written = {name: writer.field(place).type for name, place in places.items() if place >= 0}
+        return pa.struct([f.with_type(_with_units(f.type, written.get(f.name, f.type))) for f in reader])
+    if pa.types.is_list(reader) and pa.types.is_list(writer):
+        return pa.list_(_with_units(reader.value_type, writer.value_type))
+    if pa.types.is_map(reader) and pa.types.is_map(writer):
+        return pa.map_(pa.string(), _with_units(reader.item_type, writer.item_type))
+    return reader
 
 
 def _writer(registry: SchemaRegistry | None, schema_id: int) -> AvroSchema | str:
