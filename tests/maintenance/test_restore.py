@@ -10,9 +10,10 @@ from histories import topic_storage
 from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
-from topics import NOW, Clock, contents, topic_on, values
+from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.maintenance.retention import LOG_END
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -206,6 +207,21 @@ def test_a_log_start_does_not_go_back_to_a_key_whose_tombstone_is_gone(storage: 
     assert (topic.start_offsets(), report.to_dict()["lost"]) == ({0: 2}, 2)
 
 
+def test_a_gap_of_compaction_is_no_loss_where_a_restore_lets_the_log_begin_ahead_of_it(storage: Storage) -> None:
+    """1. A version. 2. Compaction drops, twice, what came since; its files go. 3. All is deleted. 4. Restore."""
+    topic, clock = keyed_topic(storage, "compact,delete")
+    before = topic.version
+    for _ in range(2):
+        topic.append([{"key": "b", "value": b"b"}, {"key": "c", "value": b"c"}])
+        topic.append([{"key": "c", "value": b"c"}])
+        compact_again(topic, clock, 1)
+    storage.delete(files(storage) - named_files(topic.refresh()))
+    topic.delete_records({0: LOG_END})
+    topic.restore(before)
+    assert topic.refresh().start_offsets()[0] < topic.end_offsets()[0]
+    assert topic.verify().ok
+
+
 def test_a_segment_of_which_compaction_left_nothing_comes_back_between_others(storage: Storage) -> None:
     """1. Segments of one record each. 2. Compaction drops two whole ones in the middle. 3. Restore, twice."""
     topic, clock = keyed_topic(storage)
@@ -221,6 +237,19 @@ def test_a_segment_of_which_compaction_left_nothing_comes_back_between_others(st
     assert [record.offset for record in topic_on(storage).records()] == [*had, 6]
     compact_again(topic, clock, 1)
     assert [record.offset for record in topic.refresh().records()] == [0, 1, 4, 5, 7]
+
+
+def test_a_segment_comes_back_right_behind_a_first_one_that_is_below_the_log_start(storage: Storage) -> None:
+    """1. Records are deleted, whose segment stays for now. 2. Compaction drops the next segment. 3. Restore."""
+    topic, clock = keyed_topic(storage, "compact,delete")
+    topic.append([{"key": "a", "value": b"A" * 300}])
+    topic.delete_records({0: 1})
+    before = topic.version
+    compact_again(topic, clock, 1)
+    assert [record.offset for record in topic.refresh().records()] == [2, 3]
+    assert topic.restore(before).to_dict()["segments"] == 1
+    assert [record.offset for record in topic.refresh().records()] == [1, 2, 3]
+    assert topic.verify().ok
 
 
 def test_what_is_behind_comes_back_dirty_and_without_a_gap(storage: Storage) -> None:

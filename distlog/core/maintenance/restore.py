@@ -316,8 +316,8 @@ def _groups(
 
 
 def _actions(one: PartitionRestore, version: int) -> Iterator[Action]:
-    # offsets are free from here on; the log may begin in the middle of the first segment that comes back
-    first = min([one.log_start_offset, *(segment.base_offset for segment in one.segments)])
+    # offsets are free from here on; the log may begin in the middle of the first segment, or behind it
+    first = min([one.log_start_offset, *(segment.base_offset for segment in (*one.segments, *one.beside))])
     yield Restore(one.partition, first, version)
     for segment in (*one.replaced, *one.beside):
         yield Remove(one.partition, segment.stem)
