@@ -221,6 +221,37 @@ def test_log_start_offsets_are_written_where_no_segment_shows_them(tmp_path: Pat
     assert file.read_text() == "0\n1\nemptied 0 8\n"
 
 
+def test_files_are_deleted_after_a_clock_that_was_years_ahead_was_set_back(tmp_path: Path) -> None:
+    create(tmp_path, "clicks")
+    managed = Managed(tmp_path, clock=Clock(NOW + 10 * 365 * DAY_MS))
+    managed.manager.run_once()
+    managed.clock.now_ms = NOW
+    managed.runs.clear()
+    managed.manager.run_once()
+    assert done(managed.runs, "delete-logs")["vacuumed_topics"] == 1
+
+
+def test_the_checkpoint_files_of_a_broker_stay_as_they_are(tmp_path: Path) -> None:
+    """1. A broker's directory. 2. One topic is adopted in place, and managed. 3. So is the other one, later."""
+    directory = tmp_path / "kafka-logs"
+    for name in ("adopted", "left"):
+        topic = create(tmp_path / "made", name)
+        topic.append(values(range(4)))
+        topic.delete_records({0: 2})
+        topic.export(directory)
+    assert distlog.adopt(directory, topics=["adopted"]).ok
+    before = {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()}
+    Managed(directory).after(minutes=10)
+    assert {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()} == before
+    assert distlog.adopt(directory, topics=["left"]).topics["left"].start_offsets() == {0: 2}
+
+
+def test_a_topic_that_is_called_as_a_partition_is_has_its_line_in_the_checkpoint_files(tmp_path: Path) -> None:
+    create(tmp_path, "clicks-0").append(values(range(3)))
+    Managed(tmp_path).after(minutes=1)
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nclicks-0 0 3\n"
+
+
 def test_a_root_that_is_no_local_disk_gets_no_checkpoint_files(memory_url: Address) -> None:
     url = memory_url.url
     create(url, "clicks").append(values(range(4)))

@@ -15,8 +15,10 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageError, TopicNotFoundError
 from distlog.core.kafka_directory.partition_folder import (
     LOG_START_OFFSETS,
+    META_PROPERTIES,
     RECOVERY_POINTS,
     PartitionName,
+    parse_partition_folder,
     write_offsets,
 )
 from distlog.core.locks import process_lock
@@ -226,10 +228,13 @@ class LogCleaner:
 
         It looks again as long as it finds something to clean.
         """
-        # forgets the partitions whose time is over, and those that are to be cleaned no more
+        # forgets the partitions whose time is over, also by a clock that was set back, and those that are to be
+        # cleaned no more
         urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
         self._put_aside = {
-            log: one for log, one in self._put_aside.items() if log[0] in urls and now_ms < one.until_ms
+            log: one
+            for log, one in self._put_aside.items()
+            if log[0] in urls and 0 < one.until_ms - now_ms <= self._retry_ms
         }
         while self._clean_pass(run) and not self._directory.is_stopping():
             pass
@@ -347,7 +352,8 @@ class LogTasks:
 
     def _vacuum(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
-        if now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
+        # a clock that was ahead, and was set back, holds up nothing
+        if 0 <= now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
             return
         report = work()
         self._vacuumed_ms[url] = now_ms
@@ -387,8 +393,13 @@ class LogTasks:
 
     def _checkpoint(self, run: TaskRun, file: str, of_topic: Callable[[Topic], dict[int, int]]) -> None:
         directory, offsets = self._directory, dict[PartitionName, int]()
-        if not os.path.isdir(directory.storage.local_path("")):
+        root = directory.storage.local_path("")
+        if not os.path.isdir(root):
             return  # the root is not there yet
+        others = set(os.listdir(root)) - directory.topics.keys() - directory.dropped.keys()
+        if META_PROPERTIES in others or any(map(parse_partition_folder, others)):
+            # the root is a broker's log directory, as after an adoption in place: its files tell of its own logs
+            return
 
         def note(name: str, topic: Topic) -> None:
             facts = of_topic(topic.refresh())
