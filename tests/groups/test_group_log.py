@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,14 @@ def test_other_folders_are_no_groups(name: str) -> None:
 def test_a_name_that_is_none_is_refused(group: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="a group's name"):
         log_on(Storage(str(tmp_path)), group)
+
+
+def test_a_storage_that_knows_no_case_refuses_a_name_that_differs_in_case_alone(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    upper = log_on(storage, "Jobs")
+    state = upper.commit(upper.load(), further)
+    shutil.copytree(tmp_path / "_groups" / TOPIC / "Jobs", tmp_path / "_groups" / TOPIC / "jobs")
+    lower = log_on(storage)
+    with pytest.raises(InvalidConfigError, match=r"differs in case alone.*group=jobs existing=Jobs"):
+        lower.commit(lower.load(), further)
+    assert upper.load() == state

@@ -23,6 +23,7 @@ from distlog.core.errors import (
     CommitStateUnknownError,
     CorruptMetadataError,
     DistlogError,
+    InvalidConfigError,
     StorageError,
     UnsupportedVersionError,
 )
@@ -515,6 +516,9 @@ class GroupLog:
         except FileNotFoundError:
             return None
         state = GroupState.decode(data, file)
+        if state.group != self.group and state.group.casefold() == self.group.casefold():
+            text = "this storage takes it for another group, whose name differs in case alone: choose another name"
+            raise InvalidConfigError(text, group=self.group, existing=state.group)
         if (state.version, state.topic_id, state.group) != (version, self._topic_id, self.group):
             raise CorruptMetadataError(
                 "the file is of another group or version: delete it to go back to the one before", file=file
