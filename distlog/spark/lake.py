@@ -304,7 +304,8 @@ def fill(
 
 def _start(mark: _Mark, number: int, state: PartitionState) -> int:
     """The offset of the first record that the table does not have; OffsetOutOfRangeError if it is gone."""
-    offset = mark.offsets.get(number, state.log_start_offset)
+    # of a partition that came since the table was begun, the first record is the next one
+    offset = mark.offsets.get(number, 0 if mark.offsets else state.log_start_offset)
     if not state.log_start_offset <= offset <= state.log_end_offset:
         raise OffsetOutOfRangeError(
             "the topic does not have the records any more that follow those of the table: make another table",
@@ -333,16 +334,14 @@ class _Filling:
         self._make()
         while True:
             mark = self._newest()
-            available = {
-                number: (_start(mark, number, state), state.log_end_offset)
-                for number, state in enumerate(snapshot.partitions)
-            }
-            available = {number: (start, end) for number, (start, end) in available.items() if start < end}
+            starts = {number: _start(mark, number, state) for number, state in enumerate(snapshot.partitions)}
+            ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
+            available = {number: (start, ends[number]) for number, start in starts.items() if start < ends[number]}
             if not available:
                 return rows, batches
             ends = admission.ends(self.topic.reader, snapshot, available)
             frame = self._read({number: (start, ends[number]) for number, (start, _) in available.items()})
-            after = _Mark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**mark.offsets, **ends})
+            after = _Mark(snapshot.topic_id, self.keyed, mark.number + 1, self.run_id, {**starts, **ends})
             rows += self._merge(frame, after) if self.keyed else self._append(frame, after)
             batches += 1
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pyspark
 import pytest
 from job_runs import job as job
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import distlog
 from distlog.spark import lake, to_table
+from distlog.spark.stream_plan import Limits
 from tools.spark_versions import place_of, with_pyspark
 
 pytestmark = pytest.mark.spark
@@ -100,3 +102,66 @@ def test_a_jar_that_does_not_fit_is_told(
     monkeypatch.setattr(lake.LakeTable, "properties", properties)
     with pytest.raises(distlog.InvalidConfigError, match=f"Delta does not fit PySpark {pyspark.__version__}: take a"):
         to_table(spark, topic, str(tmp_path / "table"), output="delta")
+
+
+class Kept(lake.LakeTable):
+    """A table in memory: the offsets of its records, and its marks."""
+
+    format = "delta"
+
+    def __post_init__(self) -> None:
+        self.name, self.rows, self.kept = self.given, list[tuple[int, int]](), list[Any]()
+        # it is asked for its rows as long as it has no mark
+        self.spark.createDataFrame([], "partition int, offset long").createOrReplaceTempView(self.name)
+
+    def _identifier(self) -> str:
+        return self.given
+
+    def _check_settings(self) -> None:
+        """It needs none."""
+
+    def properties(self) -> dict[str, str]:
+        return {}
+
+    def marks(self) -> Iterator[Any]:
+        return reversed(self.kept)
+
+    def last_number(self) -> int:
+        return 0
+
+    def options(self, mark: Any) -> dict[str, str]:
+        return {}
+
+    def append(self, rows: DataFrame, mark: Any) -> None:
+        added = [(row.partition, row.offset) for row in rows.collect()]
+        self.rows += added
+        self.kept.append((mark, len(added)))
+
+
+def filled(table: Kept, topic: distlog.Topic) -> list[tuple[int, int]]:
+    """The partitions and offsets in the table behind a run, in order."""
+    limits = Limits(None, None)
+    lake.fill(table, topic, ["partition", "offset"], lambda rows: rows, keyed=False, limits=limits)
+    return sorted(table.rows)
+
+
+def test_records_of_a_partition_that_was_empty_or_not_there_are_not_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """1. A run. 2. Records in other partitions, of which the first are deleted. 3. A run is told of these."""
+    topic = distlog.create(str(tmp_path / "clicks"), 3, config={"retention.ms": -1})
+    topic.append([{"value": "v", "partition": number} for number in (0, 1)])
+    topic.delete_records({1: 1})
+    table = Kept(spark, "clicks")
+    assert filled(table, topic) == [(0, 0)]
+    topic.create_partitions(4)
+    topic.append([{"value": "v", "partition": number} for number in (1, 2, 2, 3, 3)])
+    found = [(0, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+    assert filled(table, topic) == found
+    for number in (2, 3):
+        behind = Kept(spark, "clicks")
+        behind.kept.append(table.kept[0])
+        topic.delete_records({number: 1})
+        with pytest.raises(distlog.OffsetOutOfRangeError, match=f"partition={number} offset=0 log_start_offset=1"):
+            filled(behind, topic)
+        topic.restore(topic.version - 1)
