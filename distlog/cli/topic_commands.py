@@ -202,7 +202,7 @@ def alter(
 ) -> None:
     """Change settings and the number of partitions.
 
-    The settings are one commit, the partitions another. With more partitions, keys go to other ones than before; a
+    The partitions are one commit, the settings another. With more partitions, keys go to other ones than before; a
     key's older records stay where they are.
     """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
@@ -211,10 +211,12 @@ def alter(
     if both := {name for name, _ in config}.intersection(unset or ()):
         raise typer.BadParameter(f"set or unset {min(both)}, not both", param_hint="--unset")
     topic = distlog.open(url, storage_options=dict(storage))
-    if changes:
-        topic.alter_config(changes)
+    # a wrong setting is an error before the first commit
+    topic.config.changed(changes)
     if partitions is not None:
         topic.create_partitions(partitions)
+    if changes:
+        topic.alter_config(changes)
     lines = [f"{topic.name} version {topic.version}"]
     lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
     lines += [f"partitions={topic.partitions}"] if partitions is not None else []
@@ -242,8 +244,11 @@ def drop(
     if as_json and not yes:
         raise typer.BadParameter("give it with --json, which does not ask", param_hint="--yes")
     topic = distlog.open(url, storage_options=dict(storage))
-    if not yes and not typer.confirm(f"drop {topic.url} with {topic.partitions} partitions?", err=True):
-        raise typer.Exit(1)
+    if not yes:
+        print(f"drop {topic.url} with {counted(topic.partitions, 'partition')}? [y/N]: ", end="", file=sys.stderr)
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise distlog.DistlogError("nothing is dropped: answer y, or give --yes", url=topic.url)
     topic.drop()
     print_report(Summary(f"dropped {topic.url}", {"url": topic.url, "dropped": True}), as_json=as_json)
 

@@ -92,10 +92,22 @@ def test_alter_gives_a_topic_more_partitions(cli: CommandLine) -> None:
     assert cli.ok("alter", "--partitions", "5", "--config", "retention.ms=-1", "--json").json["partitions"] == 5
 
 
+def test_an_alter_that_is_wrong_in_part_changes_nothing(cli: CommandLine) -> None:
+    cli.ok("create", "--partitions", "2")
+    for partitions, setting in (("2", "retention.ms=-1"), ("3", "retention.ms=never"), ("3", "retention.msx=1")):
+        assert cli("alter", "--partitions", partitions, "--config", setting).status == 2
+        assert distlog.open(cli.url).version == 0
+
+
 def test_drop_asks_first(cli: CommandLine) -> None:
     cli.ok("create")
-    assert cli("drop", stdin=b"n\n").status == 1
+    question = f"drop {cli.url} with 1 partition? [y/N]: "
+    for answer in (b"n\n", b"", b"yesterday\n"):
+        refused = f"{question}distlog: nothing is dropped: answer y, or give --yes (url={cli.url})\n"
+        assert cli("drop", stdin=answer) == (1, "", refused)
     assert distlog.open(cli.url).version == 0
+    assert cli("drop", stdin=b"Yes\n") == (0, f"dropped {cli.url}\n", question)
+    cli.ok("create")
     assert cli.ok("drop", "--yes").out == f"dropped {cli.url}\n"
     assert cli("describe").status == 1
 
