@@ -299,7 +299,7 @@ class Listener(NamedTuple):
         from asyncio import sslproto
 
         # of each connection, for good; a record of TLS has 16 KiB
-        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES  # type: ignore[attr-defined]  # of Python 3.11, as the gateway
         # an error of these files comes before one of the users
         self.tls.context()
         return self.tls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shutil
@@ -21,7 +22,8 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOLS = _SETTINGS["project"], _SETTINGS["tool"]
 LIBRARY = sorted(path for path in (ROOT / "distlog").rglob("*.py") if "__pycache__" not in path.parts)
 IGNORED = {".git", ".venv", "__pycache__", "build", "dist", ".demo", "data"}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -84,6 +86,38 @@ def test_there_are_no_other_extras() -> None:
 def test_python_and_license_are_stated() -> None:
     assert (PROJECT["requires-python"], PROJECT["license"]) == (">=3.10", "Apache-2.0")
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def patterns(tree: ast.Module) -> Iterator[str]:
+    """The regular expressions in calls like re.compile; what is inserted into one counts as a digit."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re")), args=[ast.Constant(value=str(pattern)), *_]):
+                yield pattern
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re")), args=[ast.JoinedStr(values=parts), *_]):
+                yield "".join([str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts])
+
+
+def needs_python_3_11(pattern: str) -> bool:
+    """True if a text pattern has a possessive quantifier or an atomic group."""
+    parsed = repr(importlib.import_module("re._parser").parse(pattern))
+    return "POSSESSIVE_REPEAT" in parsed or "ATOMIC_GROUP" in parsed
+
+
+def test_regular_expressions_work_on_the_oldest_python(trees: dict[str, ast.Module]) -> None:
+    """The configured mypy and ruff find what else of the language and its library is too new."""
+    assert [needs_python_3_11(pattern) for pattern in ("a*+", "(?>a)b", "[*+]", r"\++")] == [True, True, False, False]
+    found = [(path, pattern) for path, tree in trees.items() for pattern in patterns(tree)]
+    assert len(found) > 50
+    assert not [each for each in found if needs_python_3_11(each[1])]
+
+
+def test_mypy_and_ruff_check_for_the_oldest_python() -> None:
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert (TOOLS["mypy"]["python_version"], TOOLS["ruff"]["target-version"]) == (
+        oldest,
+        f"py{oldest.replace('.', '')}",
+    )
 
 
 def is_protocol(node: ast.ClassDef) -> bool:

@@ -377,7 +377,7 @@ class PartitionTable(Sequence[PartitionState]):
             before[1:] = np.where(same, times[:-1], before[1:])
             if ((times >= 0) & (times < before)).any():
                 raise ValueError("a segment was appended before the segment ahead of it")
-        later = self._ends.copy()
+        later: Longs = self._ends.copy()
         later[owners] = ends
         return later
 

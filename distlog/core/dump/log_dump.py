@@ -140,7 +140,7 @@ def scan(
 
 def _readable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
     """`batches` as a decoder needs them; as in Kafka, later formats are read as format 2."""
-    readable = batches.copy()
+    readable: npt.NDArray[Any] = batches.copy()
     readable["magic"] = np.minimum(readable["magic"], 2)
     if readable["magic"][0] < 2:
         resolve_wrappers(data, readable, source)

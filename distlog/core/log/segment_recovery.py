@@ -416,7 +416,7 @@ def _folds(
 
 
 def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
-    changed = numbers.copy()
+    changed: Numbers = numbers.copy()
     changed[_UNSTABLE] = transactions.first_offset
     return changed
 

@@ -260,7 +260,7 @@ def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo)
         return -1
     own = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
     for row in np.flatnonzero(own & (inputs.max_timestamps >= output.max_timestamp)).tolist():
-        segment = inputs[row]
+        segment: SegmentInfo = inputs[row]
         newest, timestamp = segment.offset_of_max_timestamp, segment.max_timestamp
         if newest < output.base_offset or timestamp != output.max_timestamp:
             start = max(segment.base_offset, output.base_offset)

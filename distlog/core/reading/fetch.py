@@ -58,7 +58,7 @@ class FetchedBatches:
     def __bytes__(self) -> bytes:
         if not self.moved:
             return bytes(self.data)
-        data = np.frombuffer(self.data, np.uint8).copy()
+        data: npt.NDArray[np.uint8] = np.frombuffer(self.data, np.uint8).copy()
         write_base_offsets(data, self.positions, self.base_offsets)
         return data.tobytes()
 

@@ -109,7 +109,9 @@ class AppendResult(Shown):
         spans = [f"{number}: {first:,} to {end:,}" for number, (first, end) in list(self.offsets.items())[:_SPANS]]
         more = ["..."] if len(self.offsets) > _SPANS else []
         again = "appended before" if self.replayed else "appended"
-        return f"{again} {self.record_count:,} records{version}; offsets {', '.join([*spans, *more]) or 'none'}"
+        return (
+            f"{again} {counted(self.record_count, 'record')}{version}; offsets {', '.join([*spans, *more]) or 'none'}"
+        )
 
     def to_table(self) -> pa.Table:
         """A row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""

@@ -349,7 +349,7 @@ class Topic:
         records, size = (sum(table[name].to_pylist()) for name in ("records", "bytes"))
         return (
             f"<p><b>{escape(self.name)}</b> version {self.version} at {escape(self.url)}: "
-            f"{records:,} records, {size_text(size)}</p>{display.html(table)}"
+            f"{counted(records, 'record')}, {size_text(size)}</p>{display.html(table)}"
         )
 
     def __dir__(self) -> list[str]:

@@ -336,7 +336,7 @@ class UnclosedWriters:
         self.commit()
         for writer, count in self._committed.items():
             if not writer.is_closed:
-                text = f"{writer!r} was not closed; {count} records were left to exit: close it, or use a with block"
+                text = f"{writer!r} was not closed; records left to exit: {count:,}; close it, or use a with block"
                 warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
 
     def forget_parents(self) -> None:
