@@ -5,8 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -182,11 +181,11 @@ def serve(
 
     It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json lines are objects.
     """
-    with _gateway_extra():
-        from distlog.cli.services import serve as serve_until_signal
-        from distlog.gateway.cluster import Maintenance
-        from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig
-        from distlog.gateway.gateway_server import GatewayServer
+    from distlog.cli.services import serve as serve_until_signal
+    from distlog.gateway.cluster import Maintenance
+    from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig
+    from distlog.gateway.gateway_server import GatewayServer
+
     tls = listener.tls_files(
         ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_crlfile, ssl_client_auth
     )
@@ -208,16 +207,6 @@ def serve(
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and limits.process == 0 else None
     serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child)
-
-
-@contextmanager
-def _gateway_extra() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "kio":
-            raise
-        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
 
 
 def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Places]:

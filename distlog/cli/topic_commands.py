@@ -331,12 +331,9 @@ def groups(
 
 
 def _commit_for_kafka(topic: distlog.Topic, kafka: str, positions: Mapping[int, int | None]) -> None:
-    try:
-        from distlog.gateway.groups.committed_offsets import commit_positions
-    except ModuleNotFoundError as error:
-        if error.name != "kio":
-            raise
-        raise ModuleNotFoundError("--to-kafka needs kio: pip install 'distlog[gateway]'", name=error.name) from None
+    # it needs kio, and the other commands here do not
+    from distlog.gateway.groups.committed_offsets import commit_positions
+
     commit_positions(topic.storage, kafka, {number: at for number, at in positions.items() if at is not None})
 
 

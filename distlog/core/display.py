@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import pyarrow as pa
 
+from distlog.core.optional import optional
 from distlog.core.times import iso
 
 # ---
@@ -382,6 +383,7 @@ class Listing:
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows and columns as a pandas DataFrame; pandas must be installed."""
+        optional("pandas", "to_pandas()", "pandas")
         return self._table.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:

@@ -10,7 +10,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import distlog.spark.versions  # noqa: F401 - first, since it tells of a PySpark that is too old
+from distlog.core.optional import optional
+
+optional("pyspark", "distlog.spark", "'distlog[spark]'")
+# first, since it tells of a PySpark that is too old
+import_module("distlog.spark.versions")
 
 if TYPE_CHECKING:
     from distlog.spark.frames import append, compact, lag, read, rebuild_indexes, register_tables, stream, verify

@@ -85,13 +85,6 @@ def test_a_command_line_that_is_wrong_is_told_on_one_line_and_as_json(cli: Comma
     assert outcome.err == f"distlog: {outcome.json['error']}\n"
 
 
-def test_a_question_that_gets_no_answer_is_1(cli: CommandLine) -> None:
-    distlog.create(cli.url)
-    outcome = cli("drop", stdin=b"")
-    assert (outcome.status, outcome.err.splitlines()[-1].endswith("distlog: aborted")) == (output.FAILED, True)
-    assert distlog.open(cli.url).partitions == 1
-
-
 @pytest.mark.parametrize("name", GIVEN)
 def test_help_is_0(cli: CommandLine, name: str) -> None:
     assert cli.bare(name, "--help").status == output.DONE

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from forked_programs import run
 
 import distlog
 
@@ -83,13 +84,38 @@ def test_duckdb_reads_and_is_appended(topic: distlog.Topic) -> None:
 def test_a_library_that_is_missing_is_named_with_what_to_install(
     topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("duckdb", "polars"):
+    for name in ("duckdb", "pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
     scan = topic.scan()
     for call, hint in (
+        (scan.to_pandas, r"to_pandas\(\) needs pandas: pip install pandas"),
+        (topic.history().to_pandas, "pip install pandas"),
         (scan.to_polars, "pip install polars"),
         (scan.to_duckdb, r"pip install 'distlog\[duckdb\]'"),
         (partial(scan.json, "$.x"), r"json\(\) needs duckdb"),
     ):
         with pytest.raises(ModuleNotFoundError, match=hint):
             call()
+
+
+WITHOUT_EXTRAS = """
+import distlog, importlib, sys
+from functools import partial
+for name in [name for name in sys.modules if name.startswith(("distlog.gateway", "distlog.spark"))]:
+    del sys.modules[name]
+sys.modules |= dict.fromkeys(["kio", "pyspark"])
+scan = distlog.create("memory://logs/clicks").scan()
+server = partial(importlib.import_module, "distlog.gateway.gateway_server")
+for call in (partial(scan.to_spark, None), partial(importlib.import_module, "distlog.spark"), server):
+    try:
+        call()
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
+
+def test_a_part_of_distlog_whose_extra_is_missing_names_it() -> None:
+    spark = "distlog.spark needs pyspark: pip install 'distlog[spark]'\n"
+    assert run(WITHOUT_EXTRAS, check=True).stdout == (
+        f"{spark}{spark}the gateway needs kio: pip install 'distlog[gateway]'\n"
+    )

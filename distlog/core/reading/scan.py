@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -399,6 +400,7 @@ class Scan:
 
         Raises InvalidRecordError if some key or value is not UTF-8. `progress` as in `to_table`.
         """
+        optional("pandas", "to_pandas()", "pandas")
         table = self.to_table(progress=progress)
         return (as_text(table) if text else table).to_pandas()
 
@@ -416,7 +418,7 @@ class Scan:
         Tasks read them when it is used, from the storage, which must be one that all executors reach. PySpark and
         pandas must be installed.
         """
-        frames = optional("distlog.spark.frames", "to_spark()", "'distlog[spark]' pandas")
+        frames = importlib.import_module("distlog.spark.frames")
         return frames.of_slices(
             spark, self._reader.storage, self._reader.topic, self.slices, self.columns, self.isolation
         )
