@@ -15,6 +15,7 @@ from distlog.cli import options as listener
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.processes import Child, run_processes
 from distlog.cli.services import LOOPBACK, Service, end, keep_what_is_loaded, print_event, raise_open_files, serving
+from distlog.console import output
 from distlog.console.output import StatusLine, Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
@@ -203,7 +204,10 @@ def serve(
         open_files=raise_open_files(),
     )
     safe = where.arguments(insecure=insecure)
-    check_root(Folder(root, dict(storage)))
+    folder = Folder(root, dict(storage))
+    check_root(folder)
+    if not folder.is_there():
+        print(f"distlog: {output.text(root)} is not there, and is made as a new root", file=sys.stderr)
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and limits.process == 0 else None
     serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child)

@@ -125,6 +125,20 @@ def test_numbers_of_json_are_keys_and_values_as_they_were_written(spark: SparkSe
     assert "a number would become another one" in str(rows(spark, hidden, key="k")[0][3])
 
 
+def test_an_object_as_a_key_or_value_loses_no_digit(spark: SparkSession, tmp_path: Path) -> None:
+    kept = [
+        '{"x":1.5,"y":12345678901234567890}',
+        '[0.30000000000000004,"12345678901234567.89"]',
+        '{"s":"1e400","z":0.0}',
+    ]
+    lost = ['{"x":12345678901234567.89}', "[1e400]", '{"a":[{"x":1e-400}]}']
+    lines = [f'{{"k": {text}, "v":{text}, "other": 0.12345678901234567891}}' for text in (*kept, *lost)]
+    found = rows(spark, lines_file(tmp_path, "a.jsonl", lines), key="k", value="v")
+    assert [row[:2] for row in found[:3]] == [(text.encode(), text.encode()) for text in kept]
+    told = [str(row[3]) for row in found]
+    assert ["a number would become another one" in text for text in told] == [False] * 3 + [True] * 3
+
+
 @pytest.mark.parametrize(
     "line", ['{"k":"a"}{"k":"b"}', '{"k":"a"} x', '{"k":"a"},{"k":"b"}', '{"k":"a"}]', "{'k':'a'}"]
 )

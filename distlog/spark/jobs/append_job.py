@@ -155,7 +155,23 @@ def _as_written(field: Column, name: str) -> Column:
     numbers = F.regexp_extract_all(line, F.lit(rf"{place}{_NUMBER}\s*[,}}]"), 1)
     number = F.replace(field, F.lit('"'), F.lit("")).try_cast("double")
     same = F.get(F.filter(numbers, lambda text: text.try_cast("double") == number), 0)
-    return F.when(~F.rlike(field, F.lit(_FRACTION)) | is_text, field).otherwise(same)
+    as_read = F.when(F.rlike(field, F.lit(r"^[{\[]")) & _is_rounded(line, field), F.lit(None))
+    return as_read.when(~F.rlike(field, F.lit(_FRACTION)) | is_text, field).otherwise(same)
+
+
+def _is_rounded(line: Column, field: Column) -> Column:
+    """True if Spark, which writes an object or array anew, has made a number of the line to another one in it."""
+    numbers = F.regexp_extract_all(line, F.lit(r"(-?[0-9]+(?:[.][0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+))"), 1)
+
+    def is_another(number: Column) -> Column:
+        double = number.try_cast("double").cast("string")
+        return (_digits(double) != _digits(number)) & F.contains(field, double)
+
+    return F.exists(numbers, is_another)
+
+
+def _digits(number: Column) -> Column:
+    return F.trim(F.regexp_replace(number, r"[eE].*|[-.]", ""), F.lit("0"))
 
 
 #: Characters that no text has: all of a line of CSV is one column then.
