@@ -204,13 +204,17 @@ def serve(
         open_files=raise_open_files(),
     )
     safe = where.arguments(insecure=insecure)
-    folder = Folder(root, dict(storage))
-    check_root(folder)
-    if not folder.is_there():
-        print(f"distlog: {output.text(root)} is not there, and is made as a new root", file=sys.stderr)
+    _look_at_root(Folder(root, dict(storage)))
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and limits.process == 0 else None
     serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child)
+
+
+def _look_at_root(root: Folder) -> None:
+    """Tell of a root that will be new, which may be a typing error. Raises TopicNotFoundError for a topic."""
+    check_root(root)
+    if not root.is_there():
+        print(f"distlog: {output.text(root.url)} is not there, and is made as a new root", file=sys.stderr)
 
 
 def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Places]:
