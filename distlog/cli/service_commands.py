@@ -213,7 +213,8 @@ def serve(
 def _look_at_root(root: Folder) -> None:
     """Tell of a root that will be new, which may be a typing error. Raises TopicNotFoundError for a topic."""
     check_root(root)
-    if not root.is_there():
+    # a file in its place is an error, which tells more
+    if root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
         print(f"distlog: {output.text(root.url)} is not there, and is made as a new root", file=sys.stderr)
 
 
