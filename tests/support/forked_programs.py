@@ -229,8 +229,6 @@ def import_what_programs_use() -> None:
     assert len(list(topic.records(0))) == 1
     fsspec.implementations.memory.MemoryFileSystem.store.clear()
     fsspec.implementations.memory.MemoryFileSystem.pseudo_dirs[:] = [""]
-    gc.collect()
-    gc.freeze()
 
 
 def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]:
@@ -289,6 +287,9 @@ def _main() -> dict[str, Any]:
     for name in sys.argv[4:]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    # each look for garbage in a program would look at all of that
+    gc.collect()
+    gc.freeze()
     request = _next_request(control, door)
     os.environ.clear()
     os.environ.update(request["environment"])
