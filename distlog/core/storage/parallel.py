@@ -29,7 +29,7 @@ _pools: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
 class WorkerThreads:
-    """Up to `size` threads that do the work that is put, in its order; each is started when there is work for it.
+    """Up to `size` threads that do the work that is put, in its order; one is started when no other is idle.
 
     Threads only help, and nothing may depend on them: if none can be started, as in a process that is ending, no
     thread does the work. In a forked child there are none.
@@ -37,10 +37,8 @@ class WorkerThreads:
 
     def __init__(self, size: int, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        # one token for each thread that may still be started: several callers may take one at the same time
-        self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(size):
-            self._free.put(None)
+        # a token for each thread that may still be started, above them one for each that is idle: work takes the last
+        self._free = deque([True] * size)
         self._threads: list[threading.Thread] = []
         self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._is_over = False
@@ -51,16 +49,16 @@ class WorkerThreads:
         if self._is_over or self._process != os.getpid():
             return
         self._waiting.put(work)
-        with suppress(Empty):
-            self._free.get_nowait()
-            self._start()
+        with suppress(IndexError):
+            if self._free.pop():
+                self._start()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True)
+        thread = threading.Thread(target=_serve, args=(self._waiting, self._free), name=self._name, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # there can be no more threads, or the interpreter is ending
-            self._free.put(None)
+            self._free.appendleft(True)
         else:
             # only now: a thread whose start was interrupted may never run
             self._threads.append(thread)
@@ -79,11 +77,12 @@ class WorkerThreads:
                 thread.join()
 
 
-def _serve(waiting: SimpleQueue[Callable[[], object] | None]) -> None:
+def _serve(waiting: SimpleQueue[Callable[[], object] | None], free: deque[bool]) -> None:
     while (work := waiting.get()) is not None:
         with suppress(BaseException):
             work()
         del work
+        free.append(False)
     # tell the next thread to end, too
     waiting.put(None)
 
