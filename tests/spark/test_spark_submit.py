@@ -84,7 +84,8 @@ def test_a_zip_brings_the_library_to_a_session_that_knows_nothing_of_it(tmp_path
     # one record is not worth compiling kernels, which a zip keeps for no other process
     python |= {"NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
     env = {name: value for name, value in environment().items() if name != "PYTHONPATH"} | python
-    given = command("--py-files", archive, program, tmp_path / "clicks")
+    # on one core: each worker compiles the library anew
+    given = command("--master", "local[1]", "--py-files", archive, program, tmp_path / "clicks")
     ran = subprocess.run(given, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert ran.stdout.splitlines()[-1].endswith("distlog.zip/distlog")
