@@ -241,6 +241,8 @@ def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]
         request: dict[str, Any] = json.loads(message)
         for name in request["imports"]:
             importlib.import_module(name)
+        # each look for garbage in a program would look at all of that
+        gc.freeze()
         # a process between the two waits for the program, so that the one that forks need not
         if watcher := os.fork():
             watchers.add(watcher)
@@ -287,9 +289,6 @@ def _main() -> dict[str, Any]:
     for name in sys.argv[4:]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    # each look for garbage in a program would look at all of that
-    gc.collect()
-    gc.freeze()
     request = _next_request(control, door)
     os.environ.clear()
     os.environ.update(request["environment"])
