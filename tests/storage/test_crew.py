@@ -86,6 +86,17 @@ def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> 
     assert goes_on.is_set()
 
 
+def test_work_takes_a_thread_that_is_idle() -> None:
+    crew = WorkerThreads(50, "distlog-idle")
+    for _ in range(50):
+        done = threading.Event()
+        crew.put(done.set)
+        assert done.wait(120)
+    # a thread that has just done its work may not be idle yet
+    assert threads("distlog-idle") < 25
+    crew.end(joined=True)
+
+
 def test_callers_that_put_work_at_the_same_time_start_no_more_threads() -> None:
     crew, goes_on, all_here = WorkerThreads(2, "distlog-race"), threading.Event(), threading.Barrier(8)
     interval = sys.getswitchinterval()
