@@ -38,6 +38,7 @@ NAMES = (
     "spark",
     "streaming",
     "stream_begins",
+    "spark_peers",
 )
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("numpy", "pyarrow", "numba", "pyspark", "aiokafka", "kafka-python", "confluent-kafka")
