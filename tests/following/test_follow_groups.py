@@ -96,6 +96,24 @@ def test_a_partition_that_is_added_is_begun_at_its_start_whoever_sees_it_first(t
     assert [row for row in drained(other) if row[0] == 2] == span(2, 0, 3)
 
 
+@pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
+def test_records_of_an_added_partition_that_are_deleted_already_count_as_out_of_range(
+    topic: Topic, time: Time, policy: str
+) -> None:
+    joined(topic, time).close()
+    topic.create_partitions(3)
+    topic.append(values(range(5)), partition=2)
+    topic.delete_records({2: 3})
+    with joined(topic, time, out_of_range=policy) as follower:
+        if policy == "fail":
+            with pytest.raises(OffsetOutOfRangeError):
+                drained(follower)
+        else:
+            assert [row for row in drained(follower) if row[0] == 2] == (
+                span(2, 3, 5) if policy == "earliest" else []
+            )
+
+
 def test_a_reset_sets_the_positions_and_members_begin_there(topic: Topic, time: Time) -> None:
     follower = joined(topic, time)
     drained(follower)

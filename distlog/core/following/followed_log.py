@@ -259,9 +259,10 @@ class FollowerAssignment(ABC):
         """Give the partitions to the other members."""
 
     def begin(self, partition: int, added: bool) -> int:
-        """The first offset to read in a partition; in one that was `added` since, its start: nothing is missed."""
-        start = EARLIEST if added else self._start
-        return start_offset(self.log.handle.reader, self.log.snapshot, partition, start, self._out_of_range)
+        """The first offset to read in a partition; 0 in one that was `added` since, even if that is deleted."""
+        if added:
+            return 0
+        return start_offset(self.log.handle.reader, self.log.snapshot, partition, self._start, self._out_of_range)
 
 
 class WholeAssignment(FollowerAssignment):

@@ -398,7 +398,7 @@ class Topic:
         """Iterate over the records as they come, RecordBatch by RecordBatch, in order in each partition.
 
         It begins at `start`: an offset, or one by partition; a datetime or ISO 8601 text; EARLIEST (the default) or
-        LATEST. Partitions that are added later are read from their start. It ends when nothing came for `timeout`
+        LATEST. Partitions that are added later are read from offset 0. It ends when nothing came for `timeout`
         seconds. It looks at least each `poll_interval` seconds: 0.005 on a local disk, else 1, with one request.
 
         The followers of a `group` share the partitions, and the topic keeps its positions, which `commit` moves on;
