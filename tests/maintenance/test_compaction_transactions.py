@@ -141,9 +141,46 @@ def test_an_abort_marker_goes_a_horizon_after_its_data(log: CompactedTopic) -> N
     log.compact()
     assert (kept(log), len(transactions(log))) == ([3, 4, 5], 1)
     again(log)
-    assert (kept(log), transactions(log)) == ([3, 4, 5], [])
+    assert (kept(log), len(transactions(log))) == ([3, 4, 5], 1)
     again(log, LATER)
-    assert kept(log) == [4, 5]
+    assert (kept(log), transactions(log)) == ([4, 5], [])
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_aborted_records_that_a_restore_brings_back_are_aborted_still(log: CompactedTopic, is_removed: bool) -> None:
+    """1. A transaction. 2. A version. 3. The abort. 4. Deletion of its records. 5. Compaction. 6. Restore."""
+    log.topic().alter_config({"cleanup.policy": "compact,delete", "retention.ms": -1})
+    producers = Producers(log)
+    producers.plain(9).send(1, 1, 2).roll()
+    before = log.topic().version
+    producers.plain(3).abort(1).plain(3).roll()
+    log.topic().delete_records({0: 3})
+    if is_removed:
+        assert log.topic().retention().to_dict()["segments"] == 1
+    log.compact()
+    assert log.topic().verify().ok
+    log.topic().restore(before)
+    assert log.offsets() == [0, 1, 2, 5]
+    assert [row["offset"] for row in log.rows("read_committed")] == [0, 5]
+    assert log.topic().verify().ok
+
+
+def test_a_marker_stays_as_long_as_a_segment_below_the_log_start_needs_it(log: CompactedTopic) -> None:
+    """Without it the transaction would look open, and nothing behind its begin could be read as committed."""
+    log.topic().alter_config({"cleanup.policy": "compact,delete", "retention.ms": -1, "internal.segment.bytes": 400})
+    producers = Producers(log)
+    producers.plain(9).send(1, 1, 2).roll()
+    producers.commit(1).plain(3).roll()
+    log.topic().delete_records({0: 3})
+    for _ in range(3):
+        log.clock.now += EXPIRATION_MS
+        producers.plain(8).roll()
+        log.compact()
+        assert log.rows("read_committed") == log.rows() != []
+    retention(log.topic().handle, log.topic().snapshot)
+    log.compact_range(7, 7)
+    again(log, LATER)
+    assert kept(log) == log.offsets() == [4, 7]
 
 
 def test_old_empty_batches_go_although_each_begins_with_the_same_sequence_number(log: CompactedTopic) -> None:
@@ -174,7 +211,7 @@ def test_an_abort_marker_stays_as_long_as_an_empty_batch_of_its_transaction_is_r
     # the empty batch was read once more, and is not written again
     assert (kept(log), last_offsets(log), transactions(log)) == ([2, 3], [2, 3], [before])
     again(log)
-    assert (kept(log), last_offsets(log), transactions(log)) == ([2, 3], [2, 3], [])
+    assert (kept(log), last_offsets(log), transactions(log)) == ([2, 3], [2, 3], [before])
     again(log, LATER)
     assert (kept(log), last_offsets(log), transactions(log)) == ([3], [3], [])
 

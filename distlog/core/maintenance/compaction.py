@@ -155,14 +155,16 @@ class GroupToClean:
 class CleaningPlan:
     """One round: looks for the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
 
-    `segments` are all segments from the log start to the end of the log, since the meaning of transactions depends on
-    them. They and the topic's `config` are those of `read_version`. A plan pickles, so a task reads no commit.
+    `segments` are all of the partition's, since the meaning of transactions depends on them; the rows from `first` on
+    reach above the log start. They and the topic's `config` are those of `read_version`. A plan pickles, so a task
+    reads no commit.
     """
 
     partition: int
     start_offset: int
     end_offset: int
     segments: list[SegmentInfo]
+    first: int
     config: TopicConfig
     read_version: int
 
@@ -170,14 +172,14 @@ class CleaningPlan:
     def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
         """The plan of one round over the whole dirty range that is due."""
         state = snapshot.partitions[due.partition]
-        segments = list(state.segments[state.segments.find(state.log_start_offset) :])
+        segments, first = list(state.segments), state.segments.find(state.log_start_offset)
         start, end = first_dirty_offset(state), due.first_uncleanable_offset
-        return cls(due.partition, start, end, segments, snapshot.config, snapshot.version)
+        return cls(due.partition, start, end, segments, first, snapshot.config, snapshot.version)
 
     @property
     def cleaned(self) -> list[SegmentInfo]:
-        """The segments that begin below `end_offset`."""
-        return [one for one in self.segments if one.base_offset < self.end_offset]
+        """The segments that reach above the log start, and begin below `end_offset`."""
+        return [one for one in self.segments[self.first :] if one.base_offset < self.end_offset]
 
     @property
     def dirty(self) -> list[SegmentInfo]:
@@ -191,12 +193,12 @@ class CleaningPlan:
 
     @property
     def log_bytes(self) -> int:
-        """The size of the segments that begin below `end_offset`."""
+        """The size of the segments that are cleaned."""
         return sum(one.log_bytes for one in self.cleaned)
 
     def groups(self, verdicts: Verdicts, now_ms: int, end_offset: int) -> list[GroupToClean]:
         """The groups of adjacent segments below `end_offset`; each group becomes one segment."""
-        below = [one for one in self.segments if one.base_offset < end_offset]
+        below = [one for one in self.cleaned if one.base_offset < end_offset]
         groups = (SegmentGroup(SegmentTable.of(part)) for part in group_segments(below, self.config))
         return [
             GroupToClean(
@@ -244,7 +246,7 @@ class BatchFilter:
 
     @property
     def aborted(self) -> Sequence[AbortedTransaction]:
-        """The aborted transactions of which data stays."""
+        """The aborted transactions whose markers stay."""
         return self.verdicts.aborted
 
     def described(self, output: SegmentInfo, inputs: SegmentTable) -> SegmentInfo:

@@ -99,7 +99,7 @@ class Filter(Protocol):
 
     @property
     def aborted(self) -> Sequence[AbortedTransaction]:
-        """The aborted transactions of which data stays, in the order of their last offsets."""
+        """The aborted transactions whose markers stay, in the order of their last offsets."""
 
     def apply(self, chunk: Chunk, /) -> Iterator[FilteredBatches]:
         """The batches that stay of a checked chunk, in their order. Raises CorruptRecordError."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.arrays import new_array
-from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
+from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.batches.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
 from distlog.core.batches.rewritten_batches import Bytes, Flags, Longs, upgraded
 from distlog.core.commits.producer_table import EXPIRATION_MS
@@ -249,7 +249,7 @@ class Verdicts:
 
     A batch is `discardable` if it holds data of an aborted transaction, or a marker of a transaction that has no data
     left. A batch is `last` if it is the last one of a producer; it stays even if empty, for its sequence number.
-    `aborted` are the transactions whose abort marker still has data to abort, in the order of their markers.
+    `aborted` are the transactions whose abort marker stays, in the order of their markers.
     """
 
     discardable_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
@@ -300,7 +300,7 @@ def judge(
         key=lambda transaction: transaction.first_offset,
     )
     transactions, producers = _Transactions(aborted), dict[int, _ProducerBatches]()
-    for batch in _batches(reader, read):
+    for batch in _batches(reader, read, now_ms):
         transactions.see(batch)
         producers.setdefault(batch.producer_id, _ProducerBatches()).see(batch)
     active = [one for one in producers.values() if one.is_active(now_ms, producer_expiration_ms)]
@@ -312,7 +312,10 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The fields of a batch that matter here; `kind` is its control record's type or one of the constants below."""
+    """The fields of a batch that matter here; `kind` is its control record's type or one of the constants below.
+
+    `expired` says that its delete horizon has passed.
+    """
 
     base_offset: int
     last_offset: int
@@ -320,6 +323,7 @@ class _Batch:
     producer_id: int
     producer_epoch: int
     transactional: bool
+    expired: bool
     kind: int
 
 
@@ -360,7 +364,8 @@ class _Transactions:
         if batch.kind == ABORT:
             transaction, seen = self._aborting.pop(producer, None), producer in self._seen
             self._seen.discard(producer)
-            if transaction and seen:
+            # a restore may bring data back that is not there now, as long as the marker stays
+            if transaction and (seen or not batch.expired):
                 self.retained.append(transaction)
             return not (transaction and seen)
         if batch.kind == COMMIT:
@@ -392,7 +397,7 @@ class _ProducerBatches:
         return now_ms - self._last_timestamp < expiration_ms
 
 
-def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator[_Batch]:
+def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Iterator[_Batch]:
     """The batches of producers, and control batches."""
     for segment in segments:
         for chunk in checked_chunks(reader, segment):
@@ -408,10 +413,10 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator
                 types = records.data[at].astype(np.int64) << 8 | records.data[at + 1]
                 kinds[marked] = np.where(whole, types, _UNKNOWN)
             for row in np.flatnonzero(control | (batches["producer_id"] >= 0)).tolist():
-                yield _describe(batches[row], segment.shift, int(kinds[row]))
+                yield _describe(batches[row], segment.shift, now_ms, int(kinds[row]))
 
 
-def _describe(row: Any, shift: int, kind: int) -> _Batch:
+def _describe(row: Any, shift: int, now_ms: int, kind: int) -> _Batch:
     base_offset = int(row["base_offset"]) + shift
     return _Batch(
         base_offset,
@@ -420,6 +425,7 @@ def _describe(row: Any, shift: int, kind: int) -> _Batch:
         int(row["producer_id"]),
         int(row["producer_epoch"]),
         bool(row["attributes"] & TRANSACTIONAL),
+        bool(row["attributes"] & DELETE_HORIZON) and int(row["base_timestamp"]) <= now_ms,
         kind,
     )
 
