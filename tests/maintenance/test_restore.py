@@ -287,6 +287,22 @@ def test_a_tombstone_that_comes_back_behind_a_lost_segment_deletes_its_key(stora
         assert b"d" not in keys_of(topic)
 
 
+def test_records_that_a_merge_put_together_with_later_ones_are_not_lost(storage: Storage) -> None:
+    """1. Records. 2. One more, and a merge of all. 3. Restore of the first, twice. 4. Deletion, and once more."""
+    topic = topic_on(storage, 1, {"retention.ms": -1})
+    for value in range(4):
+        topic.append([{"value": b"%d" % value}])
+    before = topic.version
+    topic.append([{"value": b"later"}])
+    topic.compact()
+    for _ in range(2):
+        assert topic.restore(before).to_dict()["lost"] == 0
+    assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3", b"later"]
+    topic.delete_records({0: 2})
+    assert topic.restore(before).to_dict()["lost"] == 0
+    assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3", b"later"]
+
+
 def test_records_that_compaction_dropped_are_told_where_what_it_made_comes_back(storage: Storage) -> None:
     """1. Records. 2. More, and compaction of all into one segment. 3. It is let go. 4. Restore of the first ones."""
     settings = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0}

@@ -250,6 +250,7 @@ def _plan_partition(
     back: list[SegmentInfo] = []
     leaving: list[SegmentInfo] = []
     gaps: list[int] = []
+    merged: list[SegmentInfo] = []
     for old, new in _groups(missing, made):
         if old[0].base_offset < settled:
             continue
@@ -261,11 +262,17 @@ def _plan_partition(
             # what is ahead stays away too: of a gap, since readers would not see that records are missing; of a
             # compacted segment, since it may have dropped the tombstones of keys there
             back, leaving, gaps, settled = [], [], [], max(one.next_offset for one in (*old, *new))
+        else:
+            # what these hold is there, in segments that hold later records too
+            merged += [
+                one for one in old if new[0].base_offset <= one.base_offset and one.next_offset <= new[-1].next_offset
+            ]
     first = min([one.base_offset for one in (*back, *current.segments[:1])], default=current.log_start_offset)
     first = max(first, min(settled, current.log_start_offset))
     start = min(current.log_start_offset, max(first, wanted.log_start_offset))
     behind = current.segments if settled and wanted.log_start_offset < start else ()
     hidden = [one for one in behind if one.base_offset < start and one.next_offset > wanted.log_start_offset]
+    lost = len(missing) - len(back) - sum(one.base_offset >= start for one in merged) + len(hidden)
     # what comes back may have records of keys that have later ones, or tombstones; where compacted segments stay
     # ahead of it, so do their gaps, which are right below this offset only
     ahead = [one.base_offset for one in back[:1] if len(missing) > len(back)]
@@ -274,7 +281,7 @@ def _plan_partition(
         partition=number,
         segments=tuple(back),
         replaced=tuple(leaving),
-        lost=len(missing) - len(back) + len(hidden),
+        lost=lost,
         start_before=current.log_start_offset,
         log_start_offset=start,
         first_dirty_offset=min([current.first_dirty_offset, *dirty]),
