@@ -268,5 +268,19 @@ def test_one_commit_makes_one_zip_for_spark(tmp_path: Path) -> None:
     assert "distlog/py.typed" in [entry.filename for entry in entries]
 
 
+def test_a_zip_for_spark_has_the_files_of_the_wheel(tmp_path: Path) -> None:
+    """A gateway reads one beside its modules."""
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    subprocess.run([sys.executable, ROOT / "tools" / "spark_zip.py", tmp_path / "made.zip"], check=True)
+    program = "from distlog.gateway.protocol import messages; print(messages.__file__, len(messages._BLOCKS) > 0)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "made.zip")}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert ran.stdout == f"{tmp_path}/made.zip/distlog/gateway/protocol/messages.py True\n", ran.stderr
+    with ZipFile(tmp_path / "made.zip") as archive:
+        assert {f"distlog/{name}" for name in package_data["distlog"]} <= set(archive.namelist())
+
+
 def test_who_installs_is_told_of_the_dependency_that_is_under_the_lgpl() -> None:
     assert "`crc32c`, which computes checksums, is under the LGPL 2.1 or later" in (ROOT / "README.md").read_text()
