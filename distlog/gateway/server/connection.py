@@ -578,7 +578,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._under_way[0] is request:
             self._write()
-        if request.unsent and not request.on_sent:
+        if request in self._under_way and not request.on_sent:
             # it waits for its turn, or for the client; the records of a fetch have their own memory
             self._memory.give(size)
             request.memory = size
