@@ -1,7 +1,8 @@
 """The gateway beside a real broker of Kafka, by Kafka's own tools: throughput, latency, idle connections.
 
 Both have one log directory on this machine, no replicas, and the same flush policy: none (Kafka's default), or a sync
-before each response (distlog's default). Without Kafka's jars there is nothing to measure with, and it says so.
+before each response (distlog's default). Before all else both have taken as many records as each case sends. Without
+Kafka's jars there is nothing to measure with, and it says so.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from benchmarks import kafka_peer
 from benchmarks.kafka_peer import Peer
 
 BYTES = 150_000_000
-#: Partitions of each topic.
-PARTITIONS = 6
+#: Partitions of the topics.
+ONE, SOME = 1, 6
 POLICIES = {"not synced": 1 << 62, "synced": 1}
 #: Of the producers: what they collect for a request.
 BATCHES = {"batches of 16 KB": (), "batches of 128 KB": ("batch.size=131072", "linger.ms=10")}
@@ -42,13 +43,13 @@ def run(size: int = BYTES) -> list[dict[str, Any]]:
 
 
 def _measured(ours: Peer, theirs: Peer, size: int, name: str) -> Iterator[dict[str, Any]]:
-    for value_bytes in (100, 1000):
-        for batches in BATCHES:
-            yield from _produce(ours, theirs, size, name, "not synced", value_bytes, batches)
+    # a broker's Java compiles what it does often
+    list(_produce(ours, theirs, size, "warm-up", "not synced", 1000, "batches of 16 KB"))
+    for partitions in (ONE, SOME):
+        for value_bytes in (100, 1000):
+            for batches in BATCHES:
+                yield from _produce(ours, theirs, size, name, "not synced", value_bytes, batches, partitions)
     yield from _produce(ours, theirs, size // 5, name, "synced", 1000, "batches of 128 KB")
-    topic = f"{_topic('not synced', 1000, 'batches of 128 KB')}-1"
-    rates = [kafka_peer.consumed(each, topic, size // 1000) for each in (ours, theirs)]
-    yield _row(f"consume, 1000 bytes, {name}", *rates, "MB/s")
     for policy in POLICIES:
         yield from _latency(ours, theirs, policy)
     for case, idempotent in (("a record a request", False), ("a record a request, idempotent", True)):
@@ -64,23 +65,35 @@ def _measured(ours: Peer, theirs: Peer, size: int, name: str) -> Iterator[dict[s
 
 
 def _produce(
-    ours: Peer, theirs: Peer, size: int, name: str, policy: str, value_bytes: int, batches: str, producers: int = 1
+    ours: Peer,
+    theirs: Peer,
+    size: int,
+    name: str,
+    policy: str,
+    value_bytes: int,
+    batches: str,
+    partitions: int = SOME,
+    producers: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    rates, cpu = list[float](), list[float]()
-    topic, records = f"{_topic(policy, value_bytes, batches)}-{producers}", size // value_bytes
+    """What producers send to a new topic, and what a consumer then reads of it."""
+    rates, spent, read = list[float](), list[float](), list[float]()
+    topic = f"{value_bytes}-{batches}-{policy}-{partitions}-{name}".replace(" ", "-")
+    records = size // value_bytes
     for peer in (ours, theirs):
-        _create(peer, topic, policy)
+        _create(peer, topic, policy, partitions)
         # what is compiled at first use is not measured
         kafka_peer.produced(peer.address, topic, records=1000, size=value_bytes)
         before = peer.cpu_s()
         lines = kafka_peer.produced(
             peer.address, topic, records=records, size=value_bytes, producers=producers, config=BATCHES[batches]
         )
-        cpu.append((peer.cpu_s() - before) / size * 1e8)
+        spent.append((peer.cpu_s() - before) / size * 1e8)
         rates.append(kafka_peer.megabytes_a_second(lines))
-    case = f"produce, {value_bytes} bytes, {batches}, {policy}, {name}"
-    yield _row(case, *rates, "MB/s")
-    yield _row(f"CPU time of the server: {case}", *cpu, "s/100 MB")
+        read.append(kafka_peer.consumed(peer, topic, records // producers * producers))
+    case = f"{value_bytes} bytes, {batches}, partitions: {partitions}, {policy}, {name}"
+    yield _row(f"produce, {case}", *rates, "MB/s")
+    yield _row(f"CPU time of the server: produce, {case}", *spent, "s/100 MB")
+    yield _row(f"consume, {case}", *read, "MB/s")
 
 
 def _latency(ours: Peer, theirs: Peer, policy: str) -> Iterator[dict[str, Any]]:
@@ -95,17 +108,13 @@ def _latency(ours: Peer, theirs: Peer, policy: str) -> Iterator[dict[str, Any]]:
         yield _row(f"latency, {name}, {policy}", found[0][number], found[1][number], "ms")
 
 
-def _create(peer: Peer, topic: str, policy: str) -> None:
+def _create(peer: Peer, topic: str, policy: str, partitions: int = SOME) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     config = {"flush.messages": str(POLICIES[policy])}
     admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 0})
-    (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)]).values()
+    (made,) = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()
     made.result(60)
-
-
-def _topic(policy: str, value_bytes: int, batches: str) -> str:
-    return f"{value_bytes}-{batches}-{policy}".replace(" ", "-")
 
 
 def _kib_of_idle_connections(peer: Peer) -> float:

@@ -367,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owned: tuple[str | None, str] | None = None
         # requests without a response yet; the newest may not be handled yet, or lets a next one follow it
         self._under_way = deque[Request]()
-        self._is_held = self._lets_next = False
+        self._is_held = self._lets_next = self._has_ended = False
         # the memory of the next frame
         self._memory, self._frame_bytes = MemoryShare(processor.memory, self._owner), 0
         self._waits_for_memory = False
@@ -440,6 +440,16 @@ class Connection(asyncio.BufferedProtocol):
             # until then it is read on, to learn of a client that goes away while it waits
             self._read_on(False)
 
+    def eof_received(self) -> bool:
+        """The client sends no more; asyncio calls it.
+
+        What a producer without acknowledgements has sent may wait behind its earlier records: that is taken first.
+        """
+        # asyncio has no connection of TLS that is closed on one side
+        can_stay = self._transport.get_extra_info("ssl_object") is None
+        self._has_ended = can_stay and bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
+        return self._has_ended
+
     @property
     def _takes_next(self) -> bool:
         """True if the next request may be taken now."""
@@ -468,6 +478,8 @@ class Connection(asyncio.BufferedProtocol):
         frame = self._frames.next()
         if frame is None:
             self._read_on(True)
+            if self._has_ended and not self._under_way:
+                self._close()
         else:
             self._timeouts.has_received()
             request = self._new_request(frame)

@@ -288,6 +288,18 @@ def test_no_more_is_read_of_a_client_than_its_requests_take_away(
     assert max(unframed) < 2 * 64 << 10
 
 
+def test_what_a_client_without_acks_sent_before_it_closed_is_taken_and_then_its_connection_ends(
+    gateway: GatewayServer, tmp_path: Path
+) -> None:
+    topic = distlog.create(str(tmp_path / "synced"))
+    with Wire(gateway) as wire:
+        for number in range(200):
+            wire.send(PRODUCE, 9, **produce_fields(9, [("synced", 0, data(b"%d" % number))], acks=0))
+    until(lambda: topic.refresh().end_offsets() == {0: 200})
+    assert values(topic) == [b"%d" % number for number in range(200)]
+    until(lambda: len(gateway._processor.connections) == 1)
+
+
 def test_a_turn_of_the_event_loop_is_bounded(gateway: GatewayServer, threads: list[str]) -> None:
     fields = produce_fields(9, [("clicks", 0, data())])
     with Wire(gateway) as wire:
