@@ -445,9 +445,11 @@ class Connection(asyncio.BufferedProtocol):
 
         What a producer without acknowledgements has sent may wait behind its earlier records: that is taken first.
         """
+        has_rest = self._is_held or self._frames.is_begun
+        is_behind_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
         # asyncio has no connection of TLS that is closed on one side
         can_stay = self._transport.get_extra_info("ssl_object") is None
-        self._has_ended = can_stay and bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
+        self._has_ended = has_rest and is_behind_records and can_stay
         return self._has_ended
 
     @property
