@@ -114,6 +114,22 @@ def test_records_of_an_added_partition_that_are_deleted_already_count_as_out_of_
             )
 
 
+def test_a_reset_of_other_partitions_passes_over_no_records_of_one_that_was_added(topic: Topic, time: Time) -> None:
+    joined(topic, time, start=distlog.LATEST).close()
+    topic.create_partitions(3)
+    topic.append(values(range(5)), partition=2)
+    topic.delete_records({2: 3})
+    assert topic.reset_group("g", {0: 2}) == {0: 2, 1: 6, 2: 0}
+    follower = joined(topic, time)
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError, match="partition=2 offset=0 log_start_offset=3"):
+            next(follower)
+    follower.close()
+    assert topic.reset_group("g", {2: distlog.EARLIEST}) == {0: 2, 1: 6, 2: 3}
+    with joined(topic, time) as follower:
+        assert drained(follower) == span(0, 2, 6) + span(2, 3, 5)
+
+
 def test_a_reset_sets_the_positions_and_members_begin_there(topic: Topic, time: Time) -> None:
     follower = joined(topic, time)
     drained(follower)

@@ -72,9 +72,9 @@ def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
 def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int], *, is_empty: bool) -> GroupState:
     """Set the positions of some partitions, and end all memberships; a group that does not exist is made.
 
-    A member that lives learns of it at its next commit or look, and joins again, at these positions. A group gets
-    `missing` positions, which are of all partitions of the topic, where it has none. Raises InvalidConfigError if it
-    must have no members (`is_empty`), and has.
+    A member that lives learns of it at its next commit or look, and joins again, at these positions. A new group gets
+    `missing` positions, which are of all partitions of the topic, where it has none; another one has read nothing of
+    partitions that came since. Raises InvalidConfigError if it must have no members (`is_empty`), and has.
     """
 
     before = log.load()
@@ -87,10 +87,9 @@ def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int
                 group=log.group,
             )
         count = max(len(missing), state.partitions)
-        earlier = {**{number: missing[number] for number in range(state.partitions, count)}, **state.positions}
-        return dataclasses.replace(
-            state, partitions=count, members=(), owners={}, positions=dict(sorted({**earlier, **positions}.items()))
-        )
+        added = {number: 0 if state.exists else missing[number] for number in range(state.partitions, count)}
+        moved = dict(sorted({**state.positions, **added, **positions}.items()))
+        return dataclasses.replace(state, partitions=count, members=(), owners={}, positions=moved)
 
     after = log.commit(before, plan)
     log.forget({member.id for member in before.members})
