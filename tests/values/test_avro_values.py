@@ -235,6 +235,18 @@ def test_times_of_an_older_schema_keep_their_meaning_where_a_newer_one_has_anoth
     assert "2026" in repr(found[0])
 
 
+def test_times_keep_their_meaning_where_a_field_has_another_name_in_a_newer_schema() -> None:
+    def schema(name: str, unit: str, **others: Any) -> dict[str, Any]:
+        field = {"name": name, "type": time_of("long", f"timestamp-{unit}"), **others}
+        inner = {"type": "record", "name": "Inner", "fields": [field]}
+        return {**inner, "name": "One", "fields": [field, {"name": "in", "type": {"type": "array", "items": inner}}]}
+
+    old, new = schema("x", "millis"), schema("y", "micros", aliases=["z", "x"])
+    value = framed(1, avro(old, {"x": MOMENT, "in": [{"x": MOMENT}]}))
+    found = topic_of(value).scan(columns="value").avro(new, registry={1: old}).to_pylist()
+    assert found == [{"y": MOMENT, "in": [{"y": MOMENT}]}]
+
+
 def test_a_time_that_a_coarser_unit_cannot_hold_is_a_bad_value() -> None:
     old, new = (record_of(time_of("long", f"timestamp-{unit}")) for unit in ("micros", "millis"))
     whole, finer = (framed(1, avro(old, {"x": MOMENT.replace(microsecond=each)})) for each in (6000, 6001))

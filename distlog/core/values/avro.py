@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -58,12 +58,13 @@ class AvroSchema:
     """A schema of Avro, as it is decoded: `plain` has no other names to look up, and no logical types but decimals.
 
     `kind` is the type of a value, and `in_bulk` tells whether pyruhvro knows all of it. Fields are those of a record;
-    a schema that is no record has one, `value`.
+    a schema that is no record has one, `value`. `aliases` are the other names of fields, by their places.
     """
 
     plain: Any
     kind: pa.DataType
     in_bulk: bool
+    aliases: Mapping[str, Sequence[str]]
 
     @classmethod
     def of(cls, given: Any, *, is_reader: bool = True) -> AvroSchema:
@@ -78,13 +79,14 @@ class AvroSchema:
             named: dict[str, Any] = {}
             for one in (*(text for _, text in imports), text):
                 parsed = fastavro.parse_schema(_loaded(one), named)
-            plain, kind, in_bulk = _Walk(named, is_reader).walk(parsed, "", ())
+            walk = _Walk(named, is_reader)
+            plain, kind, in_bulk = walk.walk(parsed, "", ())
         except (ValueError, TypeError, KeyError, RecursionError, fastavro.schema.SchemaParseException) as error:
             if isinstance(error, InvalidConfigError):
                 raise
             reason = f"{type(error).__name__}: {str(error)[:300]}"
             raise InvalidConfigError("this is no schema of Avro", reason=reason) from None
-        return cls(plain, kind, in_bulk and pa.types.is_struct(kind))
+        return cls(plain, kind, in_bulk and pa.types.is_struct(kind), walk.aliases)
 
     @property
     def columns(self) -> pa.Schema:
@@ -109,6 +111,7 @@ class _Walk:
         self._named, self._is_reader, self._left = named, is_reader, MAX_TYPES
         #: The names whose definition the plain schema has already: it may have it once.
         self._defined: set[str] = set()
+        self.aliases: dict[str, Sequence[str]] = {}
 
     def walk(self, schema: Any, path: str, inside: tuple[str, ...]) -> tuple[Any, pa.DataType, bool]:
         """A schema at the `path` of fields, within the records called `inside`."""
@@ -157,6 +160,7 @@ class _Walk:
             place = f"{path}.{field['name']}".lstrip(".")
             plain, kind, known = self.walk(field["type"], place, (*inside, name))
             in_bulk &= known
+            self.aliases[place] = field.get("aliases", ())
             columns.append(pa.field(field["name"], kind))
             kept = {key: field[key] for key in ("default", "aliases") if key in field}
             fields.append({"name": field["name"], "type": plain, **kept})
@@ -280,7 +284,7 @@ class AvroDecoder:
     def _as_written(self, writer: AvroSchema) -> pa.Schema:
         """The columns with the units that the writer's times have: Avro resolves their numbers without the units."""
         assert self._reader is not None
-        kind = _with_units(self._reader.kind, writer.kind)
+        kind = _with_units(self._reader.kind, writer.kind, self._reader.aliases)
         return pa.schema(list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)])
 
     def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
@@ -363,18 +367,25 @@ def _default(given: Any, schema: Any, named: Mapping[str, Any]) -> Any:
     return given
 
 
-def _with_units(reader: pa.DataType, writer: pa.DataType) -> pa.DataType:
-    """The reader's type, with the writer's in the places where both are times."""
+def _with_units(
+    reader: pa.DataType, writer: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str = ""
+) -> pa.DataType:
+    """The reader's type, with the writer's in the places where both are times; `path` is where they are."""
     if pa.types.is_temporal(reader) and pa.types.is_temporal(writer):
         return writer
     if pa.types.is_struct(reader) and pa.types.is_struct(writer):
-        places = {field.name: writer.get_field_index(field.name) for field in reader}
-        written = {name: writer.field(place).type for name, place in places.items() if place >= 0}
-        return pa.struct([f.with_type(_with_units(f.type, written.get(f.name, f.type))) for f in reader])
+        fields = []
+        for field in reader:
+            place = f"{path}.{field.name}".lstrip(".")
+            found = (writer.get_field_index(name) for name in (field.name, *aliases[place]))
+            at = next((at for at in found if at >= 0), None)
+            kind = field.type if at is None else _with_units(field.type, writer.field(at).type, aliases, place)
+            fields.append(field.with_type(kind))
+        return pa.struct(fields)
     if pa.types.is_list(reader) and pa.types.is_list(writer):
-        return pa.list_(_with_units(reader.value_type, writer.value_type))
+        return pa.list_(_with_units(reader.value_type, writer.value_type, aliases, path + "[]"))
     if pa.types.is_map(reader) and pa.types.is_map(writer):
-        return pa.map_(pa.string(), _with_units(reader.item_type, writer.item_type))
+        return pa.map_(pa.string(), _with_units(reader.item_type, writer.item_type, aliases, path + "{}"))
     return reader
 
 
