@@ -130,13 +130,14 @@ def test_an_object_as_a_key_or_value_loses_no_digit(spark: SparkSession, tmp_pat
         '{"x":1.5,"y":12345678901234567890}',
         '[0.30000000000000004,"12345678901234567.89"]',
         '{"s":"1e400","z":0.0}',
+        r'["pi\" is 3.14159265358979323846",3.14]',
     ]
-    lost = ['{"x":12345678901234567.89}', "[1e400]", '{"a":[{"x":1e-400}]}']
+    lost = ['{"x":12345678901234567.89}', '["3.14",3.14159265358979323846]', "[1e400]", '{"a":[{"x":1e-400}]}']
     lines = [f'{{"k": {text}, "v":{text}, "other": 0.12345678901234567891}}' for text in (*kept, *lost)]
     found = rows(spark, lines_file(tmp_path, "a.jsonl", lines), key="k", value="v")
-    assert [row[:2] for row in found[:3]] == [(text.encode(), text.encode()) for text in kept]
+    assert [row[:2] for row in found[:4]] == [(text.encode(), text.encode()) for text in kept]
     told = [str(row[3]) for row in found]
-    assert ["a number would become another one" in text for text in told] == [False] * 3 + [True] * 3
+    assert ["a number would become another one" in text for text in told] == [False] * 4 + [True] * 4
 
 
 @pytest.mark.parametrize(

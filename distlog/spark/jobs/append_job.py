@@ -135,6 +135,7 @@ def _jsonl(spark: SparkSession, source: JobInput) -> DataFrame:
 
 _FRACTION = r'^-?[0-9]+[.][0-9]+(E-?[0-9]+)?$|^"(-?Infinity|NaN)"$'
 _NUMBER = r"(-?[0-9]+(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+_TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
 
 def _check_fields(lines: DataFrame, wanted: Sequence[str]) -> None:
@@ -161,7 +162,8 @@ def _as_written(field: Column, name: str) -> Column:
 
 def _is_rounded(line: Column, field: Column) -> Column:
     """True if Spark, which writes an object or array anew, has made a number of the line to another one in it."""
-    numbers = F.regexp_extract_all(line, F.lit(r"(-?[0-9]+(?:[.][0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+))"), 1)
+    bare = F.regexp_replace(line, F.lit(_TEXT), F.lit('""'))
+    numbers = F.regexp_extract_all(bare, F.lit(r"(-?[0-9]+(?:[.][0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+))"), 1)
 
     def is_another(number: Column) -> Column:
         double = number.try_cast("double").cast("string")
