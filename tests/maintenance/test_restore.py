@@ -303,6 +303,22 @@ def test_records_that_a_merge_put_together_with_later_ones_are_not_lost(storage:
     assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3", b"later"]
 
 
+def test_records_that_an_earlier_restore_brought_back_stay_where_a_merge_took_them_in(storage: Storage) -> None:
+    """1. Records. 2. The first ones are let go. 3. They come back. 4. A merge of all. 5. Restore of the second."""
+    topic = topic_on(storage, 1, {"retention.ms": -1})
+    for value in range(4):
+        topic.append([{"value": b"%d" % value}])
+    before = topic.version
+    topic.delete_records({0: 2})
+    topic.retention()
+    between = topic.version
+    topic.restore(before)
+    topic.compact()
+    assert topic.restore(between).to_dict()["lost"] == 0
+    assert contents_of(topic.refresh()) == [b"0", b"1", b"2", b"3"]
+    assert topic.verify().ok
+
+
 def test_records_that_compaction_dropped_are_told_where_what_it_made_comes_back(storage: Storage) -> None:
     """1. Records. 2. More, and compaction of all into one segment. 3. It is let go. 4. Restore of the first ones."""
     settings = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0}

@@ -5,10 +5,10 @@ named again, in one commit or a few. Vacuum keeps the files of the versions from
 was removed by a later commit than the floor is still there.
 
 Where compaction or merging replaced segments, the old ones take the place of the new ones again. That works for whole
-groups: if one old segment of a group is gone, or the new one has later records too, the new one stays, and of a
-compacted topic what is ahead of it: else keys that were deleted would come back. So it is where segments that came
-since were compacted twice, so that their tombstones may be gone. Segments that came and went since the version come
-back as well: else the log would have a gap.
+groups: if one old segment of a group is gone, or the new one has later records too, or earlier ones that a restore
+brought back, the new one stays, and of a compacted topic what is ahead of it: else keys that were deleted would come
+back. So it is where segments that came since were compacted twice, so that their tombstones may be gone. Segments
+that came and went since the version come back as well: else the log would have a gap.
 """
 
 from __future__ import annotations
@@ -254,7 +254,10 @@ def _plan_partition(
     for old, new in _groups(missing, made):
         if old[0].base_offset < settled:
             continue
-        if all(one.stem in there for one in old) and all(one.next_offset <= wanted.log_end_offset for one in new):
+        # in the place of what has no other records: earlier ones that came back since, or later ones
+        begin, end = old[0].base_offset, wanted.log_end_offset
+        is_whole = all(begin <= one.base_offset and one.next_offset <= end for one in new)
+        if is_whole and all(one.stem in there for one in old):
             back += old
             leaving += new
             gaps += [old[0].base_offset] if not new else []
