@@ -285,6 +285,15 @@ def test_a_default_is_the_value_that_its_json_stands_for(kind: Any, default: Any
     assert found.to_pylist() == [{"x": 1, "new": expected}]
 
 
+@pytest.mark.parametrize("on_error", ["fail", "null"])
+def test_a_default_of_bytes_with_a_character_that_is_no_byte_is_an_error_of_the_schema(on_error: Any) -> None:
+    old = record_of("int")
+    new = {**old, "fields": [*old["fields"], {"name": "new", "type": "bytes", "default": "\u0100"}]}
+    scan = topic_of(framed(1, avro(old, {"x": 1}))).scan(columns="value")
+    with pytest.raises(distlog.InvalidConfigError, match="a default in a schema of Avro is no value of its type"):
+        scan.avro(new, registry={1: old}, on_error=on_error)
+
+
 def test_what_arrow_has_no_column_for_is_left_out_by_a_schema_of_the_reader() -> None:
     node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     written = record_of(["null", "string", "long"])

@@ -337,7 +337,10 @@ class AvroDecoder:
 def _read_defaults(named: Mapping[str, Any]) -> None:
     """Make the defaults in parsed records what a read gives, as fastavro takes them as they are in the JSON."""
     fields = [field for one in named.values() for field in one.get("fields", ()) if "default" in field]
-    read = [_default(field["default"], field["type"], named) for field in fields]
+    try:
+        read = [_default(field["default"], field["type"], named) for field in fields]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidConfigError("a default in a schema of Avro is no value of its type", reason=str(error)) from None
     for field, value in zip(fields, read, strict=True):
         field["default"] = value
 
