@@ -212,3 +212,10 @@ def test_numbers_that_a_column_cannot_have_are_never_other_ones(values: object, 
 def test_numbers_of_other_kinds_that_a_column_can_have_are_taken() -> None:
     given = ([], [1.0, 2.0], np.array([7], np.uint64), range(3))
     assert [integers(values, pa.int32()).to_pylist() for values in given] == [[], [1, 2], [7], [0, 1, 2]]
+
+
+def test_a_fork_says_nothing_though_arrow_imports_pandas_before_it() -> None:
+    # as Spark's first session forks
+    code = "import subprocess, distlog.core.arrays; subprocess.run(['true'], preexec_fn=int, check=True)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# pandas imports it, and Python would release its lock behind a fork before which that was not held: see `_settle`
+import concurrent.futures.thread  # noqa: F401
 import os
 from array import array as packed
 from collections.abc import Iterable, Mapping, Sequence
