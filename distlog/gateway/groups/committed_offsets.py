@@ -221,7 +221,7 @@ class CommittedOffsets:
         for name in self._groups.names():
             # another gateway coordinates a group that this one refuses
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                places = [place for place in {*group.positions, *group.positions.pending} if place[0] == topic]
+                places = [place for place in group.positions.places if place[0] == topic]
                 self._store(group, dict.fromkeys(places), stored)
 
     def expire(self) -> None:
@@ -230,11 +230,13 @@ class CommittedOffsets:
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
                 membership = group.membership
                 places = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
-                expired = [place for place in places if place not in group.positions.pending]
+                # a deletion behind a newer position that is on its way would take that along
+                newer = group.positions.pending | group.positions.storing
+                expired = [place for place in places if place not in newer]
                 if expired:
                     self._store(group, dict.fromkeys(expired), lambda code: None)
                 is_promised = isinstance(membership, ClassicGroup) and membership.promised
-                is_unused = not group.positions and not is_promised
+                is_unused = not group.positions.places and not is_promised
                 if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
                     self._groups.forget(group, lambda code: None)
 

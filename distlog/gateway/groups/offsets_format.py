@@ -229,6 +229,16 @@ class Positions:
         """True if changes of any of these positions are on their way into the log."""
         return any(self._storing[place] for place in places)
 
+    @property
+    def storing(self) -> frozenset[TopicPartition]:
+        """The partitions whose changes are on their way into the log, but those of transactions."""
+        return frozenset(self._storing)
+
+    @property
+    def places(self) -> frozenset[TopicPartition]:
+        """The partitions that have a position, or may get one by what is in the log, or on its way into it."""
+        return frozenset(self._by_partition) | self.pending | self.storing
+
     def begin_joining(self, places: Iterable[TopicPartition]) -> int:
         """Positions of a transaction are on their way into the log; returns the `first_end` for `joined`."""
         self._joining += Counter(iter(places))

@@ -233,17 +233,17 @@ class GroupRegistry:
     def forget(self, group: Group, done: Stored) -> None:
         """Delete a group that has no members, and its positions; the caller holds its lock."""
         membership = group.membership
-        places = {*group.positions, *group.positions.pending}
-        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(places))]
+        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions.places))]
         of_group: Sequence[GroupChange]
         if isinstance(membership, ConsumerGroup):
             membership.is_dead, of_group = True, membership.records_to_delete()
         else:
             membership.phase, of_group = GroupPhase.DEAD, [(GroupKey(membership.id), None)]
         group.is_gone = True
+        # first: a client that makes the group anew stores behind this
+        self.store.store(membership.id, [*positions, *of_group], done)
         with self._lock:
             del self._groups[membership.id]
-        self.store.store(membership.id, [*positions, *of_group], done)
 
     def _save(self, record: GroupRecord, done: Stored) -> None:
         self._store(record.group, [(GroupKey(record.group), record)], done)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from consumer_groups import GROUP, RETENTION_MS, Gateway, MemoryStore, stable
 from kio.schema.errors import ErrorCode
@@ -197,6 +199,67 @@ def test_a_commit_under_way_does_not_bring_back_a_group_that_was_deleted() -> No
     assert told == [ErrorCode.none, ErrorCode.none]
     assert position(gateway) is None
     assert position(gateway.restart()) is None
+
+
+def test_a_first_commit_under_way_does_not_bring_back_a_group_that_was_deleted() -> None:
+    gateway, told = Gateway(), Told()
+    gateway.store.held = True
+    gateway.offsets.commit(GROUP, {CLICKS: Position(8)}, told)
+    gateway.admin.delete(GROUP, told)
+    gateway.store.release()
+    assert told == [ErrorCode.none, ErrorCode.none]
+    assert position(gateway) is None
+    assert position(gateway.restart()) is None
+
+
+def test_a_group_is_not_forgotten_while_its_first_commit_is_under_way() -> None:
+    gateway, told = Gateway(), Told()
+    gateway.store.held = True
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7, commit_ms=gateway.now)}, told)
+    gateway.offsets.expire()
+    gateway.store.release()
+    assert told == [ErrorCode.none]
+    assert position(gateway) == position(gateway.restart()) == 7
+
+
+def test_an_old_position_does_not_expire_while_a_newer_one_is_under_way() -> None:
+    gateway, told = Gateway(), Told()
+    commit(gateway)
+    gateway.now += RETENTION_MS
+    gateway.store.held = True
+    gateway.offsets.commit(GROUP, {CLICKS: Position(8, commit_ms=gateway.now)}, told)
+    gateway.offsets.expire()
+    gateway.store.release()
+    assert told == [ErrorCode.none]
+    assert position(gateway) == position(gateway.restart()) == 8
+
+
+def test_a_first_commit_under_way_does_not_bring_back_a_position_in_a_topic_that_was_dropped() -> None:
+    gateway, told = Gateway(), Told()
+    gateway.store.held = True
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7), VIEWS: Position(8)}, told)
+    gateway.offsets.forget_topic("clicks")
+    gateway.store.release()
+    assert told == [ErrorCode.none]
+    assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (None, 8)
+    assert (position(gateway.restart(), CLICKS), position(gateway.restart(), VIEWS)) == (None, 8)
+
+
+def test_a_group_that_is_made_anew_is_stored_behind_its_deletion() -> None:
+    gateway = Gateway()
+    commit(gateway)
+    names = list[list[str]]()
+
+    class Watched(MemoryStore):
+        """Notes whether anybody may make the group anew while its deletion is not yet on its way."""
+
+        def store(self, *args: Any) -> None:
+            names.append(gateway.groups.names())
+            super().store(*args)
+
+    gateway.groups.store = Watched()
+    gateway.admin.delete(GROUP, Told())
+    assert names == [[GROUP]]
 
 
 def test_a_store_with_nothing_in_it_is_a_gateway_without_groups() -> None:
