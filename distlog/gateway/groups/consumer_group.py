@@ -205,8 +205,10 @@ class ConsumerGroup:
         return self._subscriptions
 
     @property
-    def read_topics(self) -> frozenset[str]:
-        """The existing topics that members subscribe to, as of the last assignment."""
+    def read_topics(self) -> frozenset[str] | None:
+        """The existing topics that members subscribe to, as of the last assignment; None if they are unknown yet."""
+        if self._topics is None and self.subscriptions.patterns:
+            return None
         return frozenset(self._topics or {each for one in self.members.values() for each in one.facts.topics})
 
     def static(self, instance_id: str | None) -> ConsumerMember | None:

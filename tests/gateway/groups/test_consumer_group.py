@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from consumer_groups import GROUP
+from consumer_groups import GROUP, RETENTION_MS
 from consumer_members import CLICKS, SESSION_MS, Consumer, ConsumerGateway, places, with_partitions
 from kio.schema.errors import ErrorCode
 
@@ -131,6 +131,23 @@ def test_subscriptions_and_topics_that_change_begin_an_epoch() -> None:
     assert other.has == places(0, 1, 2, 3, 4, 5)
     del gateway.topics.by_name["clicks"]
     assert other.goes_on() == places()
+
+
+def test_positions_of_a_pattern_do_not_expire_before_a_new_gateway_knows_its_topics() -> None:
+    gateway = ConsumerGateway()
+    member = gateway.consumer("a", topics=(), pattern="cl.*")
+    member.goes_on()
+    position = Position(7, commit_ms=gateway.now)
+    gateway.offsets.commit(GROUP, {("clicks", 0): position}, lambda _: None, member_id="a", generation=member.epoch)
+    gateway.now += RETENTION_MS
+    now, gateway = gateway.now, gateway.restart()
+    gateway.now = now
+    gateway.offsets.expire()
+    assert gateway.offsets.fetch(GROUP, None) == {("clicks", 0): position}
+    member.gateway = gateway
+    member.goes_on()
+    gateway.offsets.expire()
+    assert gateway.offsets.fetch(GROUP, None) == {("clicks", 0): position}
 
 
 def test_a_pattern_is_of_the_topics_that_there_are_at_a_time() -> None:
