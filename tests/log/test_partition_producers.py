@@ -58,6 +58,16 @@ def test_how_long_a_silent_producer_is_known_is_a_setting(folder: Path) -> None:
     log.close()
 
 
+def test_old_records_of_a_live_producer_are_there_once_although_another_process_rolls(folder: Path) -> None:
+    """As in a copy of an old topic. A producer's snapshot has the times of records alone."""
+    process, other, time = Process(folder), Process(folder), NOW - 2 * DAY_MS
+    assert send(process[0], 0, time=time) == (0, 1)
+    append(other[0], b"another")
+    other[0].roll()
+    assert [send(process[0], 0, time=time), send(process[0], 1, time=time)] == [(0, 1), (2, 3)]
+    assert process.seen()[0] == [b"0", b"another", b"1"]
+
+
 def test_a_batch_that_comes_again_is_answered_with_its_first_offsets(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     assert [send(process[0], 0, 3), send(process[0], 3, 2)] == [(0, 3), (3, 5)]

@@ -343,7 +343,8 @@ class PartitionProducers:
         segments = self._snapshots.refresh().partitions[self._partition].segments
         if not self._ends_at(segments, segment):
             stored = self._stored.before(segment.stem)
-            self._states = stored or self._stored.behind(segments, segment.base_offset)
+            known, self._states = self._states, stored or self._stored.behind(segments, segment.base_offset)
+            self._states.hear(known)
             self._states.expire(self._clock(), after_ms=self._expiration_ms)
             self._has_looked_back = False
             if stored is not None:

@@ -289,6 +289,13 @@ class ProducerStates:
             if before is not None:
                 self._states[producer] = state.with_earlier(before)
 
+    def hear(self, known: ProducerStates) -> None:
+        """Take from `known` when its producers were heard of: logs and snapshots have the times of records alone."""
+        for producer, state in self._states.items():
+            before = known.get(producer)
+            if before is not None and before.heard_ms > state.heard_ms:
+                self._states[producer] = replace(state, heard_ms=before.heard_ms)
+
     def check(self, rows: npt.NDArray[Any], first: FirstBatch = any_first) -> KnownBatch | None:
         """Check batches that are to be appended together (BATCH rows, offsets from 0 on); of end markers, the epoch.
 
