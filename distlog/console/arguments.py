@@ -11,6 +11,8 @@ from distlog.core.times import iso, now_ms, to_ms
 _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
 _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: The ways to write a time.
+_TIMES = "write a date as 2026-01-31, a time as 2026-01-31T12:00Z, now, -1h, or milliseconds since 1970"
 _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 
 
@@ -47,7 +49,7 @@ def time(text: str, clock: Callable[[], int] = now_ms, *, up: bool = False) -> i
     try:
         return to_ms(text, up=up)
     except ValueError:
-        raise ValueError(f"{text!r} is none of milliseconds since 1970, ISO 8601, now, and -1h") from None
+        raise ValueError(f"{text!r} is no time: {_TIMES}") from None
 
 
 def record_time(text: str) -> int:
@@ -60,7 +62,12 @@ def record_time(text: str) -> int:
 
 def time_or_special(text: str) -> int:
     """A time, or the number that stands for `earliest`, `latest` or `max-timestamp`."""
-    return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text, up=True)
+    if text in _SPECIAL_TIMES:
+        return _SPECIAL_TIMES[text]
+    try:
+        return time(text, up=True)
+    except ValueError as error:
+        raise ValueError(f"{error}; or {', '.join(_SPECIAL_TIMES)}") from None
 
 
 class FromEnd(int):

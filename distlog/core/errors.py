@@ -8,6 +8,7 @@ DistlogError                     one base; `details` holds the facts that the me
 │       └── InvalidTimestampError    ... of some, the times are too old or too far ahead
 ├── InvalidTopicError            a topic or file name breaks Kafka's rule: choose another
 ├── TopicNotFoundError           there is no topic at this address: check it, or create the topic
+├── GroupNotFoundError           there is no group of this name, or it has no position here: check the name
 ├── SchemaNotFoundError          a registry does not have a schema: check the id, the subject and the registry
 ├── TopicExistsError             there is a topic already: open it, or drop it first
 ├── ReadOnlyTopicError           opened at a version or time (open it without to change it), or in tiered storage
@@ -110,6 +111,10 @@ class InvalidTopicError(DistlogError, ValueError):
 
 class TopicNotFoundError(DistlogError, LookupError):
     """There is no topic at the address."""
+
+
+class GroupNotFoundError(DistlogError, LookupError):
+    """The topic has no group of this name, or a group of Kafka's clients has no position in it."""
 
 
 class SchemaNotFoundError(DistlogError, LookupError):

@@ -133,6 +133,8 @@ def test_ctrl_c_is_130_and_quiet(cli: CommandLine, monkeypatch: pytest.MonkeyPat
         ("read", "--version 7", b""),
         ("groups", "--group nobody", b""),
         ("groups", "--group nobody --delete", b""),
+        ("groups", "--group mine --from-kafka nobody", b""),
+        ("transactions", "--abort 0:0", b""),
         ("delete-records", "--before 0:7", b""),
         ("restore", "--version 7", b""),
         ("create", "", b""),
@@ -162,6 +164,27 @@ def test_what_no_topic_takes_is_2(cli: CommandLine, command: str, arguments: str
     if command != "create":
         distlog.create(cli.url)
     assert cli(command, *arguments.split(), stdin=b"v\n").status == output.WRONG_USAGE
+
+
+@pytest.mark.parametrize("options", ["--ssl-certfile FILE --ssl-keyfile FILE", "--sasl-users FILE"])
+@pytest.mark.parametrize("text", [None, "neither a certificate nor users"])
+def test_a_file_of_a_gateway_that_is_missing_or_bad_is_1(
+    cli: CommandLine, tmp_path: Path, options: str, text: str | None
+) -> None:
+    given = tmp_path / "given"
+    if text is not None:
+        given.write_text(text)
+        given.chmod(0o600)
+    outcome = cli.bare("serve", "--root", str(tmp_path), *options.replace("FILE", str(given)).split())
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.FAILED, "", 1)
+    assert str(given) in outcome.err
+
+
+def test_a_user_that_there_is_not_is_1(cli: CommandLine, tmp_path: Path) -> None:
+    users = str(tmp_path / "users.json")
+    assert cli.bare("users", users, "--set", "alice", stdin=b"secret\n").status == output.DONE
+    outcome = cli.bare("users", users, "--delete", "bob")
+    assert (outcome.status, outcome.err) == (output.FAILED, "distlog: there is no such user (user=bob)\n")
 
 
 def test_a_name_that_no_topic_can_have_is_2(cli: CommandLine) -> None:

@@ -101,7 +101,7 @@ def test_positions_go_to_a_group_of_kafkas_clients_and_back(filled: CommandLine)
     (row,) = filled.ok("groups", "--group", "back", "--from-kafka", "web", "--json").json["groups"]
     assert row["position"] == 1
     outcome = filled("groups", "--group", "back", "--from-kafka", "no")
-    assert (outcome.status, "no position" in outcome.err) == (2, True)
+    assert (outcome.status, "no position" in outcome.err) == (1, True)
     outcome = filled("groups", "--group", "no", "--to-kafka", "web")
     assert (outcome.status, "no such group" in outcome.err) == (1, True)
 

@@ -55,7 +55,7 @@ def test_an_offset_of_a_time_is_that_of_the_version(old: CommandLine) -> None:
         (["--version", "1", "--timestamp", "now"], "a version or a time, not both"),
         (["--version", "1", "--follow"], "an old version gets no records"),
         (["--version", "x"], "`distlog history` lists them"),
-        (["--timestamp", "soon"], "none of milliseconds"),
+        (["--timestamp", "soon"], "is no time: write a date"),
     ],
 )
 def test_what_does_not_go_together_is_a_wrong_command_line(old: CommandLine, options: list[str], words: str) -> None:

@@ -13,7 +13,13 @@ from topics import TINY, topic_on, values
 import distlog
 from distlog.core import paths
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, kafka_positions, offsets_partition
-from distlog.core.errors import CorruptMetadataError, InvalidConfigError, OffsetOutOfRangeError
+from distlog.core.errors import (
+    CommitConflictError,
+    CorruptMetadataError,
+    GroupNotFoundError,
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+)
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -54,7 +60,7 @@ def test_groups_of_one_name_have_nothing_to_do_with_each_other_by_themselves(top
 def test_nothing_is_taken_over_while_the_group_has_members(topic: Topic) -> None:
     KafkaCommits(topic)({0: 4})
     with follow(topic, group="g", timeout=0) as follower:
-        with pytest.raises(InvalidConfigError, match="has members"):
+        with pytest.raises(CommitConflictError, match="has members"):
             topic.reset_group("g", kafka="g")
         assert drained(follower) == span(0, 0, 10) + span(1, 0, 10)
         follower.commit()
@@ -63,11 +69,11 @@ def test_nothing_is_taken_over_while_the_group_has_members(topic: Topic) -> None
 
 def test_a_group_without_positions_and_two_places_at_once_are_refused(topic: Topic) -> None:
     for _ in range(2):
-        with pytest.raises(InvalidConfigError, match="has no position in the topic"):
+        with pytest.raises(GroupNotFoundError, match="has no position in the topic"):
             topic.reset_group("g", kafka="jobs")
         KafkaCommits(topic)({0: 4})
     KafkaCommits(topic_on(Storage(f"{topic.url}2"), 2), "jobs")({0: 4})
-    with pytest.raises(InvalidConfigError, match="no position"):
+    with pytest.raises(GroupNotFoundError, match="no position"):
         topic.reset_group("g", kafka="jobs")
     for to, kafka in ((3, "g"), (None, None)):
         with pytest.raises(InvalidConfigError, match="either"):

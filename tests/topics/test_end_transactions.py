@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import distlog
 from distlog import Topic
 from distlog.cli.app import app
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import CommitConflictError
 from distlog.core.reading.fetch import MAX_TIMEOUT_MS, has_late_transaction, open_transactions
 from distlog.core.times import now_ms
 from distlog.core.transaction_state import TransactionState, TransactionStatus
@@ -72,10 +72,10 @@ def test_aborts_show_committed_readers_all_that_comes_behind(adopted: Adopted) -
 
 def test_an_offset_where_none_begins_is_an_error_that_names_those_that_do(adopted: Adopted) -> None:
     topic = adopted()
-    with pytest.raises(InvalidConfigError, match="the open ones begin at: 1, 2"):
+    with pytest.raises(CommitConflictError, match="the open ones begin at: 1, 2"):
         topic.abort_transaction(0, 3)
     topic.abort_transaction(0, 1)
-    with pytest.raises(InvalidConfigError, match="the open ones begin at: 2"):
+    with pytest.raises(CommitConflictError, match="the open ones begin at: 2"):
         topic.abort_transaction(0, 1)
 
 
@@ -84,7 +84,7 @@ def test_a_transaction_that_its_coordinator_will_end_is_not_aborted(adopted: Ado
     topic = adopted(state("billing", TransactionStatus.ONGOING, CLICKS, time_ms=young))
     listed = {each.transaction.start_offset: each for each in topic.open_transactions().transactions}
     assert (listed[1].transactional_id, listed[1].state, listed[1].is_hanging) == ("billing", "Ongoing", False)
-    with pytest.raises(InvalidConfigError, match=r"which will end it.*billing"):
+    with pytest.raises(CommitConflictError, match=r"which will end it.*billing"):
         topic.abort_transaction(0, 1)
     assert [each.transaction.start_offset for each in topic.open_transactions().hanging.transactions] == [2]
 
@@ -174,7 +174,7 @@ def test_what_an_older_version_left_is_listed_and_ends_when_a_producer_with_its_
         ("payments", "ongoing"),
         ("refunds", "prepare_commit"),
     ]
-    with pytest.raises(InvalidConfigError, match="producer"):
+    with pytest.raises(CommitConflictError, match="producer"):
         topic.abort_transaction(1, 0)
     for name in ("payments", "refunds"):
         topic.producer(name).close()

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.consumer_offsets import kafka_positions
-from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, SnapshotTooOldError, TopicNotFoundError
+from distlog.core.errors import (
+    GroupNotFoundError,
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    SnapshotTooOldError,
+    TopicNotFoundError,
+)
 from distlog.core.following.followed_log import (
     FollowedLog,
     FollowerAssignment,
@@ -348,7 +354,8 @@ def reset_group(
     """Set a group's positions as `to` says, or to the positions of Kafka's group `kafka`; returns all its positions.
 
     Partitions that `to` does not name, or in which Kafka's group has no position, stay. Raises as `start_offset` and
-    `admin.reset` do; InvalidConfigError for both or none of the two, and if Kafka's group has no position.
+    `admin.reset` do; InvalidConfigError for both or none of the two, GroupNotFoundError if Kafka's group has no
+    position.
     """
     if (to is None) == (kafka is None):
         raise InvalidConfigError(
@@ -360,7 +367,7 @@ def reset_group(
         committed = kafka_positions(handle, kafka)
         to = {number: max(begins[number], offset) for number, offset in committed.items() if number in begins}
         if not to:
-            raise InvalidConfigError("this group of Kafka's clients has no position in the topic", group=kafka)
+            raise GroupNotFoundError("this group of Kafka's clients has no position in the topic", group=kafka)
     count = len(snapshot.partitions)
     starts = {number: start_offset(handle.reader, snapshot, number, to) for number in range(count)}
     positions = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}

@@ -14,7 +14,7 @@ from distlog.core.arrays import table_of_rows
 from distlog.core.commits.fields import UUID
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Listing
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import CommitConflictError, GroupNotFoundError
 from distlog.core.groups.group_log import GroupLog, GroupState
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import FileInfo, Storage
@@ -74,14 +74,14 @@ def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int
 
     A member that lives learns of it at its next commit or look, and joins again, at these positions. A new group gets
     `missing` positions, which are of all partitions of the topic, where it has none; another one has read nothing of
-    partitions that came since. Raises InvalidConfigError if it must have no members (`is_empty`), and has.
+    partitions that came since. Raises CommitConflictError if it must have no members (`is_empty`), and has.
     """
 
     before = log.load()
 
     def plan(state: GroupState) -> GroupState:
         if is_empty and state.members:
-            raise InvalidConfigError(
+            raise CommitConflictError(
                 "the group has members: end them before; a dead member counts until another one has joined, or "
                 "until the group's positions are set in another way",
                 group=log.group,
@@ -97,7 +97,7 @@ def reset(log: GroupLog, positions: Mapping[int, int], missing: Mapping[int, int
 
 
 def delete(log: GroupLog) -> None:
-    """Forget a group's positions and members; raises InvalidConfigError if there is no such group.
+    """Forget a group's positions and members; raises GroupNotFoundError if there is no such group.
 
     A member that lives joins again, and makes the group anew. A few small files stay: to put the name of a deleted
     version again would succeed.
@@ -107,7 +107,7 @@ def delete(log: GroupLog) -> None:
 
     def plan(state: GroupState) -> GroupState:
         if not state.exists:
-            raise InvalidConfigError("there is no such group", group=log.group)
+            raise GroupNotFoundError("there is no such group", group=log.group)
         return dataclasses.replace(state, partitions=0, members=(), owners={}, positions={})
 
     log.commit(before, plan)

@@ -19,7 +19,7 @@ from distlog.core.arrays import table_of_numbers, table_of_rows
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.display import Shown, counted
-from distlog.core.errors import CorruptRecordError, InvalidConfigError, TopicNotFoundError
+from distlog.core.errors import CommitConflictError, CorruptRecordError, TopicNotFoundError
 from distlog.core.log.end_marker import marker
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.log.log_validator import BatchRun, ValidBatch
@@ -172,7 +172,7 @@ def abort_transaction(
 ) -> ListedTransaction:
     """Abort the transaction that is open in the partition from `start_offset` on; it is on the device afterwards.
 
-    Raises InvalidConfigError if there is none, or if its coordinator will end it, as it may have decided.
+    Raises CommitConflictError if there is none, or if its coordinator will end it, as it may have decided.
     """
     while True:
         live = LiveSnapshot(handle, current).refresh()
@@ -182,14 +182,14 @@ def abort_transaction(
         if chosen is None:
             begins = ", ".join(str(each.start_offset) for each in transactions) or "none"
             text = f"no transaction is open from this offset on; the open ones begin at: {begins}"
-            raise InvalidConfigError(text, **where)
+            raise CommitConflictError(text, **where)
         state = _Coordinators(handle, live).of(chosen)
         if state.will_end:
             text = "the transaction has a coordinator, which will end it"
-            raise InvalidConfigError(text, **where, transactional_id=state.transactional_id, state=state.state)
+            raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
         if state.is_own:
             text = "an older version left the transaction: begin topic.producer(transactional_id), which ends it"
-            raise InvalidConfigError(text, **where, transactional_id=state.transactional_id, state=state.state)
+            raise CommitConflictError(text, **where, transactional_id=state.transactional_id, state=state.state)
         run = marker(
             chosen.producer_id,
             chosen.producer_epoch,

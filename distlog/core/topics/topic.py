@@ -615,7 +615,7 @@ class Topic:
     def abort_transaction(self, partition: int, start_offset: int) -> ListedTransaction:
         """Abort the transaction that is open in the partition from this offset on, as `open_transactions` lists it.
 
-        It is for one that hangs. Raises InvalidConfigError if none is open there, or if a coordinator will end it.
+        It is for one that hangs. Raises CommitConflictError if none is open there, or if a coordinator will end it.
         """
         self._check_writable()
         self.check_partition(partition)
@@ -671,7 +671,8 @@ class Topic:
 
         `to` is as `start` of `follow`. Its members lose their partitions, and begin anew at these positions.
         `kafka` in its place takes over the positions that this group of Kafka's clients has committed through a
-        gateway; then the group must have no members. Raises InvalidConfigError, OffsetOutOfRangeError.
+        gateway; then the group must have no members. Raises InvalidConfigError, OffsetOutOfRangeError,
+        GroupNotFoundError, CommitConflictError.
         """
         self._check_writable()
         snapshot = self.refresh().live_snapshot
@@ -680,7 +681,7 @@ class Topic:
         return reset_group(self.handle, snapshot, group, to, kafka)
 
     def delete_group(self, group: str) -> None:
-        """Forget a group's positions; a member that lives makes it anew. Raises InvalidConfigError for no group."""
+        """Forget a group's positions; a member that lives makes it anew. Raises GroupNotFoundError."""
         self._check_writable()
         admin.delete(GroupLog(self.storage, self.snapshot.topic_id, group))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position
-from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidConfigError
+from distlog.core.errors import CommitConflictError, CommitStateUnknownError, DistlogError, InvalidConfigError
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import GATEWAYS_GROUP, ROOT_ID
@@ -271,7 +271,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int]) -
     """Commit a group's positions in `topic`, by partition, all or none; they are durable when this returns.
 
     This process leads the group's partition of `__consumer_offsets` meanwhile. So a gateway that starts now loads
-    these positions, or nothing was committed. Raises InvalidConfigError if a gateway runs, or the group has members;
+    these positions, or nothing was committed. Raises CommitConflictError if a gateway runs, or the group has members;
     DistlogError.
     """
     if topic.sibling(OFFSETS_TOPIC) is None:
@@ -281,7 +281,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int]) -
 
     def may_lead() -> None:
         if lease.load().members:
-            raise InvalidConfigError(
+            raise CommitConflictError(
                 "a gateway runs, or was killed: commit the positions through it (start one if none runs), by "
                 "kafka-consumer-groups --reset-offsets --from-file",
                 group=group,
@@ -308,7 +308,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int]) -
 
 def _check(code: ErrorCode, group: str) -> None:
     if code is ErrorCode.unknown_member_id:
-        raise InvalidConfigError(
+        raise CommitConflictError(
             "the group has members: stop them first; members from before the gateway stopped count until a gateway "
             "has run again without them",
             group=group,

@@ -6,11 +6,12 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, StorageError
 
 _log = logging.getLogger("distlog.gateway")
 #: The values of `ssl.client.auth`, and their meanings.
@@ -34,7 +35,11 @@ class TlsFiles:
     crl: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """TLS 1.2 or newer, as a server. Raises InvalidConfigError, which names a file and no password."""
+        """TLS 1.2 or newer, as a server.
+
+        Raises InvalidConfigError for settings that do not go together; StorageError, which names a file and no
+        password, for one that cannot be used.
+        """
         if self.client_auth not in CLIENT_AUTH:
             raise InvalidConfigError(f"ssl.client.auth is one of {', '.join(CLIENT_AUTH)}", found=self.client_auth)
         if (self.ca is None) == (self.client_auth != "none"):
@@ -49,28 +54,14 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # renegotiation would let clients cause expensive work
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-        try:
+        with _using("the certificate and its key", certfile=self.certificate, keyfile=self.key):
             context.load_cert_chain(self.certificate, self.key, password=self._password)
-        except (OSError, ValueError) as error:
-            raise InvalidConfigError(
-                f"cannot use the certificate and its key: {_reason(error)}",
-                certfile=self.certificate,
-                keyfile=self.key,
-            ) from None
         if self.ca is not None:
-            try:
+            with _using("the certificates of clients' authorities", cafile=self.ca):
                 context.load_verify_locations(self.ca)
-            except OSError as error:
-                raise InvalidConfigError(
-                    f"cannot use the certificates of clients' authorities: {_reason(error)}", cafile=self.ca
-                ) from None
         if self.crl is not None:
-            try:
+            with _using("the list of revoked certificates", crlfile=self.crl):
                 context.load_verify_locations(self.crl)
-            except OSError as error:
-                raise InvalidConfigError(
-                    f"cannot use the list of revoked certificates: {_reason(error)}", crlfile=self.crl
-                ) from None
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
         context.verify_mode = CLIENT_AUTH[self.client_auth]
         return context
@@ -96,15 +87,20 @@ def _stamp(path: str) -> object:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    return str(reason)
+@contextmanager
+def _using(files: str, **names: str) -> Iterator[None]:
+    """The error of files that cannot be used tells why, without the text of a password."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        raise StorageError(f"cannot use {files}: {reason}", **names) from None
 
 
 class TlsContext:
     """TLS by files as they are now. Files that cannot be used change nothing, and are logged.
 
-    Raises InvalidConfigError. For one thread.
+    Raises InvalidConfigError, StorageError. For one thread.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -121,7 +117,7 @@ class TlsContext:
         self._stamp = stamp
         try:
             self.current = self._files.context()
-        except (InvalidConfigError, OSError) as error:
+        except StorageError as error:
             _log.warning("TLS stays as it was: %s", error)
         else:
             _log.info("TLS: the certificate was read again from %s", self._files.certificate)

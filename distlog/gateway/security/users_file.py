@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distlog.core.errors import DistlogError, InvalidConfigError, StorageError
+from distlog.core.errors import DistlogError, InvalidConfigError, StorageError, UnsupportedVersionError
 from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.locks_and_pages import flocked
 
@@ -111,9 +111,9 @@ class Users:
         return replace(self, secrets={**self.secrets, check_name(name): secrets})
 
     def without_user(self, name: str) -> Users:
-        """The users without this one. Raises InvalidConfigError if there is none with that name."""
+        """The users without this one. Raises DistlogError if there is none with that name."""
         if name not in self.secrets:
-            raise InvalidConfigError("there is no such user", user=name)
+            raise DistlogError("there is no such user", user=name)
         return replace(self, secrets={each: kept for each, kept in self.secrets.items() if each != name})
 
     def to_json(self) -> str:
@@ -126,20 +126,20 @@ class Users:
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def parse_users(text: str) -> Users:
-    """The users that `to_json` wrote. Raises InvalidConfigError, which does not quote the file."""
+def parse_users(text: str | bytes, path: str | None = None) -> Users:
+    """The users that `to_json` wrote. Raises UnsupportedVersionError, StorageError, which do not quote the file."""
     try:
         document = json.loads(text)
         if document["format"] != _FORMAT:
-            raise InvalidConfigError("the file of users has a format that only a newer distlog may know")
+            raise UnsupportedVersionError(
+                "the file of users has a format that only a newer distlog may know", path=path
+            )
         decoy = b64decode(document["decoy"], validate=True)
         users = {check_name(name): _secrets(name, each) for name, each in document["users"].items()}
         if len(decoy) != _DECOY_BYTES:
             raise ValueError("the decoy has another length")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, InvalidConfigError):
-            raise
-        raise InvalidConfigError("this is no file of users: make one with `distlog users`") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise StorageError("this is no file of users: make one with `distlog users`", path=path) from None
     return Users(decoy, users)
 
 
@@ -160,7 +160,7 @@ def _secrets(name: str, fields: Any) -> dict[str, ScramSecret]:
     try:
         return {mechanism: parsed_secret(mechanism, fields[mechanism]) for mechanism in HASHES}
     except (ValueError, KeyError, TypeError):
-        raise InvalidConfigError("a user has no whole secret: set the password again", user=name) from None
+        raise StorageError("a user has no whole secret: set the password again", user=name) from None
 
 
 def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
@@ -191,7 +191,7 @@ _Stamp = tuple[int, ...]
 
 
 def read_users(path: str) -> Users:
-    """The users in the file. Raises InvalidConfigError, also if others than its owner have access; StorageError."""
+    """The users in the file. Raises StorageError, also if others have access, and as `parse_users`."""
     return _read(path)[0]
 
 
@@ -253,19 +253,19 @@ def _read(path: str) -> tuple[Users, _Stamp]:
         with open(path, "rb") as file:
             facts = os.fstat(file.fileno())
             if facts.st_mode & _OTHERS:
-                raise InvalidConfigError(
+                raise StorageError(
                     "other users than its owner have access to the file of users: chmod 600, or 640",
                     path=path,
                     mode=oct(stat.S_IMODE(facts.st_mode)),
                 )
             if 0 not in (os.geteuid(), facts.st_uid) and facts.st_uid != os.geteuid():
-                raise InvalidConfigError("the file of users belongs to another user: chown it", path=path)
-            text = file.read(_MAX_BYTES).decode()
+                raise StorageError("the file of users belongs to another user: chown it", path=path)
+            text = file.read(_MAX_BYTES)
     except OSError as error:
+        if isinstance(error, DistlogError):
+            raise
         raise StorageError(f"cannot read the file of users: {error.strerror or error}", path=path) from None
-    except UnicodeDecodeError:
-        raise InvalidConfigError("this is no file of users: make one with `distlog users`", path=path) from None
-    return parse_users(text), _stamp(facts)
+    return parse_users(text, path), _stamp(facts)
 
 
 def _stamp(facts: os.stat_result) -> _Stamp:

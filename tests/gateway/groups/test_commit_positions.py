@@ -14,7 +14,7 @@ from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.consumer_offsets import OffsetKey, Position, kafka_positions
-from distlog.core.errors import CommitStateUnknownError, InvalidConfigError
+from distlog.core.errors import CommitConflictError, CommitStateUnknownError, InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 from distlog.gateway.cluster import GatewayLease
@@ -62,7 +62,7 @@ def test_what_is_committed_is_read_back_and_taken_over_by_the_next_gateway(tmp_p
 def test_it_is_refused_while_a_gateway_runs_and_that_gateway_goes_on(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path) as gateway:
-        with pytest.raises(InvalidConfigError, match="kafka-consumer-groups --reset-offsets"):
+        with pytest.raises(CommitConflictError, match="kafka-consumer-groups --reset-offsets"):
             commit_positions(topic.storage, "billing", {0: 7})
         with Wire(gateway) as wire:
             assert position(wire) == -1
@@ -137,7 +137,7 @@ def test_a_group_that_has_members_is_refused_and_one_that_had_some_is_not(topic:
         assignment=b"",
     )
     stored(topic, "billing", (member,))
-    with pytest.raises(InvalidConfigError, match="has members"):
+    with pytest.raises(CommitConflictError, match="has members"):
         commit_positions(topic.storage, "billing", {0: 7})
     assert kafka_positions(topic.handle, "billing") == {}
     stored(topic, "billing", ())

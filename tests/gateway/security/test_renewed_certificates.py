@@ -17,7 +17,7 @@ from rights import UserWire, codes, right
 from tls_certificates import Authority, Certificate, TlsWire
 
 import distlog
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.tls import PrincipalMapper, TlsFiles, subject_name
@@ -96,7 +96,7 @@ def test_a_revoked_certificate_is_refused_also_when_the_list_changes(tmp_path: P
         assert is_served(gateway, authority, bob)
     with pytest.raises(InvalidConfigError, match="revoked certificates need"):
         TlsFiles(certificate=server.certificate, key=server.key, crl=crl).context()
-    with pytest.raises(InvalidConfigError, match="cannot use the list of revoked certificates"):
+    with pytest.raises(StorageError, match="cannot use the list of revoked certificates"):
         TlsFiles(
             certificate=server.certificate, key=server.key, ca=authority.file, crl=server.key, client_auth="required"
         ).context()

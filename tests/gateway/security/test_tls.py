@@ -14,7 +14,7 @@ from raw_batches import batch, record
 from tls_certificates import KEY_PASSWORD, Authority, Certificate, TlsWire
 
 import distlog
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.tls import TlsFiles
 
@@ -155,7 +155,7 @@ def test_without_the_password_the_key_is_of_no_use_and_nobody_is_asked(
     if password is not None:
         path = str(tmp_path / "password")
         (tmp_path / "password").write_text(password)
-    with pytest.raises(InvalidConfigError, match="cannot use the certificate") as told:
+    with pytest.raises(StorageError, match="cannot use the certificate") as told:
         TlsFiles(certificate=locked.certificate, key=locked.key, key_password_file=path).context()
     assert not password or password not in str(told.value)
 
@@ -169,14 +169,15 @@ def test_files_that_do_not_fit_are_told(authority: Authority, server: Certificat
         (str(tmp_path / "none.pem"), server.key),
         (str(tmp_path / "missing.pem"), server.key),
     ):
-        with pytest.raises(InvalidConfigError, match="cannot use the certificate and its key"):
+        with pytest.raises(StorageError, match="cannot use the certificate and its key"):
             TlsFiles(certificate=certificate, key=key).context()
     both = {"certificate": server.certificate, "key": server.key}
     for wrong in (
         {"client_auth": "required"},
         {"ca": authority.file},
-        {"ca": str(tmp_path / "none.pem"), "client_auth": "required"},
         {"ca": authority.file, "client_auth": "maybe"},
     ):
         with pytest.raises(InvalidConfigError):
             TlsFiles(**both, **wrong).context()  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match="cannot use the certificates of clients' authorities"):
+        TlsFiles(**both, ca=str(tmp_path / "none.pem"), client_auth="required").context()
