@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
@@ -130,6 +130,9 @@ class Follower:
                 self._assignment.leave()
             finally:
                 self._use.release()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Follower is of one process: pickle its topic, and follow that there")
 
     def __iter__(self) -> Self:
         return self

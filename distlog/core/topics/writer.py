@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -136,6 +136,9 @@ class Accumulator:
         self.fields: list[Any] = []
         self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
         self.begin_empty()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is of one process: pickle its topic, and begin another one there")
 
     def begin_empty(self) -> None:
         """Become empty, as after a fork: the parent has the records and their thread."""
@@ -409,6 +412,9 @@ class Writer:
         self._accumulator = Accumulator(self._send, self._idle, linger_s=linger_ms / 1000, buffer_bytes=buffer_bytes)
         self.begin_empty()
         _unclosed.empty_in_children(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is of one process: pickle its topic, and begin another one there")
 
     def begin_empty(self) -> None:
         """Become empty, as after a fork: the parent has the records, their thread and their error."""
