@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import pkgutil
 import struct
 import subprocess
 import sys
 import time
 import tracemalloc
 import uuid
+from importlib import import_module
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from gateways import FETCH, METADATA, PRODUCE, encode
-from kio.index import load_request_schema
+from kio.index import api_key_map, load_request_schema
 from kio.serial import entity_reader
 
 from distlog.gateway.kafka_apis import APIS
@@ -102,6 +104,37 @@ def test_a_request_is_read_as_kio_reads_it_and_ends_where_it_does(name: str, api
 
 def test_the_messages_are_those_of_kio() -> None:
     assert FILE.read_text(encoding="utf-8") == written(), "python -m tools.kafka_messages"
+
+
+#: The newest version that kio has of an API of which the gateway leaves newer ones out.
+_LEFT_OUT = {
+    "Fetch": 18,
+    "ListOffsets": 11,
+    "InitProducerId": 6,
+    "Metadata": 13,
+    "DescribeCluster": 2,
+    "DescribeLogDirs": 5,
+    "FindCoordinator": 6,
+    "OffsetCommit": 10,
+    "OffsetFetch": 10,
+    "AddPartitionsToTxn": 5,
+    "AddOffsetsToTxn": 4,
+    "TxnOffsetCommit": 5,
+    "EndTxn": 5,
+    "WriteTxnMarkers": 2,
+    "DescribeGroups": 6,
+    "ListTransactions": 2,
+}
+
+
+def test_a_version_of_an_api_that_kio_adds_is_noticed() -> None:
+    newest = {api.name: _newest(api.key) for api in APIS.values()}
+    assert newest == {api.name: _LEFT_OUT.get(api.name, api.newest) for api in APIS.values()}
+
+
+def _newest(api_key: int) -> int:
+    package = import_module(f"kio.schema.{api_key_map[api_key]}")
+    return max(int(each.name.removeprefix("v")) for each in pkgutil.iter_modules(package.__path__))
 
 
 LOADED = """
