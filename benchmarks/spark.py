@@ -105,14 +105,14 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
     source, snappy, url = (str(folder / name) for name in ("rows.parquet", "snappy.parquet", "scanned"))
     for path, codec in ((source, "none"), (snappy, "snappy")):
         pq.write_table(_table(rows, value_bytes), path, compression=codec, row_group_size=rows // TASKS)
-    distlog.create(url, PARTITIONS)
+    distlog.create(url, PARTITIONS, config={"retention.ms": -1})
     append(spark.read.parquet(source), url)
     table = spark.read.parquet(source)
     by_source = spark.read.option("columns", ",".join(COLUMNS))
     made = str(folder / "made")
 
     def append_all() -> None:
-        distlog.create(made, PARTITIONS)
+        distlog.create(made, PARTITIONS, config={"retention.ms": -1})
         append(table, made)
 
     def append_by_rows() -> None:

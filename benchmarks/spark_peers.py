@@ -106,7 +106,7 @@ class Topics(Kind):
     """Topics of distlog."""
 
     def make(self, name: str) -> None:
-        distlog.create(f"{self._root}/{name}", PARTITIONS)
+        distlog.create(f"{self._root}/{name}", PARTITIONS, config={"retention.ms": -1})
 
     def write(self, rows: DataFrame, name: str) -> None:
         append(rows, f"{self._root}/{name}")
