@@ -163,6 +163,10 @@ class ReadOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
+        # options that read several topics by Spark's other sources
+        for name, advice in (("paths", "give load() one path"), ("subscribePattern", "leave out subscribePattern")):
+            if name.lower() in map(str.lower, given):
+                raise InvalidConfigError(f"a DataFrame is of one topic: {advice}, and make a union of several")
         options = Options(given, [*READ_NAMES, *STREAM_NAMES])
         columns = options.text("columns")
         assign = options.text("assign")

@@ -409,10 +409,15 @@ class DataLoss:
             self.report(_cut_off(state, partition, offset))
         return min(offset, state.log_end_offset)
 
-    def topic_gone(self, name: str, *, dropped: bool) -> None:
-        """Report that the stream's topic is dropped, or that there is another of its name."""
-        what = "dropped" if dropped else "dropped and created again, so its offsets are others"
-        self.report(TopicNotFoundError(f"the stream's topic was {what}: {_ADVICE}", topic=name))
+    def topic_gone(self, snapshot: Snapshot, was: str) -> None:
+        """Report that the stream's topic, of the name `was`, is dropped, or that the snapshot is of another one."""
+        if snapshot.dropped:
+            what = "the stream's topic was dropped"
+        elif snapshot.name == was:
+            what = "the stream's topic was dropped and created again, so its offsets are others"
+        else:
+            what = f"the checkpoint is of another topic, {was}"
+        self.report(TopicNotFoundError(f"{what}: {_ADVICE}", topic=snapshot.name))
 
     def partition_gone(self, name: str, partition: int) -> None:
         """Report that the stream has read a partition that the options, or the topic, do not have any more."""
@@ -575,7 +580,7 @@ class StreamPlan:
             start = before.to_json()
         position = before or self._start(snapshot)
         if _is_gone(snapshot, position) or self._has_missed_its_end(snapshot):
-            self._loss.topic_gone(snapshot.name, dropped=snapshot.dropped)
+            self._loss.topic_gone(snapshot, position.topic)
             if snapshot.dropped or self._has_missed_its_end(snapshot):
                 return start
             position = StreamOffset(snapshot.name, snapshot.topic_id, {})
@@ -610,7 +615,7 @@ class StreamPlan:
         snapshot = self._topic.known
         before, last = offset_in(start, snapshot), offset_in(end, snapshot)
         if before and last and before.topic_id != last.topic_id:
-            self._loss.topic_gone(snapshot.name, dropped=False)
+            self._loss.topic_gone(snapshot, before.topic)
 
     def check_start(self) -> None:
         """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin where its options say."""
@@ -626,7 +631,7 @@ class StreamPlan:
         if last is None or before == last:
             return []
         if _is_gone(snapshot, last):
-            self._loss.topic_gone(snapshot.name, dropped=snapshot.dropped)
+            self._loss.topic_gone(snapshot, last.topic)
             return []
         known = before.offsets if before and before.topic_id == last.topic_id else {}
         if before is None and "version" not in end:

@@ -57,6 +57,8 @@ def test_assign_chooses_partitions(url: str) -> None:
 def test_subscribe_may_only_repeat_the_path(url: str) -> None:
     assert rows(url, subscribe="clicks") == rows(url)
     assert "must name the topic of the path" in refusal(url, subscribe="views")
+    assert "leave out subscribePattern" in refusal(url, subscribePattern="cl.*")
+    assert "give load() one path" in refusal(url, paths=f'["{url}", "{url}"]')
 
 
 def test_times_bound_a_read(url: str) -> None:

@@ -148,6 +148,19 @@ def test_a_topic_that_was_created_again_fails_the_stream_or_is_read_from_its_sta
     assert stream.run() == {1: [0]}
 
 
+def test_a_checkpoint_of_another_topic_is_told_as_one(topic: Topic) -> None:
+    append(topic, 0, 3)
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    views = distlog.create(topic.url.replace("clicks", "views"), 2)
+    append(views, 1, 2)
+    stream.restart(path=views.url)
+    with pytest.raises(TopicNotFoundError, match=r"the checkpoint is of another topic, clicks: .*topic=views"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {1: [0, 1]}
+
+
 def test_a_batch_of_a_topic_that_is_gone_is_empty_if_records_may_be_lost(topic: Topic) -> None:
     stream = Stream(topic.url, startingOffsets="earliest")
     stream.plan()
