@@ -79,9 +79,9 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def tree(module: str) -> ast.Module:
-    """The module's syntax tree."""
-    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    """All nodes of the module's syntax tree."""
+    return tuple(ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))))
 
 
 def layer(module: str) -> int:
@@ -106,7 +106,7 @@ def imports(module: str) -> tuple[str, ...]:
 
 
 def _imports(module: str) -> Iterator[str]:
-    for node in ast.walk(tree(module)):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -187,7 +187,7 @@ def test_kernels_are_loops_alone() -> None:
     found = [
         f"{module}:{node.lineno}"
         for module in kernels
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.ClassDef | ast.Raise | ast.Try | ast.Assert | ast.With)
     ]
     assert found == []
@@ -201,7 +201,7 @@ def test_jobs_only_say_what_they_take() -> None:
     jobs = [module for module in modules() if module.startswith(("jobs.", "distlog.jobs."))]
     assert len(jobs) > 10
     logic = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.Try, ast.Lambda)
-    assert [job for job in jobs if any(isinstance(node, logic) for node in ast.walk(tree(job)))] == []
+    assert [job for job in jobs if any(isinstance(node, logic) for node in nodes(job))] == []
     assert [job for job in jobs if modules()[job].read_text(encoding="utf-8").count("\n") > 45] == []
 
 
@@ -233,7 +233,7 @@ def test_functions_are_short() -> None:
     long = {
         f"{module}.{node.name}": node.end_lineno - node.lineno + 1
         for module in modules()
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES

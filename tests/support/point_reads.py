@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from adopted import Rows
@@ -31,7 +32,7 @@ def found(topic: Topic, offset: int, limit: int | None = 1) -> Rows:
 
 def wanted(expected: Rows, offset: int, limit: int | None = 1) -> Rows:
     """What `found` must give, of the rows that there are."""
-    return [row for row in _without_partition(expected) if row["offset"] >= offset][:limit]
+    return _without_partition(islice((row for row in expected if row["offset"] >= offset), limit))
 
 
 def _as_rows(records: Iterable[Record]) -> Rows:
@@ -43,5 +44,5 @@ def _as_rows(records: Iterable[Record]) -> Rows:
     ]
 
 
-def _without_partition(given: Rows) -> Rows:
+def _without_partition(given: Iterable[dict[str, Any]]) -> Rows:
     return [{name: row[name] for name in row if name != "partition"} for row in given]
