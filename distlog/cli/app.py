@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -54,8 +55,9 @@ class _Group(TyperGroup):
         return name, found and command(str(name)), rest
 
 
+@cache
 def command(name: str) -> Any:
-    """A command with its options. Most take a second to import."""
+    """A command with its options, made once in a process. Most take a second to import."""
     module, function = COMMANDS[name][0].split(".")
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     alone.command(name)(getattr(import_module(f"distlog.cli.{module}"), function))
