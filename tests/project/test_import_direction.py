@@ -88,7 +88,7 @@ def nodes(module: str) -> tuple[ast.AST, ...]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    """Two million objects would stay, and each later look for garbage would take two seconds."""
+    """The nodes of all modules would stay, half a million, and each later look for garbage would go through them."""
     yield
     nodes.cache_clear()
 

@@ -107,7 +107,7 @@ def needs_python_3_11(pattern: str) -> bool:
 def test_regular_expressions_work_on_the_oldest_python(trees: dict[str, ast.Module]) -> None:
     """The configured mypy and ruff find what else of the language and its library is too new."""
     assert [needs_python_3_11(pattern) for pattern in ("a*+", "(?>a)b", "[*+]", r"\++")] == [True, True, False, False]
-    # few files have any, and a look at all nodes takes ten times as long as one at the text
+    # few files have any, and a look at all nodes takes longer than one at the text
     uses = re.compile(r"\bre\.\w")
     some = {path: tree for path, tree in trees.items() if uses.search((ROOT / path).read_text(encoding="utf-8"))}
     found = [(path, pattern) for path, tree in some.items() for pattern in patterns(tree)]
