@@ -23,7 +23,6 @@ from urllib.request import Request, urlopen
 import memory_files
 import moto_server
 import pytest
-from _pytest.runner import runtestprotocol
 from command_line import CommandLine
 from cpu_budget import cpu_s, over_budget
 from full_disk import disk as disk
@@ -120,17 +119,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(item: pytest.Item) -> int:
     return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("long") else 2
-
-
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Have a worker send no report of a setup or teardown that passed: these cost half a millisecond a test."""
-    if not hasattr(item.config, "workerinput"):
-        return None
-    for report in runtestprotocol(item, log=False, nextitem=nextitem):
-        if report.when == "call" or not report.passed:
-            item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,7 +29,7 @@ def log(magic: int, codec: int) -> list[bytes]:
 
 
 def _batch(magic: int, codec: int, base: int) -> bytes:
-    contents = [(b"key %d" % (base + delta), b"a value " * (delta + 1)) for delta in range(3)]
+    contents = [(b"key %d" % (base + delta), b"a value of some length " * (delta + 1)) for delta in range(3)]
     if magic == 2:
         headers = ((b"name", b"content"), (b"none", None))
         records = [record(delta, delta, *contents[delta], headers) for delta in range(3)]

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls, append, files, found_again, new_segment, none_open, records
+from open_files import open_below
 from raw_batches import batch, entry, record
 
 from distlog.core.batches.compression import compress
@@ -221,11 +222,10 @@ def test_a_time_is_found_in_every_format_that_has_times(tmp_path: Path, magic: i
 
 def test_a_file_is_opened_once_by_many_threads(file: ActiveFile) -> None:
     file.close()
-    before = len(os.listdir("/proc/self/fd"))
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: bytes(file.read(0, ENDS[-1])), range(64)))
     assert set(found) == {b"".join(BATCHES)}
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert open_below(Path(file.path).parent) == [file.path]
 
 
 def test_a_file_that_may_only_be_read_is_not_written(file: ActiveFile) -> None:

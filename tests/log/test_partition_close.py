@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
+from open_files import open_below
 from partition_logs import Process, append, encoded, new_topic
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.storage.locks_and_pages import FileLock
-
-
-def open_below(folder: Path) -> list[str]:
-    """The files below the folder that this process has open."""
-    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-    paths = (os.readlink(link) for link in links if os.path.islink(link))
-    return sorted(Path(path).name for path in paths if path.startswith(f"{folder}/"))
 
 
 def test_close_waits_for_a_thread_that_holds_the_lock_and_then_lets_go_of_the_files(tmp_path: Path) -> None:
@@ -60,6 +53,6 @@ def test_what_is_flushed_closes_though_another_log_of_the_same_thread_holds_the_
     other = FileLock(str(process.folder(0) / paths.FLUSH_FILE))
     with other.held():
         process.close()
-        assert {*open_below(tmp_path)} == {paths.FLUSH_FILE}
+        assert {Path(path).name for path in open_below(tmp_path)} == {paths.FLUSH_FILE}
     other.close()
     assert open_below(tmp_path) == []

@@ -27,12 +27,12 @@ transactions and leader epochs wait for transactional appends in place.
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from active_segments import FailingCalls
+from open_files import open_below
 from partition_logs import Process, append, encoded, new_topic, sealed
 from raw_batches import batch, record
 from topics import NOW, Clock
@@ -271,7 +271,7 @@ def test_a_recovery_that_goes_on_failing_leaves_no_file_open(folder: Path, damag
     for _ in range(10):
         with pytest.raises(StorageError, match="cannot cut"):
             append(process[0], b"b")
-        open_files.append(len(os.listdir("/proc/self/fd")))
+        open_files.append(len(open_below(folder)))
     assert open_files[9] <= open_files[1]
 
 
@@ -301,16 +301,13 @@ def test_a_log_that_was_never_used_is_closed(folder: Path) -> None:
 
 
 def test_a_log_lets_go_of_all_its_files(folder: Path) -> None:
-    def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    process, before = Process(folder), count()
+    process = Process(folder)
     for _ in range(20):
         append(process[0], b"a")
         process[0].roll()
         process[0].flush()
     process.close()
-    assert count() == before
+    assert open_below(folder) == []
 
 
 def test_a_topic_with_an_active_segment_asks_writers_for_the_feature(

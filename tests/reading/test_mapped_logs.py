@@ -11,6 +11,7 @@ import pytest
 from index_use import by_index as by_index
 from index_use import either_way as either_way
 from logs import START, Log, appended, batches_of, log_of, read, table, whole
+from open_files import open_below
 from point_reads import found, wanted
 
 from distlog import CorruptRecordError, SnapshotTooOldError
@@ -31,11 +32,10 @@ def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.usefixtures("by_index")
 def test_logs_and_indexes_that_stay_mapped_hold_no_descriptor(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), *[20] * 10)
-    before = len(os.listdir("/proc/self/fd"))
     for segment in range(10):
         assert len(found(topic, 20 * segment + 7)) == 1
         topic.offsets_for_times(START + 10 * segment)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from open_files import open_below
 
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, Topic
@@ -240,14 +240,7 @@ def test_who_stops_reading_leaves_no_thread_and_no_file(
     stop(batches)
     del batches
     assert set(ahead()) <= set(others)
-    assert [path for path in open_files() if path.startswith(str(tmp_path))] == []
-
-
-def open_files() -> list[str]:
-    """The paths of this process's open files."""
-    # all but the listing itself
-    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    return [os.readlink(link) for link in links if os.path.lexists(link)]
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.usefixtures("short_chunks")

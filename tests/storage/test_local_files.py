@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from disk_calls import Calls
 from forked_programs import run
+from open_files import open_below
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage import local_files
@@ -263,24 +263,21 @@ def test_many_files_are_read_by_one_call_and_count_each(storage: Storage) -> Non
     files = {f"{number}-\u00e4": os.urandom(number * 1000) for number in range(50)}
     storage.put_many(files)
     ranges = [(name, min(7, len(data)), len(data)) for name, data in files.items()]
-    gc.collect()  # or what other tests left open is closed meanwhile
-    before = len(os.listdir("/proc/self/fd"))
     storage.counters.gets = storage.counters.bytes_read = 0
     found = storage.read_joined(ranges)
     assert bytes(found) == b"".join(data[7:] for data in files.values())
     assert (storage.counters.gets, storage.counters.bytes_read) == (50, len(found))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(Path(storage.url)) == []
 
 
 @pytest.mark.parametrize(("name", "error"), [("b", "shorter.*file=b"), ("folder", "Is a dir"), ("c/d", "Not a")])
 def test_one_of_many_files_that_cannot_be_read_is_named(storage: Storage, name: str, error: str) -> None:
     storage.put_many({"a": bytes(10), "b": bytes(4), "c": bytes(10), "folder/e": b""})
-    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(StorageError, match=error):
         storage.read_joined([*[("a", 0, 10)] * MANY, (name, 0, 5), ("c", 0, 10)])
     with pytest.raises(FileNotFoundError, match="missing"):
         storage.read_joined([*[("a", 0, 10)] * MANY, ("missing", 0, 10), ("c", 0, 10)])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(Path(storage.url)) == []
 
 
 def test_what_one_call_does_not_read_is_read_file_by_file(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
