@@ -7,6 +7,7 @@ import concurrent.futures.thread  # noqa: F401
 import os
 from array import array as packed
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,14 @@ def texts(values: Sequence[str]) -> pa.Array:
     return _of_bytes([value.encode() for value in values], pa.string(), None)
 
 
+def are_empty(column: pa.Array) -> bool:
+    """True if all texts of a column are empty, which its first and last offset tell."""
+    if column.type != pa.string():
+        raise TypeError(f"a column of {column.type} has no texts")
+    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :] if len(column) else np.zeros(1)
+    return bool(ends[0] == ends[len(column)])
+
+
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """A column of Python's values, some of them None: what `pa.array` makes of them, with its errors.
 
@@ -97,6 +106,7 @@ def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Re
 
 
 _NULL = type(None)
+_FEW = 64
 #: The offsets of bytes and texts are int32.
 _MOST_BYTES = 2**31 - 1
 _TYPE_CODES = {pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
@@ -119,8 +129,7 @@ def _made(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     if kind == pa.string() and types <= {str}:
         return _of_bytes([(value or "").encode() for value in values], kind, valid)
     if pa.types.is_list(kind) and types <= {list, tuple}:
-        ends = np.zeros(len(values) + 1, np.int32)
-        np.cumsum([len(value or ()) for value in values], out=ends[1:])
+        ends = _ends((len(value or ()) for value in values), len(values))
         items = column_of([item for value in values for item in value or ()], kind.value_type)
         return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends)], children=[items])
     if kind == pa.bool_() and valid is None and types <= {bool}:
@@ -135,12 +144,19 @@ def _made(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 
 def _of_bytes(values: Sequence[bytes], kind: pa.DataType, valid: pa.Buffer | None) -> pa.Array:
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
-    data = b"".join(values)
+    ends, data = _ends(map(len, values), len(values)), b"".join(values)
     if len(data) > _MOST_BYTES:
         raise OverflowError
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _ends(lengths: Iterable[int], count: int) -> Any:
+    """The offsets of `count` values: an array of numpy takes longer to begin than a few of them."""
+    if count <= _FEW:
+        return packed("i", accumulate(lengths, initial=0))
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(lengths, np.int32, count), out=ends[1:])
+    return ends
 
 
 def _settle() -> None:

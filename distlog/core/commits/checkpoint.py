@@ -36,10 +36,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, column_of, integers, numbers_of, texts
+from distlog.core.arrays import are_empty, booleans, column_of, integers, numbers_of, texts
 from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
 from distlog.core.commits.action_table import declared_size
 from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, InPlaceTransaction, Pin, Requires
@@ -543,11 +542,7 @@ def _segment_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _any_unknown(rows: pa.RecordBatch) -> bool:
-    return "unknown" in rows.schema.names and _is_any(rows["unknown"])
-
-
-def _is_any(unknown: pa.Array) -> bool:
-    return bool(pc.any(pc.not_equal(unknown, texts([""])[0]), min_count=0).as_py())
+    return "unknown" in rows.schema.names and not are_empty(rows["unknown"])
 
 
 def _segment(row: dict[str, Any]) -> SegmentInfo:
@@ -571,7 +566,7 @@ def _in_order_of(rows: pa.RecordBatch, unknown: pa.Array) -> tuple[pa.Array, pa.
     """The columns `in_order` and `unknown`; a library that did not know `in_order` kept it as unknown."""
     if "in_order" in rows.schema.names:
         return rows["in_order"], unknown
-    if not _is_any(unknown):
+    if are_empty(unknown):
         return booleans(np.zeros(len(rows), bool)), unknown
     kept = [dict(json.loads(text or "{}")) for text in unknown.to_pylist()]
     in_order = booleans([fields.boolean(one.pop("in_order", False)) for one in kept])

@@ -141,20 +141,25 @@ def _unknown_field(kind: Any) -> str | None:
     return next((spec.name for spec in dataclasses.fields(kind) if "unknown" in spec.metadata), None)
 
 
-#: Up to so many texts are checked one by one, which takes less than to begin a kernel of Arrow.
+#: Up to so many values are checked one by one, which takes less than to begin a kernel of Arrow.
 _FEW = 64
 
 
 def check_column(name: str, column: pa.Array, check: Check) -> None:
     """Raise ValueError unless `check`, of a number, a text or a flag, would take each value of an Arrow column."""
     if isinstance(check, Integer) and len(column):
-        # a kernel of Arrow takes longer to begin than the few numbers of most commits
-        values = arrays.numbers_of(column)
-        legal = check.low <= values.min() and values.max() <= check.high
+        # a kernel of Arrow or of numpy takes longer to begin than the few numbers of most commits
+        if len(column) <= _FEW:
+            numbers = column.to_pylist()
+            low, high = min(numbers), max(numbers)
+        else:
+            values = arrays.numbers_of(column)
+            low, high = values.min(), values.max()
+        legal = check.low <= low and high <= check.high
     elif isinstance(check, Text):
-        texts = pc.unique(column)
+        texts = column if len(column) <= _FEW else pc.unique(column)
         if len(texts) <= _FEW:
-            legal = all(re.fullmatch(check.pattern, text) for text in texts.to_pylist())
+            legal = all(re.fullmatch(check.pattern, text) for text in set(texts.to_pylist()))
         else:
             legal = pc.all(pc.match_substring_regex(texts, rf"^(?:{check.pattern})\z")).as_py()
     else:
