@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,18 @@ def test_find_gives_the_first_segment_that_ends_above_an_offset(counts: list[int
     segments = run_of(counts)
     expected = next((index for index, info in enumerate(segments) if info.next_offset > offset), len(segments))
     assert with_tail(segments, tail).find(offset) == expected
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), TAILS, TAILS, st.data())
+def test_tables_that_differ_in_one_number_are_not_equal(
+    counts: list[int], tail: int, other_tail: int, data: st.DataObject
+) -> None:
+    segments = run_of(counts)
+    changed = data.draw(st.integers(0, len(segments) - 1))
+    others = [replace(each, crc32c=each.crc32c ^ 1) if at == changed else each for at, each in enumerate(segments)]
+    assert with_tail(segments, tail) == with_tail(segments, other_tail)
+    assert with_tail(segments, tail) != with_tail(others, other_tail)
+    assert with_tail(segments, tail) != with_tail(segments[1:], other_tail)
 
 
 @given(COUNTS, TAILS, st.data())
