@@ -236,7 +236,7 @@ def _first_newest(data: memoryview, batch: Any) -> int:
     if batch["attributes"][0] & CONTROL:
         return -1
     records = decode(data, batch, columns=("offset", "timestamp"))
-    timestamps = numbers_of(records.column(1).cast("int64"))
+    timestamps = numbers_of(records.column(1).view("int64"))
     rows = np.flatnonzero(timestamps == batch["max_timestamp"][0])
     return int(records.column(0)[int(rows[0])].as_py()) if len(rows) else -1
 

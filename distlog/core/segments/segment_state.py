@@ -374,7 +374,7 @@ def fold_all(data: Any, batches: Batches, counts: Longs, min_timestamps: Longs, 
     Their offsets count from 0 in each segment, and their checksums must be right. The offset of the largest timestamp
     stays unknown. Raises UnfitBatchError as `fold` does, and for a codec that Kafka does not have.
     """
-    segments, empty = len(counts), _EMPTY.numbers()
+    segments, empty = len(counts), _EMPTY.copy()
     made = np.empty((segments, len(empty)), np.int64)
     spare = np.empty(OFFSET_ENTRY_SIZE * len(batches), np.uint8)
     times = np.empty(TIME_ENTRY_SIZE * (len(batches) + segments), np.uint8)
@@ -498,7 +498,8 @@ class LogDescription:
 
     def __init__(self, base_offset: int = 0, *, interval_bytes: int = MAX_INT, index_bytes: int = MAX_INT) -> None:
         self._interval, self._index_bytes = interval_bytes, index_bytes
-        self._numbers = dataclasses.replace(_EMPTY, base_offset=base_offset, next_offset=base_offset).numbers()
+        self._numbers = _EMPTY.copy()
+        self._numbers[list(_ENDS)] = base_offset
         self._offset_index, self._time_index = bytearray(), bytearray()
 
     @property
@@ -537,7 +538,9 @@ class LogDescription:
         The first unstable offset is NOT_LOOKED. Raises CorruptRecordError for a batch with a codec that Kafka does
         not have.
         """
-        files, state = self.finish(), dataclasses.replace(self.state, stem=stem, created_ms=created_ms)
+        files, numbers = self.finish(), self._numbers.copy()
+        numbers[_CREATED_MS] = created_ms
+        state = SegmentState.of_numbers(stem, numbers)
         if UNKNOWN_CODEC in state.codec_names:
             raise CorruptRecordError(
                 "a record batch has an unknown codec: verify, then restore it from a copy",
@@ -552,4 +555,6 @@ class LogDescription:
         self._time_index += folded.entries[1]
 
 
-_EMPTY = SegmentState("", first_unstable_offset=NOT_LOOKED)
+_EMPTY = SegmentState("", first_unstable_offset=NOT_LOOKED).numbers()
+_ENDS = places(("base_offset", "next_offset"))
+(_CREATED_MS,) = places(("created_ms",))

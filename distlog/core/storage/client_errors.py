@@ -78,8 +78,11 @@ def _number(code: object) -> object:
     return int(code) if isinstance(code, str) and code.isdecimal() else code
 
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
 def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error"
+    return _PHRASES.get(status, "Error")
 
 
 #: 409 and 412 are unclear, since only a read tells whose object is stored. Of what is not here, 3xx and 4xx are

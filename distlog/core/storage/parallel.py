@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
+from types import GeneratorType
 from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.errors import StorageError
@@ -300,7 +301,7 @@ class _Line(Generic[T]):
     def _close(self) -> None:
         if self._process == os.getpid() and self._turn.acquire(blocking=False):
             try:
-                if isinstance(self._tasks, Generator):
+                if isinstance(self._tasks, GeneratorType):
                     self._tasks.close()
             finally:
                 self._turn.release()
