@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import email.utils
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from math import exp, floor, log
 from random import NV_MAGICCONST, Random
 from typing import Any
 from unittest import mock
@@ -101,7 +101,7 @@ class Object:
 
 
 #: Mean and deviation of the logarithms, of requests that read and that write.
-_LOGNORMAL = [(math.log(median), math.log(p99 / median) / 2.326) for median, p99 in (READ_S, WRITE_S)]
+_LOGNORMAL = [(log(median), log(p99 / median) / 2.326) for median, p99 in (READ_S, WRITE_S)]
 
 
 def lognormal(random: Random, writes: bool) -> float:
@@ -110,8 +110,8 @@ def lognormal(random: Random, writes: bool) -> float:
     while True:
         first, second = draw(), 1.0 - draw()
         z = NV_MAGICCONST * (first - 0.5) / second
-        if z * z / 4.0 <= -math.log(second):
-            return math.exp(mean + z * deviation)
+        if z * z / 4.0 <= -log(second):
+            return exp(mean + z * deviation)
 
 
 @dataclass(slots=True)
@@ -204,16 +204,17 @@ class Client:
 
     def request(self, kind: str, key: str, effect: Callable[[], Any], *, writes: bool) -> Any:
         world, faults, draw = self.world, self.store.faults, self.random.random
+        store, random = self.store, self.random
         world.calls += 1
-        self.store.requests[kind] += 1
-        latency, random = self.store.latency, self.random
+        store.requests[kind] += 1
+        latency = store.latency
         there_s, back_s = latency(random, writes) / 2, latency(random, writes) / 2
         world.pause(there_s)
         if draw() < faults.throttled:
             return self._fail(kind, key, back_s, self._form(*self._too_many))
         if draw() < faults.failed:
             return self._fail(kind, key, back_s, self._form(500, "InternalError"))
-        is_silent = world.now < self.store.silent_until
+        is_silent = world.now < store.silent_until
         if draw() < faults.lost or (is_silent and draw() < 0.5):
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"))
         if writes and draw() < faults.late:
@@ -231,14 +232,14 @@ class Client:
         except FileNotFoundError as error:
             return self._fail(kind, key, back_s, error, replied_s=replied_s)
         self._meet_fate(kind, key)
-        if is_silent or world.now < self.store.silent_until or draw() < faults.unanswered:
+        if is_silent or world.now < store.silent_until or draw() < faults.unanswered:
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"), "done, but ")
         world.pause(back_s)
         object_client.note_reply(self, self._date(replied_s))
         return result
 
     def _date(self, when_s: float) -> str:
-        return _date_of(math.floor(BEGIN_MS / 1000 + when_s))
+        return _date_of(floor(BEGIN_MS / 1000 + when_s))
 
     def _meet_fate(self, kind: str, key: str) -> None:
         """What may come between the effect of a request and its answer."""
@@ -258,7 +259,8 @@ class Client:
         except (ReplyError, FileNotFoundError) as error:
             self._note(kind, key, "refused" if isinstance(error, ReplyError) else "missing")
             raise
-        self._note(kind, key, "done")
+        if self.world.story is not None:
+            self._note(kind, key, "done")
         return result
 
     def _late(self, kind: str, key: str, effect: Callable[[], Any]) -> None:
@@ -407,7 +409,7 @@ class Client:
 
     def _uploads(self, bucket: str, prefix: str) -> dict[str, Any]:
         def entry(id_: str, key: str, begun_s: float) -> dict[str, Any]:
-            begun = datetime.fromtimestamp(math.floor(BEGIN_MS / 1000 + begun_s), UTC)
+            begun = datetime.fromtimestamp(floor(BEGIN_MS / 1000 + begun_s), UTC)
             return {"Key": key[len(bucket) + 1 :], "UploadId": id_, "Initiated": begun}
 
         uploads = self.store.uploads.items()
@@ -476,7 +478,7 @@ class Client:
             {
                 "Key": key.removeprefix(f"{bucket}/"),
                 "Size": len(listed[key].data),
-                "LastModified": datetime.fromtimestamp(math.floor(BEGIN_MS / 1000 + listed[key].written_s), UTC),
+                "LastModified": datetime.fromtimestamp(floor(BEGIN_MS / 1000 + listed[key].written_s), UTC),
             }
             for key in page
         ]
@@ -484,7 +486,7 @@ class Client:
         return {"Contents": contents, **more}
 
     def _entry(self, key: str, stored: Object) -> dict[str, Any]:
-        written_s = math.floor(BEGIN_MS / 1000 + stored.written_s)
+        written_s = floor(BEGIN_MS / 1000 + stored.written_s)
         entry: dict[str, Any] = {"name": key, "type": "file", "size": len(stored.data)}
         match self.store.protocol:
             case "gs":

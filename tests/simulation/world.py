@@ -220,7 +220,7 @@ class World:
         line = self._line
         while line and line[0][2].__class__ is Fiber:
             when, _, fiber, token = line[0]
-            if when > self._until or self.is_decided or self.calls > self.most_calls:
+            if not self._may_go_on(when):
                 return None
             heapq.heappop(line)
             process = fiber.process
@@ -234,6 +234,9 @@ class World:
             fiber.token += 1
             return fiber
         return None
+
+    def _may_go_on(self, when: float) -> bool:
+        return when <= self._until and not self.is_decided and self.calls <= self.most_calls
 
     def check_over(self) -> None:
         """Raise StuckError if a fiber of a living process still waits, though nothing can happen any more."""
@@ -267,11 +270,17 @@ class World:
     def pause(self, seconds: float = 0.0) -> None:
         """Let the calling fiber go on after so long."""
         fiber = getcurrent()
-        if not fiber.process.is_alive:
+        process, line, when = fiber.process, self._line, self.now + seconds
+        if not process.is_alive:
             raise ProcessDiedError
-        heapq.heappush(self._line, (self.now + seconds, next(self._order), fiber, fiber.token))
+        if line and when < line[0][0] and process.still_until <= when and self._may_go_on(when):
+            # nobody comes before it
+            self.now = when
+            fiber.token += 1
+            return
+        heapq.heappush(line, (when, next(self._order), fiber, fiber.token))
         self.go_on(fiber)
-        if not fiber.process.is_alive:
+        if not process.is_alive:
             raise ProcessDiedError
 
     def wait(self, fiber: Fiber) -> None:
