@@ -394,15 +394,17 @@ class GatewayServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _offer_new(self, request: Request) -> None:
-        """Have a request handled that a connection has received; of small ones, here and now."""
+    def _offer_new(self, request: Request) -> bool:
+        """Have a request handled that a connection has received; True if that was here and now, as of small ones."""
         is_small = request.head.api_key == PRODUCE_KEY and len(request.frame or b"") <= _SMALL_BYTES
-        if not (
+        is_handled = (
             is_small
             and self._processor.has_time()
             and self._handlers[0].handled_at_once(request, self._apis.handle_at_once)
-        ):
+        )
+        if not is_handled:
             self._offer(request)
+        return is_handled
 
     def _offer(self, request: Request) -> None:
         self._channels.get(request.head.api_key, self._channel).offer(request)

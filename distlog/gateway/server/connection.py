@@ -235,7 +235,7 @@ _TURN_S = 0.005
 
 
 class Processor:
-    """The event loop `loop`, its connections, and `offer`, which gets their requests.
+    """The event loop `loop`, its connections, and `offer`, which gets their requests: True if it has handled one.
 
     `supports` tells whether a request's body can be read: False for a version that is answered without it, and an
     InvalidRequestError for a request that this client may not send now. With `authentication`, clients must
@@ -248,7 +248,7 @@ class Processor:
         loop: asyncio.AbstractEventLoop,
         shares: CpuUses,
         quotas: Quotas,
-        offer: Callable[[Request], None],
+        offer: Callable[[Request], bool],
         supports: Callable[[RequestHead, ClientSession], bool],
         clock: Callable[[], int],
         authentication: Authentication | None,
@@ -350,6 +350,8 @@ _log = logging.getLogger("distlog.gateway")
 #: The most unsent bytes before the rest of a response waits.
 _WRITE_BUFFER_BYTES = 64 << 10
 _WRITTEN_BYTES = 256 << 10
+#: The most responses that go out together. A response wakes its client, which costs both sides more than a request.
+_MOST_TOGETHER = 4
 #: The most bytes that a client may send while no further request of it is taken.
 _UNFRAMED_BYTES = 64 << 10
 #: How long a client may take to receive the last bytes, and to say goodbye as TLS has it.
@@ -374,6 +376,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._is_paused = self._is_stopping = False
         self._is_lost, self._reads, self._throttles = False, True, 0
+        # responses that go out with the next one, which comes in the next turn
+        self._held, self._is_next_handled = list[ResponsePiece](), False
         self._frames = FrameReader(processor.shared_buffer, self._largest())
         self._timeouts = ConnectionTimeouts(processor.loop.time, processor.config)
 
@@ -523,7 +527,7 @@ class Connection(asyncio.BufferedProtocol):
     def _offer(self, request: Request, size: int) -> None:
         self._waits_for_memory = self._is_held = False
         request.memory += size
-        self._processor.offer(request)
+        self._is_next_handled = self._processor.offer(request)
 
     def _read_on(self, whether: bool) -> None:
         if whether != self._reads:
@@ -613,7 +617,11 @@ class Connection(asyncio.BufferedProtocol):
         """Send the responses that are there, in order; as much as the client takes now."""
         while self._under_way and (unsent := self._under_way[0].unsent) is not None:
             self._timeouts.sends(sum(map(len, unsent)))
+            if self._under_way[0].head.api_key == PRODUCE_KEY and not self._is_paused:
+                self._held += unsent
+                unsent.clear()
             while unsent and not self._is_paused:
+                self._write_held()
                 # bytes that the client does not take at once are copied: no more than a part of a large piece
                 first = memoryview(unsent.pop(0))
                 if len(first) > _WRITTEN_BYTES:
@@ -625,7 +633,15 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._timeouts.has_sent()
             self._end(self._under_way[0])
+        self._is_next_handled = False
         self._go_on()
+        if not self._is_next_handled or len(self._held) >= _MOST_TOGETHER:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        if self._held:
+            held, self._held = self._held, []
+            self._transport.write(b"".join(held))
 
     def _end(self, request: Request) -> None:
         """Forget a request that was answered, or will not be."""
@@ -714,9 +730,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_lost:
             _log.info("closing the connection of %s:%d: %s", *self.session.address, why)
             self._processor.hung_up += 1
+            self._write_held()
             self._transport.abort()
 
     def _close(self) -> None:
+        self._write_held()
         # with asyncio's TLS, a connection that is closed twice cannot be aborted
         if not self._transport.is_closing():
             self._transport.close()

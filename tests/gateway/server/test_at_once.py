@@ -50,6 +50,11 @@ def data(value: bytes = b"v", **fields: Any) -> bytes:
     return batch([record(0, 0, b"k", value)], **fields)
 
 
+def numbered(number: int, *, partition: int = 0) -> bytes:
+    """A small Produce request with this correlation id, as it is sent."""
+    return framed(request(PRODUCE, 9, number, **produce_fields(9, [("clicks", partition, data())])))
+
+
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that appended, without a number."""
@@ -298,6 +303,58 @@ def test_what_a_client_without_acks_sent_before_it_closed_is_taken_and_then_its_
     until(lambda: topic.refresh().end_offsets() == {0: 200})
     assert values(topic) == [b"%d" % number for number in range(200)]
     until(lambda: len(gateway._processor.connections) == 1)
+
+
+def test_responses_to_requests_that_came_together_go_out_together_in_order(
+    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway._processor, "has_time", lambda: True)
+    others, written = set(gateway._processor.connections), list[bytes]()
+    with Wire(gateway) as wire:
+        producing(wire, data())
+        (connection,) = gateway._processor.connections - others
+        write = connection._transport.write
+
+        def noted(piece: bytes) -> None:
+            written.append(bytes(piece))
+            write(piece)
+
+        monkeypatch.setattr(connection._transport, "write", noted)
+        wire.socket.sendall(b"".join(map(numbered, range(6))))
+        assert [int.from_bytes(wire.frame()[:4], "big") for _ in range(6)] == list(range(6))
+    assert [len(each) // len(written[1]) for each in written] == [2, 1]
+    assert threads == [NETWORK] * 7
+
+
+def test_a_response_does_not_wait_for_the_next_request_where_that_waits(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_operations, "SHORT_WAIT_S", 3600)
+    lock = FileLock(str(Path(gateway.root) / "clicks" / "clicks-1" / ".lock"))
+    with Wire(gateway) as wire:
+        with lock.held():
+            wire.socket.sendall(numbered(0) + numbered(1, partition=1))
+            assert wire.frame()[:4] == bytes(4)
+        assert wire.frame()[:4] == b"\0\0\0\1"
+
+
+def test_a_response_goes_out_also_where_the_next_request_ends_the_connection(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway._processor, "has_time", lambda: True)
+    append, appended = PartitionLog.takes_at_once, list[int]()
+
+    def failing(log: PartitionLog, batch: Any) -> bool:
+        appended.append(1)
+        if len(appended) > 1:
+            raise RuntimeError("on purpose")
+        return append(log, batch)
+
+    monkeypatch.setattr(PartitionLog, "takes_at_once", failing)
+    with Wire(gateway) as wire:
+        wire.socket.sendall(numbered(0) + numbered(1))
+        assert wire.frame()[:4] == bytes(4)
+        assert wire.is_closed
 
 
 def test_a_turn_of_the_event_loop_is_bounded(gateway: GatewayServer, threads: list[str]) -> None:
