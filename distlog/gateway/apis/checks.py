@@ -639,6 +639,7 @@ CHECKS: dict[int, Check] = {
     32: Check(
         "DESCRIBE_CONFIGS of the topic, or of the cluster", _settings(_O.DESCRIBE_CONFIGS, "results", configs=())
     ),
+    33: Check("ALTER_CONFIGS of the topic, or of the cluster", _settings(_O.ALTER_CONFIGS, "responses")),
     35: Check("DESCRIBE of the cluster", with_cluster(_O.DESCRIBE, results=())),
     36: _NO_RIGHT,
     37: Check(

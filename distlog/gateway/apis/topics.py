@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig, settings
+from distlog.core.errors import InvalidConfigError
 from distlog.core.topics.topic import check_grows
 from distlog.gateway.apis.cluster import TopicIds, attempted, grouped, only_once, topic_uuid
 from distlog.gateway.broker import Api, Broker
@@ -290,7 +291,8 @@ LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, list_config_resourc
 
 
 # ---
-# IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics (KIP-339).
+# IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics (KIP-339). AlterConfigs, which
+# Kafka has deprecated, replaces all of them (KIP-133).
 
 
 #: AlterConfigOp.OpType of Kafka's admin client.
@@ -299,10 +301,25 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
     """Change each resource, in one commit of its own; with `validate_only` only check whether that is possible."""
-    validate_only = request.body.validate_only
+    return _alter_each(
+        request, broker, lambda config, resource: {each.name: _value(config, each) for each in resource.configs}
+    )
+
+
+def alter_configs(request: Request, broker: Broker) -> Fields:
+    """Give each resource these settings and no others, as `incremental_alter_configs` changes them."""
+    return _alter_each(request, broker, _replaced)
+
+
+#: The new values of settings, by their names, of a topic's config and a resource in a request; None for the default.
+_Changes = Callable[[TopicConfig, Any], dict[str, str | None]]
+
+
+def _alter_each(request: Request, broker: Broker, changes: _Changes) -> Fields:
+    alter = partial(_alter, broker, changes, validate_only=request.body.validate_only)
     responses = [
         attempted(
-            partial(only_once, partial(_alter, broker, validate_only=validate_only), several),
+            partial(only_once, alter, several),
             resource_type=several[0].resource_type,
             resource_name=several[0].resource_name,
         )
@@ -311,12 +328,12 @@ def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "responses": responses}
 
 
-def _alter(broker: Broker, resource: Any, *, validate_only: bool) -> None:
+def _alter(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
     if resource.resource_type != TOPIC:
         raise UnsupportedRequestError("only topics can be altered", resource_type=resource.resource_type)
     topic = broker.metadata.clients_topic(resource.resource_name).topic
     config = topic.snapshot.config
-    changes = without_ignored({each.name: _value(config, each) for each in resource.configs})
+    changes = without_ignored(changes_of(config, resource))
     if validate_only:
         config.changed(changes)
     elif changes:
@@ -335,8 +352,15 @@ def _value(config: TopicConfig, change: Any) -> str | None:
     return ",".join([*kept, *changed] if change.config_operation == _APPEND else kept)
 
 
+def _replaced(config: TopicConfig, resource: Any) -> dict[str, str | None]:
+    if empty := [each.name for each in resource.configs if each.value is None]:
+        raise InvalidConfigError("settings without a value: leave them out for their defaults", settings=empty)
+    return {**dict.fromkeys(config.overrides()), **{each.name: each.value for each in resource.configs}}
+
+
 INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs)
+ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, alter_configs)
 
 #: The APIs that change topics, and all APIs of this module.
-CHANGING_APIS = (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS)
+CHANGING_APIS = (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
 APIS = (*CHANGING_APIS, DESCRIBE_CONFIGS, LIST_CONFIG_RESOURCES)

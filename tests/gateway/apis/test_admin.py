@@ -132,6 +132,28 @@ def test_settings_are_described_and_altered(gateway: GatewayServer, client: Any)
     assert opened(gateway).config.overrides() in ({}, {"cleanup.policy": "delete"})
 
 
+def test_all_settings_are_replaced_as_older_programs_do(gateway: GatewayServer, client: Any) -> None:
+    topic, kind = opened(gateway), admin.ConfigResource.Type.TOPIC
+    sent = import_module("kio.schema.alter_configs.v2.request")
+    topic.alter_config({"retention.ms": "5", "segment.bytes": "2000000"})
+    settings = {"retention.ms": "7", "unclean.leader.election.enable": "false"}
+    resource = admin.ConfigResource(kind, "clicks", set_config=settings)
+    with pytest.warns(DeprecationWarning, match="alter_configs"):
+        client.alter_configs([resource])[resource].result(30)
+    assert topic.refresh().config.overrides() == {"retention.ms": "7"}
+    with Wire(gateway) as wire:
+        for given, code in (
+            (None, ErrorCode.invalid_config),
+            ("soon", ErrorCode.invalid_config),
+            ("9", ErrorCode.none),
+        ):
+            setting = sent.AlterableConfig(name="retention.ms", value=given)
+            resources = (sent.AlterConfigsResource(resource_type=2, resource_name="clicks", configs=(setting,)),)
+            (found,) = wire.ask(33, 2, resources=resources, validate_only=True).responses
+            assert found.error_code is code
+    assert topic.refresh().config.overrides() == {"retention.ms": "7"}
+
+
 def test_a_bad_setting_changes_nothing(gateway: GatewayServer, client: Any) -> None:
     resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, "clicks")
     entry = admin.ConfigEntry("retention.ms", "soon", incremental_operation=admin.AlterConfigOpType.SET)

@@ -252,6 +252,26 @@ CASES = [
         ("DESCRIBE_CONFIGS cluster",),
         {"resources": [{"resource_type": 4, "resource_name": "0", "configuration_keys": None}]},
     ),
+    Case(
+        33,
+        OF_TOPIC,
+        ("ALTER_CONFIGS topic clicks",),
+        {
+            "resources": [
+                {
+                    "resource_type": 2,
+                    "resource_name": "clicks",
+                    "configs": [{"name": "retention.ms", "value": "7"}],
+                }
+            ]
+        },
+    ),
+    Case(
+        33,
+        OF_CLUSTER,
+        ("ALTER_CONFIGS cluster",),
+        {"resources": [{"resource_type": 4, "resource_name": "0", "configs": []}]},
+    ),
     Case(35, OF_CLUSTER, ("DESCRIBE cluster",), {"topics": None}),
     Case(37, OF_TOPIC, ("ALTER topic clicks",), {"topics": [{"name": "clicks", "count": 3, "assignments": None}]}),
     Case(42, OF_GROUP, ("DELETE group g",), {"groups_names": ["g"]}),
@@ -649,7 +669,8 @@ def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewaySe
             hosted.topic.end_offsets(),
             hosted.topic.start_offsets(),
         )
-        setting = {"name": "max.message.bytes", "config_operation": 0, "value": "1"}
+        setting = {"name": "max.message.bytes", "value": "1"}
+        changed = {**setting, "config_operation": 0}
         produced = [{"name": topic, "partition_data": [{"index": 0, "records": DATA}]}]
         for key, version, fields in (
             (0, 12, {"transactional_id": None, "acks": -1, "topic_data": produced}),
@@ -659,7 +680,8 @@ def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewaySe
             (21, 2, {"topics": on(topic, partition_index=0, offset=-1)}),
             (24, 3, {**ADDED, "v3_and_below_topics": [{"name": topic, "partitions": [0]}]}),
             (37, 3, {"topics": [{"name": topic, "count": 99, "assignments": None}]}),
-            (44, 1, {"resources": [{"resource_type": 2, "resource_name": topic, "configs": [setting]}]}),
+            (33, 2, {"resources": [{"resource_type": 2, "resource_name": topic, "configs": [setting]}]}),
+            (44, 1, {"resources": [{"resource_type": 2, "resource_name": topic, "configs": [changed]}]}),
         ):
             assert codes(root.plain(key, version, **fields)) - {E.none} == {E.invalid_topic_exception}, key
         hosted.topic.refresh()
