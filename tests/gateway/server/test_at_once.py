@@ -50,9 +50,9 @@ def data(value: bytes = b"v", **fields: Any) -> bytes:
     return batch([record(0, 0, b"k", value)], **fields)
 
 
-def numbered(number: int, *, partition: int = 0) -> bytes:
+def numbered(number: int, *, partition: int = 0, acks: int = -1) -> bytes:
     """A small Produce request with this correlation id, as it is sent."""
-    return framed(request(PRODUCE, 9, number, **produce_fields(9, [("clicks", partition, data())])))
+    return framed(request(PRODUCE, 9, number, **produce_fields(9, [("clicks", partition, data())], acks=acks)))
 
 
 @pytest.fixture
@@ -336,6 +336,16 @@ def test_a_response_does_not_wait_for_the_next_request_where_that_waits(
             wire.socket.sendall(numbered(0) + numbered(1, partition=1))
             assert wire.frame()[:4] == bytes(4)
         assert wire.frame()[:4] == b"\0\0\0\1"
+
+
+def test_a_response_goes_out_also_where_the_next_request_gets_none(
+    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway._processor, "has_time", lambda: True)
+    with Wire(gateway) as wire:
+        wire.socket.sendall(numbered(0) + numbered(1, acks=0))
+        assert wire.frame()[:4] == bytes(4)
+    assert threads == [NETWORK] * 2
 
 
 def test_a_response_goes_out_also_where_the_next_request_ends_the_connection(
