@@ -240,17 +240,15 @@ class World:
 
     def check_over(self) -> None:
         """Raise StuckError if a fiber of a living process still waits, though nothing can happen any more."""
-        stuck = (
-            ()
-            if self.is_decided
-            else [
-                f"{each.name}/{fiber.name}"
-                for each in self.processes
-                if each.is_alive
-                for fiber in each.fibers
-                if fiber.name != "background" and not fiber.waits_for_work
-            ]
-        )
+        if self.is_decided:
+            return
+        stuck = [
+            f"{each.name}/{fiber.name}"
+            for each in self.processes
+            if each.is_alive
+            for fiber in each.fibers
+            if fiber.name != "background" and not fiber.waits_for_work
+        ]
         if stuck:
             raise StuckError(f"these wait for ever: {', '.join(stuck)}")
 
@@ -279,9 +277,7 @@ class World:
             fiber.token += 1
             return
         heapq.heappush(line, (when, next(self._order), fiber, fiber.token))
-        self.go_on(fiber)
-        if not process.is_alive:
-            raise ProcessDiedError
+        self.wait(fiber)
 
     def wait(self, fiber: Fiber) -> None:
         """Let the others go on until the calling `fiber` is resumed, as long as its process lives."""

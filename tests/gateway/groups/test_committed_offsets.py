@@ -189,20 +189,11 @@ def test_a_group_is_deleted_when_it_has_no_members() -> None:
     assert position(gateway.restart()) is None
 
 
-def test_a_commit_under_way_does_not_bring_back_a_group_that_was_deleted() -> None:
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_commit_under_way_does_not_bring_back_a_group_that_was_deleted(is_first: bool) -> None:
     gateway, told = Gateway(), Told()
-    commit(gateway)
-    gateway.store.held = True
-    gateway.offsets.commit(GROUP, {CLICKS: Position(8)}, told)
-    gateway.admin.delete(GROUP, told)
-    gateway.store.release()
-    assert told == [ErrorCode.none, ErrorCode.none]
-    assert position(gateway) is None
-    assert position(gateway.restart()) is None
-
-
-def test_a_first_commit_under_way_does_not_bring_back_a_group_that_was_deleted() -> None:
-    gateway, told = Gateway(), Told()
+    if not is_first:
+        commit(gateway)
     gateway.store.held = True
     gateway.offsets.commit(GROUP, {CLICKS: Position(8)}, told)
     gateway.admin.delete(GROUP, told)
