@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, batch_fields, read_headers
 from distlog.core.commits.producer_table import EXPIRATION_MS, KnownBatch
 from distlog.core.config import MAX_INT
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
@@ -41,7 +41,7 @@ class Log:
             base_timestamp=time,
             max_timestamp=time,
         )
-        known = self.states.check(read_headers(data))
+        known = self.states.check(batch_fields(read_headers(data)))
         if known:
             return known.first_offset, known.last_offset
         return self.take(data, count)
@@ -99,13 +99,13 @@ def test_batches_that_were_appended_together_are_there_together() -> None:
     for number in range(7):
         both += batch([record(0, 0, None, b"v")], base_offset=number, producer=(PID, 0, number))
     rows = read_headers(both)
-    assert log.states.check(rows) is None
+    assert log.states.check(batch_fields(rows)) is None
     log.take(both, 7)
-    assert log.states.check(rows) == KnownBatch(6, 6, 0, 1000)
+    assert log.states.check(batch_fields(rows)) == KnownBatch(6, 6, 0, 1000)
     missing = read_headers(both)
     missing["base_sequence"][1:] += 7
     with pytest.raises(OutOfOrderSequenceError):
-        log.states.check(missing)
+        log.states.check(batch_fields(missing))
 
 
 @pytest.mark.parametrize("sequence", [0, 17, MAX_INT])

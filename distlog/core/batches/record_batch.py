@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,9 @@ from distlog.core.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
 from distlog.core.kernels.crc import first_mismatch, write_crcs
 from distlog.core.kernels.legacy_scan import count_entries
 from distlog.core.kernels.native import HAS_INSTRUCTION
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # ---
 # The file and position that the bytes of batches came from, for error messages.
@@ -163,6 +166,7 @@ def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16
+_ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
 #: A kernel computes the checksums of batches below this size, all in one call: a call for each would cost more.
 #: With the processor's instruction the kernel is as fast for any size.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
@@ -215,6 +219,12 @@ class BatchFields(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+
+
+def attributes_of(batch: Buffer) -> int:
+    """The attributes of a batch of format 2; 0 if it is too short to be one."""
+    header = bytes(memoryview(batch)[:HEADER_SIZE])
+    return int.from_bytes(header[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big") if len(header) == HEADER_SIZE else 0
 
 
 def batch_fields(rows: np.ndarray) -> list[BatchFields]:
@@ -396,9 +406,6 @@ def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: L
 #
 # The checksum covers the attributes and the largest timestamp, so the checksum changes too. The base timestamp, the
 # deltas and compressed records stay as the producer wrote them.
-
-
-_ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
 
 
 def give_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:

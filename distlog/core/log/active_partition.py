@@ -300,8 +300,9 @@ class ActivePartition:
 
         Another process may have changed it meanwhile, or died while it did.
         """
-        value, segment = self.lock.value(), self._segment
-        if segment is None or value is None or value != self._known or segment.unknown_bytes():
+        value = self.lock.value()
+        segment = self._known_segment(value)
+        if segment is None:
             try:
                 self._take_over(value)
             except DamagedLogError:
@@ -316,17 +317,17 @@ class ActivePartition:
             self._use(anew)
         return self._segment
 
-    def at_hand(self, size: int, max_timestamp: int, last_delta: int) -> LogSegment | None:
-        """The active segment, if a moment ago it was open, and had space for such batches; needs no lock."""
+    def at_hand(self) -> LogSegment | None:
+        """The active segment, if it is ready for appends as this process left it; None if `recover` has work."""
+        segment = self._known_segment(self.lock.value())
+        is_ready = segment is not None and segment.config is self.snapshots.snapshot.config
+        return segment if is_ready else None
+
+    def _known_segment(self, value: bytes | None) -> LogSegment | None:
+        """The open segment, if the page's `value`, and the log, are as this process left them."""
         segment = self._segment
-        is_known = (
-            segment is not None
-            and segment.config is self.snapshots.snapshot.config
-            and self._known is not None
-            and self.lock.value() == self._known
-            and not segment.should_roll(size, max_timestamp, segment.next_offset + last_delta)
-        )
-        return segment if is_known else None
+        is_known = segment is not None and value is not None and value == self._known
+        return segment if is_known and segment is not None and not segment.unknown_bytes() else None
 
     def create(self, stem: str) -> None:
         """Create the files of the segment `stem`, which a commit will make active; needs no lock."""

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from distlog.core.batches.record_batch import (
     CODEC_MASK,
-    HEADER,
-    HEADER_SIZE,
+    attributes_of,
+    batch_fields,
     give_append_times,
     write_append_times,
 )
@@ -70,6 +70,10 @@ def stamped(
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+class WouldWaitError(Exception):
+    """An append at once has to wait, or to do more than to write its batch; nothing was appended."""
 
 
 class PartitionLog:
@@ -159,12 +163,13 @@ class PartitionLog:
             is_open = self._producers.has_open(producer, epoch, segment, start_offset)
             return self._append(asked_ns, marker) if is_open else None
 
-    def _append(self, asked_ns: int, run: BatchRun, *, may_seal: bool = True) -> Appended:
+    def _append(self, asked_ns: int, run: BatchRun, *, at_once: bool = False) -> Appended:
         try:
-            appended = self._put(run)
+            appended = self._put(run, at_once=at_once)
         except StorageFullError:
-            if not may_seal:
-                raise
+            if at_once:
+                # a seal takes syncs and a commit
+                raise WouldWaitError from None
             # without space for that either, the segment stays active, and takes appends when there is space again
             with suppress(DistlogError):
                 self._active.seal()
@@ -172,15 +177,18 @@ class PartitionLog:
         self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
 
-    def _put(self, run: BatchRun) -> Appended:
+    def _put(self, run: BatchRun, *, at_once: bool) -> Appended:
         """Check the batches, put them behind all that is there, and count them in the page; needs the lock."""
         data, rows, newest_offsets, min_timestamps, in_transaction = run
         active, snapshots = self._active, self._snapshots
         end, newest, of_producers = look_at(
             rows, snapshots.snapshot.config, data.nbytes, in_transaction=in_transaction
         )
-        segment = active.recover() or begin_segments([active])[0]
-        if of_producers and (known := self._producers.check(rows, segment)):
+        segment = active.at_hand() if at_once else active.recover() or begin_segments([active])[0]
+        batches = batch_fields(rows) if of_producers else []
+        if segment is None or (at_once and batches and not self._producers.is_next(batches[-1], segment)):
+            raise WouldWaitError
+        if batches and (known := self._producers.check(batches, segment)):
             # a producer appends these batches again
             known_end, version = known.last_offset + 1, snapshots.snapshot.version
             is_active = known.last_offset >= segment.base_offset
@@ -198,6 +206,8 @@ class PartitionLog:
         if segment.next_offset + end > MAX_LONG:
             raise InvalidRecordError("the partition has no offsets left", partition=self.partition)
         if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
+            if at_once:
+                raise WouldWaitError
             segment = roll(active)
             if of_producers:
                 self._producers.catch_up(segment)
@@ -229,16 +239,26 @@ class PartitionLog:
             raise
 
     def append_batches(
-        self, data: Buffer, fence: Callable[[Snapshot], None] | None = None, *, timeout_s: float | None = None
+        self,
+        data: Buffer,
+        fence: Callable[[Snapshot], None] | None = None,
+        *,
+        timeout_s: float | None = None,
+        at_once: bool = False,
     ) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
 
         `fence` is that of `append_runs`; it says whether the batch's transaction is open, and without it a batch of a
         transaction is refused. Raises what `validate` raises, and the errors of `append`; then nothing was appended.
-        LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to try again. With 0 it
-        waits for nothing, so it seals no segment on a full disk either.
+        LockHeldError says that it only waited, for `timeout_s` at most: `is_free` tells when to try again.
+
+        `at_once` it waits for nothing, not even the lock, and makes no commit or sync: WouldWaitError says that it
+        has to. So it does for a compressed batch, since its records take an unknown time, and for one that is not the
+        next of its producer, since the log behind others may have to be read.
         """
         snapshot = self._snapshots.snapshot
+        if at_once and (snapshot.config.flush_messages <= 1 or attributes_of(data) & CODEC_MASK):
+            raise WouldWaitError
         valid = validate(data, snapshot.config, self._clock())
         run = BatchRun(
             valid.data,
@@ -248,30 +268,11 @@ class PartitionLog:
             in_transaction=fence is not None,
         )
         asked_ns = perf_counter_ns()
-        with self._active.held(timeout_s):
+        with self._active.held(0 if at_once else timeout_s):
             if fence is not None:
                 fence(self._snapshots.refresh())
-            # a seal takes syncs and a commit
-            appended = self._append(asked_ns, run, may_seal=timeout_s != 0)
+            appended = self._append(asked_ns, run, at_once=at_once)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
-
-    def takes_at_once(self, data: Buffer) -> bool:
-        """True if a moment ago `append_batches` only had to write this batch: without a wait, a commit or a sync.
-
-        False for a compressed batch, since its records take an unknown time, and for one that is not the next of its
-        producer, since the log behind others may have to be read.
-        """
-        config, size = self._snapshots.snapshot.config, len(memoryview(data))
-        if size < HEADER_SIZE or config.flush_messages <= 1:
-            return False
-        *_, attributes, last_delta, _, max_timestamp, producer, epoch, sequence, _ = HEADER.unpack_from(data)
-        if attributes & CODEC_MASK:
-            return False
-        newest = self._clock() if config.message_timestamp_type == "LogAppendTime" else max_timestamp
-        segment = self._active.at_hand(size, newest, last_delta)
-        return segment is not None and (
-            producer < 0 or self._producers.knows_next(segment, producer, epoch, sequence)
-        )
 
     def roll(self) -> None:
         """End the active segment and begin the next one; does nothing if none is active, or it is empty."""

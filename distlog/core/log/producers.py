@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import TRANSACTIONAL, increment_sequence
+from distlog.core.batches.record_batch import TRANSACTIONAL, BatchFields, increment_sequence
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.producer_table import KnownBatch
 from distlog.core.commits.segment_info import SegmentInfo
@@ -263,16 +263,16 @@ class PartitionProducers:
         # a look reads many batches, so that clients cannot have one for each batch that is refused
         self._has_looked_back = False
 
-    def check(self, rows: npt.NDArray[Any], segment: LogSegment) -> KnownBatch | None:
+    def check(self, batches: Sequence[BatchFields], segment: LogSegment) -> KnownBatch | None:
         """See `ProducerStates.check`."""
         self.catch_up(segment)
         now_ms = self._clock()
         is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
-        named = None if is_time else set(rows["producer_id"].tolist())
+        named = None if is_time else {batch.producer_id for batch in batches}
         self._states.expire(now_ms, named, after_ms=self._expiration_ms)
         self._expired_ms = now_ms if is_time else self._expired_ms
         try:
-            return self._states.check(rows, self._first)
+            return self._states.check(batches, self._first)
         except OutOfOrderSequenceError:
             if self._has_looked_back:
                 raise
@@ -280,20 +280,17 @@ class PartitionProducers:
         segments = self._snapshots.refresh().partitions[self._partition].segments
         self._states.recall(self._stored.last(segments))
         self._has_looked_back = True
-        return self._states.check(rows, self._first)
+        return self._states.check(batches, self._first)
 
-    def knows_next(self, segment: LogSegment, producer: int, epoch: int, sequence: int) -> bool:
-        """True if a moment ago this was the next batch of a known producer, and little had to be read for that.
-
-        Needs no lock.
-        """
-        state, (stem, position, _) = self._states.get(producer), self._read
+    def is_next(self, batch: BatchFields, segment: LogSegment) -> bool:
+        """True if this is the next batch of a known producer, and little has to be read to know that."""
+        state, (stem, position, _) = self._states.get(batch.producer_id), self._read
         return (
             stem == segment.stem
             and 0 <= segment.size - position <= _FEW_BYTES
             and state is not None
-            and epoch == state.epoch
-            and sequence == increment_sequence(state.last_sequence, 1)
+            and batch.producer_epoch == state.epoch
+            and batch.base_sequence == increment_sequence(state.last_sequence, 1)
         )
 
     def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:

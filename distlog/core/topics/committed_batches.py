@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.batches.record_batch import batch_fields
 from distlog.core.commits.actions import Action, ProducerBatches
 from distlog.core.commits.producer_table import (
     NONE,
@@ -131,7 +132,7 @@ class ProducerCheck:
                 states.know(producer, state)
         spans = rows["last_offset_delta"].astype(np.int64) + 1
         rows["base_offset"] = np.cumsum(spans) - spans
-        known = states.check(rows, self.first(partition))
+        known = states.check(batch_fields(rows), self.first(partition))
         if known is None:
             for batch in batches:
                 states.see(batch.data, batch.rows, end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -296,14 +296,13 @@ class ProducerStates:
             if before is not None and before.heard_ms > state.heard_ms:
                 self._states[producer] = replace(state, heard_ms=before.heard_ms)
 
-    def check(self, rows: npt.NDArray[Any], first: FirstBatch = any_first) -> KnownBatch | None:
-        """Check batches that are to be appended together (BATCH rows, offsets from 0 on); of end markers, the epoch.
+    def check(self, batches: Sequence[BatchFields], first: FirstBatch = any_first) -> KnownBatch | None:
+        """Check batches that are to be appended together (offsets from 0 on); of end markers, the epoch.
 
         Returns the last of them as the log has it, if it has it already; then all of them are there. Raises
         ProducerFencedError for an epoch below the producer's, OutOfOrderSequenceError for a sequence number that is
         not the next one, InvalidRecordError while the producer's transaction is open, and the errors of `first`.
         """
-        batches = batch_fields(rows)
         last = batches[-1]
         state = self._states.get(last.producer_id)
         last_sequence = increment_sequence(last.base_sequence, last.last_offset_delta)

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from distlog.core.batches.record_batch import HEADER_SIZE, TRANSACTIONAL
+from distlog.core.batches.record_batch import TRANSACTIONAL, attributes_of
 from distlog.core.errors import (
     DistlogError,
     InvalidRecordError,
     LockHeldError,
     OffsetOutOfRangeError,
     RecordValidationError,
-    StorageFullError,
     TopicNotFoundError,
 )
 from distlog.core.log.flush import AppendInfo
+from distlog.core.log.partition_log import WouldWaitError
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
@@ -51,8 +51,8 @@ from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 _log = logging.getLogger("distlog.gateway")
 _NO_OFFSET = -1
-#: The low byte of a batch's attributes, and its producer's id and epoch.
-_ATTRIBUTES_AT, _PRODUCER_AT, _PRODUCER = 22, 43, struct.Struct(">qh")
+#: A batch's producer id and epoch.
+_PRODUCER_AT, _PRODUCER = 43, struct.Struct(">qh")
 _ACKS = (-1, 0, 1)
 #: A batch's first timestamp, and its largest one.
 _TIMES_AT, _TIMES = 27, struct.Struct(">qq")
@@ -122,32 +122,25 @@ def produce(request: Request, broker: Broker) -> None:
 
 
 def is_at_hand(request: Request, broker: Broker) -> bool:
-    """True if the appends of a Produce request only have to write a few small batches, as it was a moment ago.
-
-    Then to hand it over to another thread takes longer than to append.
-    """
-    body = request.body
-    if body.transactional_id is not None:
-        return False
-    for topic in body.topic_data:
-        hosted = broker.metadata.at_hand(topic_key(topic, "name"))
-        if hosted is None:
-            return False
-        if not all(each.records and hosted.takes_at_once(each.index, each.records) for each in topic.partition_data):
-            return False
-    return True
+    """True if no topic of a Produce request has to be looked for, and all are on a local disk."""
+    found = (broker.metadata.at_hand(topic_key(topic, "name")) for topic in request.body.topic_data)
+    return all(hosted is not None and hosted.is_local for hosted in found)
 
 
 def produce_at_once(request: Request, broker: Broker) -> bool:
-    """Append without a wait; True if the request is answered, else `produce` goes on with it."""
+    """Append what only has to be written; True if the request is answered, else `produce` goes on with it.
+
+    To hand a small batch over to another thread takes longer than to append it.
+    """
+    if request.body.transactional_id is not None:
+        return False
     request.delayed = _new_delayed(request)
     parts: list[_ProducedBatch] = request.delayed.state
     topics: _Topics = {}
     for part in parts:
         if part.error is None:
-            _append(part, broker, topics, None, wait_s=0)
-        if isinstance(part.error, StorageFullError):
-            # with the next try the segment is sealed, which takes long
+            _append(part, broker, topics, None, at_once=True)
+        if isinstance(part.error, WouldWaitError):
             part.error = None
     if any(part.is_open or (part.info is not None and part.info.appended.flush_due) for part in parts):
         return False
@@ -208,7 +201,7 @@ def _append(
     topics: _Topics,
     transactional_id: str | None,
     *,
-    wait_s: float | None = None,
+    at_once: bool = False,
 ) -> None:
     """Append the batch in place, or have it gathered; `topics` are those that the request has found by now."""
     part.error = None
@@ -218,15 +211,15 @@ def _append(
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
         fence = None
-        if records[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 1] and records[_ATTRIBUTES_AT] & TRANSACTIONAL:
-            if transactional_id is None or len(records) < HEADER_SIZE:
+        if attributes_of(records) & TRANSACTIONAL:
+            if transactional_id is None:
                 # no coordinator would ever end the transaction
                 raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
             producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
             fence = broker.transactions.fence(transactional_id, producer, (hosted.name, part.number))
         if hosted.is_local:
-            wait_s = broker.appends.max_wait_s(part.partition) if wait_s is None else wait_s
-            part.info = part.partition.append(records, fence, timeout_s=wait_s)
+            wait_s = broker.appends.max_wait_s(part.partition)
+            part.info = part.partition.append(records, fence, timeout_s=wait_s, at_once=at_once)
         else:
             part.result = hosted.append_later(part.number, records, fence)
     except Exception as error:

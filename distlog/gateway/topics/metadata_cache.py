@@ -146,11 +146,6 @@ class HostedTopic(RefreshingTopic):
         for topic in (self.name, self.id):
             self._failed.check(topic, number, batch)
 
-    def takes_at_once(self, number: int, records: bytes) -> bool:
-        """True if a moment ago an append in place only had to write this batch: see `PartitionLog.takes_at_once`."""
-        partition = self._partitions.get(number) if self.is_local else None
-        return partition is not None and partition.takes_at_once(records)
-
     def append_later(self, number: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
         """On an object store, append a producer's batch with the next commit.
 

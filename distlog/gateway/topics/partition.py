@@ -31,7 +31,7 @@ from distlog.core.kafka_directory.partition_folder import read_epochs
 from distlog.core.log.flush import Appended, AppendInfo
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.log_validator import BatchRun
-from distlog.core.log.partition_log import PartitionLog, most_open_logs
+from distlog.core.log.partition_log import PartitionLog, WouldWaitError, most_open_logs
 from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
@@ -115,12 +115,8 @@ SHORT_WAIT_S = 0.05
 OWN_WAIT_S = 1.0
 
 
-class _NotOpenError(Exception):
-    """The log was closed meanwhile, so there is nothing to flush."""
-
-
 def _not_open() -> PartitionLog:
-    raise _NotOpenError
+    raise WouldWaitError
 
 
 def _has_closed(log: PartitionLog) -> bool:
@@ -199,7 +195,7 @@ class OpenPartitionLogs:
         self._close_all(late)
         for partition in partitions:
             # a thread that waits for such records gets the error from the log itself
-            with suppress(DistlogError, _NotOpenError), self.use(partition, _not_open) as log:
+            with suppress(DistlogError, WouldWaitError), self.use(partition, _not_open) as log:
                 log.flush_if_due(timeout_s=SHORT_WAIT_S)
 
     def close(self, partition: Hashable, timeout_s: float | None = None) -> None:
@@ -362,20 +358,21 @@ class Partition:
         self._stable: tuple[PartitionState, int] | None = None
         self._epochs = LeaderEpochs()
 
-    def append(self, records: bytes, fence: Fence | None = None, *, timeout_s: float | None = None) -> AppendInfo:
-        """Append a producer's batch in place: see `PartitionLog.append_batches`.
+    def append(
+        self,
+        records: bytes,
+        fence: Fence | None = None,
+        *,
+        timeout_s: float | None = None,
+        at_once: bool = False,
+    ) -> AppendInfo:
+        """Append a producer's batch in place: see `PartitionLog.append_batches`; `at_once` only if the log is open.
 
         The caller flushes the batch, if that is due, as it always is for one of a transaction.
         """
-        with self._log() as log:
-            info = log.append_batches(records, fence, timeout_s=timeout_s)
+        with self._logs.use(self, _not_open) if at_once else self._log() as log:
+            info = log.append_batches(records, fence, timeout_s=timeout_s, at_once=at_once)
         return info if fence is None else info._replace(appended=info.appended._replace(flush_due=True))
-
-    def takes_at_once(self, records: bytes) -> bool:
-        """True if a moment ago an append of this batch in place only had to write it; opens nothing."""
-        with suppress(_NotOpenError), self._logs.use(self, _not_open) as log:
-            return log.takes_at_once(records)
-        return False
 
     def is_free(self, *, flush: bool) -> bool:
         """True if an append in place, or a flush, would not have had to wait for a lock a moment ago."""

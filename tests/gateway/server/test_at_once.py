@@ -32,7 +32,7 @@ import distlog
 from distlog.core.errors import StorageFullError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import PartitionLog, WouldWaitError
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway import delayed_operations
 from distlog.gateway.apis import records
@@ -57,13 +57,17 @@ def numbered(number: int, *, partition: int = 0, acks: int = -1) -> bytes:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the threads that appended, without a number."""
+    """The names of the threads that appended, or tried, without a number: but not where an append would wait."""
     names: list[str] = []
     append = PartitionLog.append_batches
 
     def noted(log: PartitionLog, *args: Any, **fields: Any) -> Any:
         names.append(threading.current_thread().name.rstrip("-0123456789"))
-        return append(log, *args, **fields)
+        try:
+            return append(log, *args, **fields)
+        except WouldWaitError:
+            names.pop()
+            raise
 
     monkeypatch.setattr(PartitionLog, "append_batches", noted)
     return names
@@ -148,7 +152,7 @@ def test_a_failure_of_an_append_ends_its_connection_alone(
         raise RuntimeError("on purpose")
 
     with Wire(gateway) as wire, Wire(gateway) as other:
-        monkeypatch.setattr(PartitionLog, "takes_at_once", failing)
+        monkeypatch.setattr(records, "is_at_hand", failing)
         wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
         assert wire.is_closed
         monkeypatch.undo()
@@ -235,9 +239,10 @@ def test_a_client_pays_for_a_look_at_a_request_that_is_left_to_a_handler(gateway
 def test_on_a_full_disk_the_network_s_thread_seals_nothing(
     gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sealed: list[str] = []
+    tried, sealed = list[str](), list[str]()
 
     def full(*_: Any, **__: Any) -> None:
+        tried.append(threading.current_thread().name.rstrip("-0123456789"))
         raise StorageFullError("no space")
 
     monkeypatch.setattr(LogSegment, "append", full)
@@ -246,7 +251,7 @@ def test_on_a_full_disk_the_network_s_thread_seals_nothing(
     )
     with Wire(gateway) as wire:
         assert producing(wire, data()).error_code is ErrorCode.kafka_storage_error
-    assert (threads, sealed) == ([NETWORK, HANDLER], [HANDLER])
+    assert (threads, tried, sealed) == ([HANDLER], [NETWORK, HANDLER], [HANDLER])
 
 
 def test_the_response_is_sent_in_the_turn_of_the_event_loop_that_read_the_request(
@@ -352,15 +357,15 @@ def test_a_response_goes_out_also_where_the_next_request_ends_the_connection(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway._processor, "has_time", lambda: True)
-    append, appended = PartitionLog.takes_at_once, list[int]()
+    is_at_hand, looks = records.is_at_hand, list[int]()
 
-    def failing(log: PartitionLog, batch: Any) -> bool:
-        appended.append(1)
-        if len(appended) > 1:
+    def failing(*given: Any) -> bool:
+        looks.append(1)
+        if len(looks) > 1:
             raise RuntimeError("on purpose")
-        return append(log, batch)
+        return is_at_hand(*given)
 
-    monkeypatch.setattr(PartitionLog, "takes_at_once", failing)
+    monkeypatch.setattr(records, "is_at_hand", failing)
     with Wire(gateway) as wire:
         wire.socket.sendall(numbered(0) + numbered(1))
         assert wire.frame()[:4] == bytes(4)
