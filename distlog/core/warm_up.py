@@ -22,6 +22,7 @@ from distlog.core.dump.log_dump import DumpedFile
 from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import RetentionWarning, TimestampWarning
 from distlog.core.kernels.record_scan import to_microseconds
+from distlog.core.reading.fetch import fetch_stored
 from distlog.core.topics.appender import SMALL_PARTITIONS
 from distlog.core.topics.open_topic import create
 from distlog.core.topics.topic import Topic
@@ -106,6 +107,7 @@ def _read(topic: Topic) -> None:
     topic.scan(start=3, end=7).count()
     list(topic.records(start=5, limit=2))
     topic.read(0, 5, check_crcs=True)
+    fetch_stored(topic.reader, topic.snapshot.partitions[0], 0, 1, 1)
     for start in (5000, MAX_LONG):
         topic.offsets_for_times(start)
     with topic.follow(timeout=0) as follower:

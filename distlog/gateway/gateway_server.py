@@ -16,9 +16,11 @@ from typing import Any, Literal
 from distlog.core.config import MAX_LONG
 from distlog.core.display import counted
 from distlog.core.errors import DistlogError
+from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_manager import Metric
 from distlog.core.log_manager.scheduler import Scheduler
+from distlog.core.reading.fetch import fetch_stored
 from distlog.core.storage.parallel import begin
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
@@ -80,6 +82,7 @@ def _use_topic(folder: str) -> None:
         for _ in range(2):
             log.append_batches(batch)
     topic.refresh().read(0, 1)
+    fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
 
 
 # ---

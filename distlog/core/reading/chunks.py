@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -489,3 +490,48 @@ class Sending:
                 raise OSError("the log file ended while it was sent")
         self._start += count
         return count
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatches:
+    """Whole record batches, back to back, in bytes [begin, end) of a local file, with the offsets that readers see.
+
+    No more than their headers was read: the receiver must check them. `next_offset` is where to fetch next. The file
+    is opened for each use, so that many may wait for slow receivers.
+    """
+
+    storage: Storage
+    name: str
+    begin: int
+    end: int
+    next_offset: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def __bytes__(self) -> bytes:
+        data = self.storage.read(self.name, self.begin, self.end)
+        if len(data) < len(self):
+            raise self._shorter(self.begin + len(data))
+        return data
+
+    def __getitem__(self, part: slice, /) -> StoredBatches:
+        start, end, _ = part.indices(len(self))
+        return replace(self, begin=self.begin + start, end=self.begin + end)
+
+    def send(self, receiver: int) -> int:
+        """Send to the descriptor of a socket what it takes now, from the page cache; returns how many bytes.
+
+        Raises OSError, StorageError if the file became shorter.
+        """
+        position = self.begin
+        with self.storage.opened(self.name) as file, suppress(BlockingIOError):
+            while position < self.end:
+                count = os.sendfile(receiver, file, position, self.end - position)
+                if not count:
+                    raise self._shorter(position)
+                position += count
+        return position - self.begin
+
+    def _shorter(self, end: int) -> StorageError:
+        return StorageError("a log became shorter before it was sent", file=self.name, position=end)

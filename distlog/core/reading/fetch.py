@@ -17,7 +17,7 @@ from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import InvalidConfigError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.integers import whole_number
-from distlog.core.reading.chunks import Chunk, Sending, SentPart
+from distlog.core.reading.chunks import Chunk, Sending, SentPart, StoredBatches
 from distlog.core.reading.pipeline import whole_log
 from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice, bounded_start
@@ -149,6 +149,20 @@ def fetch_committed(
     if not fetched:
         return fetched
     return replace(fetched, aborted=tuple(aborted_between(reader, state, offset, fetched.next_offset)))
+
+
+def fetch_stored(
+    reader: SegmentReader, state: PartitionState, offset: int, end_offset: int, max_bytes: int
+) -> StoredBatches | None:
+    """The batches that `fetch` gives unchecked, below `end_offset`, in their local file; None if `fetch` must look.
+
+    `offset` must be in the log, and below `end_offset`.
+    """
+    row = state.segments.find(offset)
+    if row == len(state.segments):
+        return None
+    segment = state.segments[row]
+    return reader.stored(SegmentSlice(segment, offset, end_offset, 0, segment.log_bytes), max_bytes)
 
 
 def _nothing(next_offset: int) -> FetchedBatches:

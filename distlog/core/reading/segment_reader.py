@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 from crc32c import crc32c
 
 from distlog.core.batches.walk import BatchWalk, Headers
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import (
     CorruptIndexError,
     CorruptionError,
@@ -38,7 +39,17 @@ from distlog.core.indexes.transaction_index import (
     TransactionIndex,
     decode_transactions,
 )
-from distlog.core.reading.chunks import Chunk, LogFile, Piece, chunk_of_batches, chunk_of_files, cut_short, headers_of
+from distlog.core.kernels.file_read import WINDOW_BYTES, find_batches
+from distlog.core.reading.chunks import (
+    Chunk,
+    LogFile,
+    Piece,
+    StoredBatches,
+    chunk_of_batches,
+    chunk_of_files,
+    cut_short,
+    headers_of,
+)
 from distlog.core.reading.open_files import OpenFiles, OpenLogs
 from distlog.core.reading.slices import SegmentSlice, bounds_by
 from distlog.core.segments.segment_parts import (
@@ -340,6 +351,34 @@ class SegmentReader:
                 self._distrust(part.segment, error)
                 walk = self._walk(part, 0, part.end_position, step)
         yield from walk
+
+    def stored(self, part: SegmentSlice, most_bytes: int) -> StoredBatches | None:
+        """The first batches that `part` owns, as they lie in a file of this machine: only headers are read.
+
+        As many as fit into `most_bytes`, at least one. None if there are none, if readers see other offsets or times
+        than those in the file, or if something is wrong with the log or its index: then `chunks` tells what.
+        """
+        segment, log = part.segment, self.part(part.segment)
+        if not self.storage.is_local_disk or segment.shift or segment.append_time_ms >= 0:
+            return None
+        with suppress(OSError, StorageError, CorruptRecordError), self.storage.opened(log.name) as file:
+            start, log_end = log.begin + self._bounds(part)[0], log.begin + log.size
+            if hasattr(os, "posix_fadvise"):
+                # whoever sends them should not wait for the device, since it may have other receivers
+                os.posix_fadvise(file, start, min(most_bytes, log_end - start), os.POSIX_FADV_WILLNEED)
+            begin, end, next_offset = find_batches(
+                file,
+                (start, log_end),
+                (-1 if start > log.begin else segment.stored_base_offset, segment.next_offset, segment.dense),
+                (part.start_offset, part.end_offset, most_bytes),
+                np.empty(WINDOW_BYTES, np.uint8),
+            )
+            if begin >= 0:
+                if segment.first_batch_crc != UNKNOWN:
+                    self._identified.check_head(segment, log, memoryview(os.pread(file, HEAD_BYTES, log.begin)))
+                os.pread(file, 1, end - 1)
+                return StoredBatches(self.storage, log.name, begin, end, next_offset)
+        return None
 
     def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
         """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""

@@ -259,8 +259,9 @@ def bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tu
     Raises CorruptIndexError.
     """
     segment = part.segment
-    by_offset = index.lookup(part.start_offset - segment.shift).position
-    start = max(by_offset, index.position_floor(part.start_position).position)
+    start = index.lookup(part.start_offset - segment.shift).position
+    if part.start_position > 0:
+        start = max(start, index.position_floor(part.start_position).position)
     if start >= part.end_position:
         # by the index there is nothing to read; the log's last part is read to confirm it
         start = index.position_floor(part.end_position - 1).position

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +313,15 @@ class Storage:
     def open_file(self, name: str) -> int:
         """A descriptor of a local file, to read it; the caller closes it. Raises OSError."""
         return self._local().open(self._prefix + name)
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[int]:
+        """A descriptor of a local file, to read it in the block. Raises as `open_file`."""
+        file = self.open_file(name)
+        try:
+            yield file
+        finally:
+            os.close(file)
 
     def is_there(self) -> bool:
         """True if this folder exists; an object store has no folders, so there each does that can be listed."""

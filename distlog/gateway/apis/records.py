@@ -24,6 +24,7 @@ from distlog.core.errors import (
 )
 from distlog.core.log.flush import AppendInfo
 from distlog.core.log.partition_log import WouldWaitError
+from distlog.core.reading.chunks import StoredBatches
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, offset_for_time
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
@@ -547,9 +548,9 @@ def _fetched_fields(each: _FetchedPartition, committed: bool) -> Fields:
 
 def _records(each: _FetchedPartition) -> ResponsePiece:
     batches = each.data.batches if each.data else None
-    if batches is None:
-        return b""
-    # offsets that a commit gives are written into a copy; other batches go out as they are in the file
+    if batches is None or isinstance(batches, StoredBatches):
+        return batches or b""
+    # offsets that a commit gives are written into a copy
     return bytes(batches) if batches.moved else batches.data
 
 

@@ -236,7 +236,7 @@ def write_response(api_key: int, version: int, correlation_id: int, fields: Fiel
     size = sum(map(len, pieces.done))
     first = (
         _RESPONSE_HEAD.pack(size - _RESPONSE_HEAD.size + _CORRELATION_ID.size, correlation_id)
-        + pieces.done[0][_RESPONSE_HEAD.size :]
+        + bytes(pieces.done[0])[_RESPONSE_HEAD.size :]
     )
     return [first, *pieces.done[1:]]
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from kio.schema.errors import ErrorCode as ErrorCode
 
 from distlog.core.errors import CorruptionError
+from distlog.core.reading.chunks import StoredBatches
 
 # ---
 # The error for bytes that are no request.
@@ -168,7 +169,7 @@ def empty_value(kind: str, *, is_array: bool) -> Any:
 
 #: The fields of a message by kio's names; an array is a sequence of these. Times are ints: ms.
 Fields = Mapping[str, Any]
-ResponsePiece = bytes | memoryview
+ResponsePiece = bytes | memoryview | StoredBatches
 
 #: The most elements of arrays, and tagged fields, in a request: more than the partitions of any client.
 MAX_ITEMS = 50_000
@@ -537,7 +538,7 @@ class Pieces:
     def put(self, data: ResponsePiece) -> None:
         """Add bytes, which may be many."""
         if len(data) < COPIED_BYTES:
-            self.small += data
+            self.small += bytes(data)
             return
         self.end()
         self.done.append(data)
@@ -551,7 +552,7 @@ class Pieces:
     def joined(self) -> bytes:
         """All written bytes, in one piece."""
         self.end()
-        return b"".join(self.done)
+        return b"".join(map(bytes, self.done))
 
 
 MessageWriter = Callable[[Pieces, Fields], None]

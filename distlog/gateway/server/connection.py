@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from distlog.core.display import text
+from distlog.core.errors import StorageError
+from distlog.core.reading.chunks import StoredBatches
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import RequestHead, ResponsePiece, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
@@ -622,11 +624,11 @@ class Connection(asyncio.BufferedProtocol):
                 unsent.clear()
             while unsent and not self._is_paused:
                 self._write_held()
-                # bytes that the client does not take at once are copied: no more than a part of a large piece
-                first = memoryview(unsent.pop(0))
-                if len(first) > _WRITTEN_BYTES:
-                    unsent.insert(0, first[_WRITTEN_BYTES:])
-                self._transport.write(first[:_WRITTEN_BYTES])
+                try:
+                    self._write_first(unsent)
+                except (OSError, StorageError) as error:
+                    self.hang_up(f"the response cannot be sent: {error}")
+                    return
             if self._is_paused:
                 if self._is_stopping:
                     self._hurry()
@@ -638,10 +640,31 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_next_handled or len(self._held) >= _MOST_TOGETHER:
             self._write_held()
 
+    @property
+    def _takes_files(self) -> bool:
+        """True if bytes may go out past the transport: it has none left, encrypts none, and was not closed."""
+        transport = self._transport
+        is_plain = transport.get_extra_info("sslcontext") is None
+        return is_plain and not transport.is_closing() and not transport.get_write_buffer_size()
+
+    def _write_first(self, unsent: list[ResponsePiece]) -> None:
+        """Send the first piece, or a part of it."""
+        first = unsent.pop(0)
+        if isinstance(first, bytes):
+            first = memoryview(first)
+        elif isinstance(first, StoredBatches) and self._takes_files:
+            first = first[first.send(self._transport.get_extra_info("socket").fileno()) :]
+        # bytes that the client does not take at once are copied: no more than a part of a large piece
+        if len(first) > _WRITTEN_BYTES:
+            unsent.insert(0, first[_WRITTEN_BYTES:])
+        written = first[:_WRITTEN_BYTES]
+        if len(written):
+            self._transport.write(written if isinstance(written, memoryview) else bytes(written))
+
     def _write_held(self) -> None:
         if self._held:
             held, self._held = self._held, []
-            self._transport.write(b"".join(held))
+            self._transport.write(b"".join(map(bytes, held)))
 
     def _end(self, request: Request) -> None:
         """Forget a request that was answered, or will not be."""

@@ -32,8 +32,9 @@ from distlog.core.log.flush import Appended, AppendInfo
 from distlog.core.log.live_snapshot import with_tail
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_log import PartitionLog, WouldWaitError, most_open_logs
-from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
-from distlog.core.reading.stable_offset import last_stable_offset
+from distlog.core.reading.chunks import StoredBatches
+from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed, fetch_stored
+from distlog.core.reading.stable_offset import aborted_between, last_stable_offset
 from distlog.core.storage.locks_and_pages import WatchedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.committed_batches import producer_entries
@@ -250,7 +251,7 @@ class TailBatches(NamedTuple):
 class PartitionTail:
     """The batches behind `offset`; for one thread at a time. `read` fetches from an offset on, None at the end."""
 
-    def __init__(self, read: Callable[[int], FetchedBatches | None], offset: int = 0) -> None:
+    def __init__(self, read: Callable[[int], FetchedBatches | StoredBatches | None], offset: int = 0) -> None:
         self._read, self.offset = read, offset
 
     def batches(self) -> Iterator[TailBatches]:
@@ -341,7 +342,7 @@ class VisibleEnd(NamedTuple):
 class FetchedData(NamedTuple):
     """Batches, the log's bounds, the aborted transactions among the batches, and the end of the look."""
 
-    batches: FetchedBatches | None
+    batches: FetchedBatches | StoredBatches | None
     offsets: LogOffsets
     aborted: tuple[AbortedTransaction, ...]
     visible_end: VisibleEnd
@@ -430,8 +431,12 @@ class Partition:
             raise OffsetOutOfRangeError("the offset is not in the log", offset=offset, partition=self.number)
         if offset >= visible_end.offset or max_bytes <= 0:
             return FetchedData(None, offsets, (), visible_end)
+        reader = self.fresh.topic.reader
+        if (stored := fetch_stored(reader, state, offset, visible_end.offset, max_bytes)) is not None:
+            aborted = tuple(aborted_between(reader, state, offset, stored.next_offset)) if committed else ()
+            return FetchedData(stored, offsets, aborted, visible_end)
         read = partial(fetch_committed, stable_offset=visible_end.offset) if committed else fetch
-        batches = read(self.fresh.topic.reader, state, self.number, offset, max_bytes, check=False)
+        batches = read(reader, state, self.number, offset, max_bytes, check=False)
         return FetchedData(batches, offsets, batches.aborted, visible_end)
 
     def visible_end(self, *, committed: bool) -> VisibleEnd:

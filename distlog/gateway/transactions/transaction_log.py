@@ -23,6 +23,7 @@ from distlog.core.errors import CorruptRecordError, LeaderFencedError, TopicNotF
 from distlog.core.log.flush import AppendInfo
 from distlog.core.log.log_validator import BatchRun
 from distlog.core.maintenance.cleaning_plan import first_dirty_offset
+from distlog.core.reading.chunks import StoredBatches
 from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.reading.pipeline import whole_logs
 from distlog.core.storage.parallel import in_parallel
@@ -171,7 +172,7 @@ class NewestStates:
                 self._take(records)
         self._tail.offset = state.log_end_offset
 
-    def _read(self, offset: int) -> FetchedBatches | None:
+    def _read(self, offset: int) -> FetchedBatches | StoredBatches | None:
         return self._partition.fetch(offset, READ_BYTES, committed=False).batches
 
     def _take(self, records: pa.RecordBatch) -> None:

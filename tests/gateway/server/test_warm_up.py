@@ -9,6 +9,10 @@ import pytest
 from full_disk import disk as disk
 from full_disk import fill
 
+from distlog.core.kernels.native import COMPILED
+from distlog.core.reading.chunks import StoredBatches
+from distlog.core.reading.fetch import fetch_stored
+from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import warm_up
 
 
@@ -18,3 +22,11 @@ def test_a_gateway_begins_where_nothing_temporary_can_be_written(disk: Path, mon
     warm_up()
     monkeypatch.setattr(tempfile, "tempdir", str(disk / "missing"))
     warm_up()
+
+
+@pytest.mark.skipif(not COMPILED, reason="headers are found by compiled code")
+def test_the_kernel_that_finds_what_is_sent_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list[object]()
+    monkeypatch.setattr(gateway_server, "fetch_stored", lambda *each: found.append(fetch_stored(*each)))
+    warm_up()
+    assert [type(each) for each in found] == [StoredBatches]

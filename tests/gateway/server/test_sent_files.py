@@ -1,0 +1,138 @@
+"""Records of a local log go out as they lie in its file: from the page cache, unless they are encrypted."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from gateways import FETCH, Wire, fetch_fields, fetching, opened, producing, serving, until
+from gateways import gateway as gateway
+from raw_batches import batch, record
+from tls_certificates import Authority, TlsWire
+
+import distlog
+from distlog.core.kernels.native import COMPILED
+from distlog.core.reading.chunks import StoredBatches
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.security.tls import TlsFiles
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason="headers are found by compiled code")
+
+VALUES = [b"%d" % number * 150_000 for number in range(8)]
+ALL = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], partition_max_bytes=16 << 20)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each call of sendfile has sent."""
+    counts, real = list[int](), os.sendfile
+
+    def sendfile(*arguments: int) -> int:
+        counts.append(real(*arguments))
+        return counts[-1]
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    return counts
+
+
+def filled(wire: Wire) -> None:
+    """Append the same batches to both partitions of `clicks`."""
+    for value in VALUES:
+        for partition in (0, 1):
+            producing(wire, batch([record(0, 0, None, value)]), partition)
+
+
+def is_all(records: bytes) -> bool:
+    """Whether these are the batches of a partition."""
+    batches = [batch([record(0, 0, None, value)], base_offset=number) for number, value in enumerate(VALUES)]
+    epoch = slice(12, 16)
+    for each in batches:
+        found, records = bytearray(records[: len(each)]), records[len(each) :]
+        # which is the log's to set
+        found[epoch] = each[epoch]
+        if found != each:
+            return False
+    return not records
+
+
+def asked_by_a_slow_client(gateway: GatewayServer) -> Wire:
+    """A client that has not taken much of a response with all batches."""
+    slow = Wire(gateway, receive_bytes=4096)
+    until(lambda: len(gateway._processor.connections) == 1)
+    (connection,) = gateway._processor.connections
+    # else the system takes all of it
+    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    slow.send(FETCH, 12, **ALL)
+    until(lambda: connection.is_sending and connection._is_paused)
+    return slow
+
+
+def test_records_go_out_from_the_page_cache(gateway: GatewayServer, sent: list[int]) -> None:
+    with Wire(gateway) as wire:
+        filled(wire)
+        ((told, _),) = [each.partitions for each in wire.ask(FETCH, 12, **ALL).responses]
+        assert is_all(told.records)
+        sent.clear()
+        assert is_all(fetching(wire, 0, partition_max_bytes=16 << 20).records)
+    # the system may not take all of it at once, and then the next bytes are copied
+    assert sum(sent) > len(told.records) // 2
+
+
+def test_a_client_that_takes_little_at_a_time_gets_each_byte_once(gateway: GatewayServer, sent: list[int]) -> None:
+    with Wire(gateway) as wire:
+        filled(wire)
+    until(lambda: not gateway._processor.connections)
+    with asked_by_a_slow_client(gateway) as slow:
+        assert gateway.broker.fetch_memory.used > 0
+        (topic,) = slow.answer(FETCH, 12, 1).responses
+        assert [is_all(each.records) for each in topic.partitions] == [True, True]
+        until(lambda: gateway.broker.fetch_memory.used == 0)
+    assert len(sent) > 2
+
+
+def test_a_log_that_is_cut_while_it_is_sent_ends_the_connection(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        filled(wire)
+    until(lambda: not gateway._processor.connections)
+    with asked_by_a_slow_client(gateway) as slow:
+        for log in Path(gateway.root).glob("clicks/*/*.log"):
+            os.truncate(log, 1000)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            slow.frame()
+    until(lambda: gateway.broker.fetch_memory.used == 0)
+
+
+def test_a_client_whose_connection_was_ended_gets_no_byte_more(gateway: GatewayServer) -> None:
+    """The system would still take the bytes of a file, behind a head that asyncio drops."""
+    with Wire(gateway) as wire:
+        filled(wire)
+    until(lambda: not gateway._processor.connections)
+    with Wire(gateway) as wire:
+        wire.send(FETCH, 12, **{**ALL, "min_bytes": 1 << 30, "max_wait": datetime.timedelta(minutes=1)})
+        until(lambda: len(gateway.broker.fetches) == 1)
+        (connection,) = gateway._processor.connections
+        topic = opened(gateway)
+        file = next(Path(gateway.root).glob("clicks/*/*.log"))
+        records = StoredBatches(topic.storage, f"{file.parent.name}/{file.name}", 0, 1000, 1)
+
+        def ended_then_answered() -> None:
+            connection.hang_up("a test")
+            connection._answered(connection._under_way[0], [b"head", records])
+
+        gateway._processor.loop.call_soon_threadsafe(ended_then_answered)
+        assert wire.is_closed
+
+
+def test_what_is_encrypted_is_read(tmp_path: Path, sent: list[int]) -> None:
+    authority = Authority(tmp_path)
+    server = authority.certificate("server")
+    distlog.create(str(tmp_path / "root" / "clicks"), partitions=2)
+    files = TlsFiles(certificate=server.certificate, key=server.key)
+    with serving(tmp_path / "root", tls=files) as gateway, TlsWire(gateway, authority) as wire:
+        filled(wire)
+        (topic,) = wire.ask(FETCH, 12, **ALL).responses
+        assert [is_all(each.records) for each in topic.partitions] == [True, True]
+    assert not sent
