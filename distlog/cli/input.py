@@ -188,7 +188,7 @@ class Input:
             raise InvalidConfigError("a line of text has no fields: give --format jsonl, csv or parquet")
 
     def parts(self, path: str, wait: Callable[[], float | None]) -> Parts:
-        """The parts of a file or of standard input. Raises OSError, InvalidConfigError for fields it lacks."""
+        """The parts of a file or of standard input. Raises OSError, InvalidRecordError for fields it lacks."""
         if self.format is Format.PARQUET:
             return _tables(path, self.fields)
         return _lines(path, self._parser(), wait)

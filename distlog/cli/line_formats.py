@@ -24,7 +24,7 @@ from distlog.console.record_lines import json_texts
 from distlog.core.arrays import byte_array, column_of, flags_of, integers, scalar_of, table_of_rows
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.errors import InvalidRecordError
 from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, to_ms, wrong_unit
 from distlog.core.topics.appendable import ACCEPTED, IGNORED, scaled
 
@@ -397,12 +397,12 @@ class MissedFields:
             if not self._missed:
                 return
 
-    def error(self) -> InvalidConfigError | None:
+    def error(self) -> InvalidRecordError | None:
         """The error of a field that no object has; None if all were seen, or if there was no object."""
         if not self._missed or not self._names:
             return None
         seen = ", ".join([*self._names][:_NAMES_SEEN])
-        return InvalidConfigError(f"no line has a field {min(self._missed)}; the lines have {seen}")
+        return InvalidRecordError(f"no line has a field {min(self._missed)}; the lines have {seen}")
 
 
 def json_fields(fields: Fields, missed: MissedFields | None = None) -> LineFormat:

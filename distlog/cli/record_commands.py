@@ -90,9 +90,10 @@ def append(
             # a stream that a signal ends may end inside of a row
             if not (interrupt.signal and size is not None) and (rest := source.rest()):
                 skipped += _take(appending, rest, path, rows, headers, skip=bad_lines is options.BadLines.SKIP)
-        if interrupt.signal and size is not None:
+        wrong_name = None if interrupt.signal else source.missed.error()
+        if wrong_name or (interrupt.signal and size is not None):
             appending.abort()
-        if not interrupt.signal and (wrong_name := source.missed.error()):
+        if wrong_name:
             raise wrong_name
     _report(topic, appending.appended, skipped, interrupt.signal, as_json=as_json)
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else DONE)

@@ -23,11 +23,12 @@ from distlog.core.display import Listing
 from distlog.core.errors import (
     DistlogError,
     InvalidConfigError,
+    InvalidRecordError,
     InvalidTopicError,
     StorageFullError,
     TopicNotFoundError,
 )
-from distlog.core.integers import count_of
+from distlog.core.integers import count_of, whole_number
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.merge import CompactReport, compact_or_merge, job_bytes_of
 from distlog.core.maintenance.rebuild import RebuildReport
@@ -162,6 +163,9 @@ def append(
     Raises InvalidRecordError before any task runs. After that it raises Spark's own exceptions, with the text of
     distlog's.
     """
+    if not isinstance(df, DataFrame):
+        text = "append takes a DataFrame of Spark: spark.createDataFrame makes one, or give this to Topic.append"
+        raise InvalidRecordError(text, type=type(df).__name__)
     topic, storage_options = _writable(url, storage_options)
     result = append_to(
         topic,
@@ -195,6 +199,9 @@ def _writable(url: str | Topic, storage_options: StorageSettings | None) -> tupl
 
 def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:
     named = {name: source for name, source in given.items() if source is not None}
+    for name, source in named.items():
+        if not isinstance(source, str | Column):
+            raise InvalidRecordError(f"{name} is the name of a column, or a Column", type=type(source).__name__)
     if not named and set(df.columns) <= set(ACCEPTED):
         return df
     chosen: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
@@ -231,12 +238,14 @@ def read(
     the first records; tasks end where it is reached, and are not cut off as by `DataFrame.limit`.
     If pandas is installed, rows come by `mapInArrow`, which is faster than the data source.
     """
+    _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = _opened(url, version, timestamp, storage_options)
     times = scan_plan.times(start, end, start_time, end_time)
     bounds = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
     slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, bounds, isolation, out_of_range, times)
     exact = True
+    min_partitions = None if min_partitions is None else whole_number("min_partitions", min_partitions)
     if limit is not None:
         slices, exact = first_offsets(slices, count_of("limit", limit))
     if _has_map_in_arrow():
@@ -282,6 +291,7 @@ def stream(
 
     Raises TopicNotFoundError, and ReadOnlyTopicError for a Topic at a version, since a stream follows the newest.
     """
+    _check_session(spark)
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = _opened(url, None, None, storage_options)
     topic.current.check_writable(topic.storage)
@@ -312,6 +322,7 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
     Raises TopicNotFoundError if there is no topic, and InvalidTopicError for names that are the same to Spark, which
     sees no case unless `spark.sql.caseSensitive` is true; then no view is made.
     """
+    _check_session(spark)
     opened = topics(root, storage_options)
     if not opened:
         raise TopicNotFoundError("no topic is right below this folder: give the one above the topics", root=root)
@@ -339,6 +350,12 @@ def _opened(
     if (version, timestamp, storage_options) != (None, None, None):
         raise InvalidConfigError("a Topic has its version and its storage: give its url, or leave these out")
     return url
+
+
+def _check_session(spark: object) -> None:
+    # those of Spark Connect have another class
+    if not hasattr(type(spark), "readStream"):
+        raise InvalidConfigError("the first argument is a SparkSession", got=type(spark).__name__)
 
 
 def of_slices(

@@ -162,7 +162,7 @@ def test_a_field_that_no_object_has_is_an_error_and_nothing_is_appended(
     files = [lines(tmp_path, "a", text)] if is_file else []
     outcome = cli("append", *files, "--format", "jsonl", option, "usr", stdin=text.encode())
     why = "no line has a field usr; the lines have user, at, n (appended=0)"
-    assert outcome == (2, "", f"distlog: {why}\n")
+    assert outcome == (1, "", f"distlog: {why}\n")
     assert topic.refresh().version == 0
 
 
@@ -188,7 +188,7 @@ def test_a_field_is_found_by_a_name_with_escapes_in_a_late_line(
 def test_a_stream_tells_of_a_wrong_field_at_its_end(cli: CommandLine, topic: distlog.Topic) -> None:
     outcome = cli("append", "--format", "jsonl", "--key", "usr", "--commit-interval", "0", stdin=b'{"user": "a"}')
     why = "no line has a field usr; the lines have user"
-    assert outcome == (2, "", f"distlog: so far {why}\ndistlog: {why} (appended=1)\n")
+    assert outcome == (1, "", f"distlog: so far {why}\ndistlog: {why} (appended=1)\n")
 
 
 def test_headers_of_the_command_come_behind_those_of_the_record(cli: CommandLine, topic: distlog.Topic) -> None:

@@ -13,7 +13,7 @@ import pytest
 from job_runs import lines_file, ms, rows
 from pyspark.sql import SparkSession
 
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.spark.jobs.append_job import NO_TIME, JobInput, check_lines, java_pattern
 from distlog.spark.jobs.job import reason, spark_pattern
 
@@ -73,7 +73,7 @@ def test_rows_of_csv_are_values_and_their_columns_keys_and_times(spark: SparkSes
     ]
     bad = [row[3] for row in rows(spark, path, value="name")]
     assert bad == [None, None, *(f"not a row of the header's columns: {line}" for line in ("3,d", "4,e,5,6"))]
-    with pytest.raises(InvalidConfigError, match="the input has no column ID2; it has id, name, at"):
+    with pytest.raises(InvalidRecordError, match="the input has no column ID2; it has id, name, at"):
         rows(spark, path, key="ID2")
 
 
@@ -86,7 +86,7 @@ def test_columns_of_csv_have_the_same_names_in_all_files(spark: SparkSession, tm
     assert "CSV header does not conform" in reason(raised.value)
     assert "\tat " not in reason(raised.value)
     for head in ("k,k", ",,"):
-        with pytest.raises(InvalidConfigError, match="names of the columns, each once"):
+        with pytest.raises(InvalidRecordError, match="names of the columns, each once"):
             rows(spark, lines_file(tmp_path, "c.csv", [head, "1,2"]))
     odd = lines_file(tmp_path, "d.csv", ["k,K,_corrupt_record,bad", "1,2,3,4"])
     assert rows(spark, odd, key="K") == [(b"2", b'{"k":"1","K":"2","_corrupt_record":"3","bad":"4"}', None, None)]
@@ -175,7 +175,7 @@ def test_a_field_that_no_line_of_json_has_is_an_error(spark: SparkSession, tmp_p
     path = lines_file(tmp_path, "a.jsonl", ['{"user":null}', '{"at":5}', "x"])
     assert [row[0] for row in rows(spark, path, key="user")][:2] == [None, None]
     assert [row[2] for row in rows(spark, path, timestamp="at")][:2] == [None, 5]
-    with pytest.raises(InvalidConfigError, match="no line has a field usr; the first has user"):
+    with pytest.raises(InvalidRecordError, match="no line has a field usr; the first has user"):
         rows(spark, path, key="usr")
     assert rows(spark, lines_file(tmp_path, "b.jsonl", []), key="usr") == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import Address
@@ -13,8 +13,8 @@ from kafka.partitioner.default import murmur2
 from pyspark.sql import DataFrame, SparkSession
 
 import distlog
-from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
-from distlog.spark import append, read, register
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError, TopicNotFoundError
+from distlog.spark import append, read, register, register_tables, stream
 from distlog.spark.spark_session import DEFAULTS, default_settings
 
 pytestmark = pytest.mark.spark
@@ -119,6 +119,22 @@ def test_append_leaves_no_column_out_silently(spark: SparkSession, topic: distlo
     with pytest.raises(Exception, match="unknown column user"):
         append(people(spark).selectExpr("user", "line as value"), topic.url)
     append(read(spark, topic.url, include_headers=True), topic.url)
+
+
+def test_arguments_of_another_type_are_refused_with_what_to_give(spark: SparkSession, filled: distlog.Topic) -> None:
+    given: Any = [{"value": "x"}]
+    with pytest.raises(InvalidRecordError, match=r"a DataFrame of Spark.*type=list"):
+        append(given, filled)
+    with pytest.raises(InvalidRecordError, match=r"key is the name of a column, or a Column \(type=list\)"):
+        append(people(spark), filled, key=given)
+    for reads in (read, stream, register_tables):
+        with pytest.raises(InvalidConfigError, match=r"the first argument is a SparkSession \(got=list\)"):
+            reads(given, filled.url)
+    wrong: Any = 5
+    with pytest.raises(InvalidConfigError, match=r"columns are a name or some names \(got=int\)"):
+        read(spark, filled, columns=wrong)
+    with pytest.raises(InvalidConfigError, match=r"min_partitions must be a whole number \(value='2'\)"):
+        read(spark, filled, min_partitions=cast("int", "2"))
 
 
 def test_a_replayed_append_returns_the_first_result(spark: SparkSession, topic: distlog.Topic) -> None:

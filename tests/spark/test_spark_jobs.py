@@ -125,6 +125,15 @@ def test_a_topic_that_exists_is_created_with_the_same_partitions_only(job: Any, 
     assert (ran.status, "partitions=3 requested=2" in ran.err) == (2, True)
 
 
+@pytest.mark.parametrize(("kind", "text"), [("csv", "a,b"), ("jsonl", '{"a": 1}')])
+def test_a_column_that_the_input_lacks_is_status_1_as_for_the_command_line(
+    job: Any, url: str, tmp_path: Path, kind: str, text: str
+) -> None:
+    file = lines_file(tmp_path, f"a.{kind}", [text])
+    ran = job("append", "--input", file, "--topic", url, "--create", "--key", "user")
+    assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
+
+
 def test_a_failure_is_status_1_and_one_line(job: Any, url: str, tmp_path: Path) -> None:
     ran = job("append", "--input", tmp_path / "nothing.txt", "--topic", url, "--create")
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)

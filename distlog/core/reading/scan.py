@@ -345,8 +345,12 @@ def as_text(table: pa.Table) -> pa.Table:
 
 
 def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of columns, of which one needs no list."""
-    return (columns,) if isinstance(columns, str) else tuple(columns)
+    """The names of columns, of which one needs no list; raises InvalidConfigError for what is neither."""
+    if isinstance(columns, str):
+        return (columns,)
+    if not isinstance(columns, Iterable):
+        raise InvalidConfigError("columns are a name or some names", got=type(columns).__name__)
+    return tuple(columns)
 
 
 def checked_workers(max_workers: int | None) -> int:

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from distlog.console.output import Summary
 from distlog.core.display import counted
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.times import TIME_UNITS, scale
 from distlog.core.topics.append_commit import AppendResult, expiry_text
 from distlog.core.topics.appendable import early_text
@@ -66,7 +66,10 @@ class JobInput:
     timestamp_unit: str = "ms"
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """The rows of the files. Raises InvalidConfigError for an impossible column, pattern or time format."""
+        """The rows of the files. Raises InvalidConfigError for an impossible pattern or time format.
+
+        Raises InvalidRecordError for a column that the input lacks.
+        """
         kind = self.format or next((name for end, name in _FORMATS.items() if self.paths[0].endswith(end)), "text")
         if self.pattern is not None and kind != "text":
             raise InvalidConfigError("--pattern needs --format text", format=kind)
@@ -139,14 +142,14 @@ _TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
 
 def _check_fields(lines: DataFrame, wanted: Sequence[str]) -> None:
-    """Raise InvalidConfigError for a field that no line has: all would be null. Mostly a look at one line."""
+    """Raise InvalidRecordError for a field that no line has: all would be null. Mostly a look at one line."""
     # NaN is no JSON, but many programs write it
     names = F.json_object_keys(F.regexp_replace("value", r":\s*(NaN|-?Infinity)\s*(?=[,}])", ":0"))
     first = lines.select(names.alias("names")).where("names is not null").head(1) if wanted else []
     for row in first:
         for field in wanted:
             if field not in row["names"] and not lines.where(F.array_contains(names, field)).head(1):
-                raise InvalidConfigError(f"no line has a field {field}; the first has {', '.join(row['names'])}")
+                raise InvalidRecordError(f"no line has a field {field}; the first has {', '.join(row['names'])}")
 
 
 def _as_written(field: Column, name: str) -> Column:
@@ -214,7 +217,7 @@ def _csv(spark: SparkSession, source: JobInput) -> DataFrame:
 def _names(head: str) -> list[str]:
     names = next(csv.reader([head]), [])
     if len(set(names)) < len(names):
-        raise InvalidConfigError(f"the first line of CSV must have the names of the columns, each once: {head}")
+        raise InvalidRecordError(f"the first line of CSV must have the names of the columns, each once: {head}")
     return names
 
 
@@ -242,7 +245,7 @@ UNITS = TIME_UNITS
 def _check_columns(source: JobInput, names: Sequence[str]) -> None:
     for name in (source.key, source.value, source.timestamp):
         if name is not None and name not in names:
-            raise InvalidConfigError(f"the input has no column {name}; it has {', '.join(names)}")
+            raise InvalidRecordError(f"the input has no column {name}; it has {', '.join(names)}")
 
 
 #: How a row becomes JSON: all of its fields, and times with their microseconds.
