@@ -224,3 +224,45 @@ def test_without_ptars_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ptars", None)
     with pytest.raises(ModuleNotFoundError, match=r"protobuf\(\) needs ptars: pip install 'distlog\[protobuf\]'"):
         topic_of(b"").scan().protobuf(TEXT)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of bytes, as it is in a message."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def time_of(seconds: int) -> bytes:
+    """A click at a time, also at one that Protobuf's own library refuses."""
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    return field(5, Timestamp(seconds=seconds).SerializeToString())
+
+
+def test_the_last_field_of_a_oneof_counts_as_for_protobuf_itself() -> None:
+    text, number = click(text="a"), click(number=3)
+    both = [text + number, number + text, text, number]
+    found = topic_of(*both).scan(columns="value").protobuf(TEXT, message="shop.Click")
+    assert found.select(["text", "number"]).to_pylist() == [
+        {"text": None, "number": 3},
+        {"text": "a", "number": None},
+        {"text": "a", "number": None},
+        {"text": None, "number": 3},
+    ]
+
+
+def test_the_last_field_of_a_oneof_counts_in_messages_inside_of_others_too() -> None:
+    text = """syntax = "proto3"; message Out { repeated Way ways = 1; map<string, Way> named = 2; }
+        message Way { oneof by { string road = 1; string rail = 2; } }"""
+    way = field(1, b"A8") + field(2, b"ICE")
+    found = topic_of(field(1, way), field(2, field(1, b"x") + field(2, way))).scan(columns="value").protobuf(text)
+    only = {"road": None, "rail": "ICE"}
+    assert found.to_pylist() == [{"ways": [only], "named": []}, {"ways": [], "named": [("x", only)]}]
+
+
+@pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**63 - 1])
+def test_a_time_that_protobuf_does_not_have_is_a_bad_value(seconds: int) -> None:
+    scan = topic_of(time_of(253_402_300_799), time_of(seconds), time_of(-62_135_596_800)).scan()
+    with pytest.raises(distlog.InvalidRecordError, match="a Timestamp is out of the range of Protobuf.*offset=1"):
+        scan.protobuf(TEXT, message="shop.Click")
+    times = scan.protobuf(TEXT, message="shop.Click", on_error="null")["at"].cast(pa.int64()).to_pylist()
+    assert times == [253_402_300_799_000_000, None, -62_135_596_800_000_000]

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.core.arrays import flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
@@ -38,6 +39,9 @@ _CONFIG = {
     "list_value_nullable": True,
     "map_value_nullable": True,
 }
+#: The microseconds that a Timestamp (the years 1 to 9999) and a Duration (10,000 years) may have, from, to.
+_TIMES = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
+_DURATIONS = -315_576_000_001 * 10**6 + 1, 315_576_000_001 * 10**6
 
 
 class Message:
@@ -45,7 +49,8 @@ class Message:
 
     def __init__(self, files: tuple[bytes, ...], name: str) -> None:
         self._files, self.name = files, name
-        self.schema, self._handler = _handler(files, name)
+        self._descriptor = _descriptor(files, name)
+        self.schema, self._handler = _handler(self._descriptor)
 
     @classmethod
     def of(cls, given: Any, name: str | None = None) -> Message:
@@ -65,15 +70,20 @@ class Message:
     def rows(self, payloads: list[bytes]) -> pa.RecordBatch:
         """The columns of messages; ValueError if one of them is none."""
         decoded = self._handler.list_to_record_batch(payloads)
+        if _check_columns(decoded.to_struct_array(), self._descriptor):
+            message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
+            kind = message_factory.GetMessageClass(self._descriptor)
+            decoded = self._handler.list_to_record_batch(
+                [kind.FromString(one).SerializeToString() for one in payloads]
+            )
         return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Message, (self._files, self.name)
 
 
-def _handler(files: tuple[bytes, ...], name: str) -> tuple[pa.Schema, Any]:
+def _descriptor(files: tuple[bytes, ...], name: str) -> Any:
     descriptor_pool = optional("google.protobuf.descriptor_pool", "protobuf()", _EXTRA)
-    ptars = optional("ptars", "protobuf()", _EXTRA)
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in files:
@@ -82,6 +92,11 @@ def _handler(files: tuple[bytes, ...], name: str) -> tuple[pa.Schema, Any]:
     except (KeyError, TypeError) as error:
         raise InvalidConfigError(f"the schema has no message {name}", reason=str(error)[:200]) from None
     _check_no_circle(descriptor, ())
+    return descriptor
+
+
+def _handler(descriptor: Any) -> tuple[pa.Schema, Any]:
+    ptars = optional("ptars", "protobuf()", _EXTRA)
     handler = ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(**_CONFIG)).get_for_message(descriptor)
     return pa.schema([field.with_nullable(True) for field in handler.schema()]), handler
 
@@ -93,6 +108,28 @@ def _check_no_circle(descriptor: Any, inside: tuple[str, ...]) -> None:
     for field in descriptor.fields:
         if field.message_type is not None:
             _check_no_circle(field.message_type, (*inside, descriptor.full_name))
+
+
+def _check_columns(values: pa.Array, descriptor: Any) -> bool:
+    """True if a message has two fields of a oneof, of which the last counts: ptars sets both.
+
+    Raises ValueError for a time or duration that Protobuf does not have: ptars gives the nearest one of Arrow.
+    """
+    if pa.types.is_list(values.type):
+        return _check_columns(values.values, descriptor)
+    if pa.types.is_map(values.type):
+        return _check_columns(values.items, descriptor.fields_by_name["value"].message_type)
+    if pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type):
+        first, end = _TIMES if pa.types.is_timestamp(values.type) else _DURATIONS
+        bounds = pc.min_max(values.cast(pa.int64())).as_py()
+        if bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] < end:
+            raise ValueError(f"a {descriptor.name} is out of the range of Protobuf")
+    if not pa.types.is_struct(values.type):
+        return False
+    fields = {field.name: field for field in descriptor.fields}
+    inside = [_check_columns(values.field(name), field.message_type) for name, field in fields.items()]
+    chosen = ([flags_of(values.field(each.name).is_valid()) for each in one.fields] for one in descriptor.oneofs)
+    return any(inside) or any((np.sum(flags, axis=0) > 1).any() for flags in chosen if len(flags) > 1)
 
 
 def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
