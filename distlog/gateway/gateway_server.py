@@ -251,7 +251,7 @@ class GatewayServer:
     def _schedule(self, store: OffsetsTopic) -> None:
         metadata, scheduler = self.broker.metadata, self._scheduler
         scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
-        dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
+        dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
         for name, look in self._looks.items():
             scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)

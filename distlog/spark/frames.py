@@ -163,9 +163,7 @@ def append(
     Raises InvalidRecordError before any task runs. After that it raises Spark's own exceptions, with the text of
     distlog's.
     """
-    if not isinstance(df, DataFrame):
-        text = "append takes a DataFrame of Spark: spark.createDataFrame makes one, or give this to Topic.append"
-        raise InvalidRecordError(text, type=type(df).__name__)
+    _check_frame(df)
     topic, storage_options = _writable(url, storage_options)
     result = append_to(
         topic,
@@ -195,6 +193,12 @@ def _writable(url: str | Topic, storage_options: StorageSettings | None) -> tupl
         raise InvalidConfigError("a Topic has its storage: give its url, or leave storage_options out")
     url.current.check_writable(url.storage)
     return url.refresh(), url.storage.options
+
+
+def _check_frame(df: object) -> None:
+    if not isinstance(df, DataFrame):
+        text = "append takes a DataFrame of Spark: spark.createDataFrame makes one, or give this to Topic.append"
+        raise InvalidRecordError(text, type=type(df).__name__)
 
 
 def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:

@@ -102,6 +102,19 @@ def test_a_topic_that_is_created_again_goes_on_counting_versions(storage: Storag
     assert log.load(version=1).topic_id == first.topic_id
 
 
+def test_a_topic_knows_when_it_took_the_place_of_a_dropped_one_unless_it_was_imported(storage: Storage) -> None:
+    log = commit_log(storage, Clock(1_000), checkpoint_commits=1)
+    first = log.create(1, CONFIG)
+    drop(log, append(log, first))
+    second = log.create(1, CONFIG)
+    assert (first.replaced_ms, second.replaced_ms) == (0, second.timestamp_ms)
+    # by its checkpoint
+    third = append(log, append(log, second))
+    assert commit_log(storage).load().replaced_ms == second.timestamp_ms < third.timestamp_ms
+    drop(log, third)
+    assert log.create(1, CONFIG, imported=[Add(segment())]).replaced_ms == 0
+
+
 def test_an_old_writer_cannot_write_into_the_new_topic(storage: Storage, log: CommitLog) -> None:
     old_writer = commit_log(storage)
     old_snapshot = append(old_writer, log.create(1, CONFIG))

@@ -262,7 +262,7 @@ def test_the_last_field_of_a_oneof_counts_in_messages_inside_of_others_too() -> 
 @pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**63 - 1])
 def test_a_time_that_protobuf_does_not_have_is_a_bad_value(seconds: int) -> None:
     scan = topic_of(time_of(253_402_300_799), time_of(seconds), time_of(-62_135_596_800)).scan()
-    with pytest.raises(distlog.InvalidRecordError, match="a Timestamp is out of the range of Protobuf.*offset=1"):
+    with pytest.raises(distlog.InvalidRecordError, match=r"a Timestamp is out of the range of Protobuf.*offset=1"):
         scan.protobuf(TEXT, message="shop.Click")
     times = scan.protobuf(TEXT, message="shop.Click", on_error="null")["at"].cast(pa.int64()).to_pylist()
     assert times == [253_402_300_799_000_000, None, -62_135_596_800_000_000]

@@ -263,6 +263,7 @@ class _State:
     log_floor: int = stored(LONG, default=0)
     former_retention_ms: int = stored(LONG, default=0)
     former_retention_version: int = stored(LONG, default=0)
+    replaced_ms: int = stored(LONG, default=0)
     unknown: str = unknown_fields()
 
 
@@ -334,6 +335,7 @@ def _state(snapshot: Snapshot, producers: int) -> _State:
         log_floor=snapshot.log_floor,
         former_retention_ms=snapshot.former_retention_ms,
         former_retention_version=snapshot.former_retention_version,
+        replaced_ms=snapshot.replaced_ms,
         unknown=snapshot.unknown,
     )
 
@@ -379,6 +381,7 @@ def _snapshot(
         log_floor=state.log_floor,
         former_retention_ms=state.former_retention_ms,
         former_retention_version=state.former_retention_version,
+        replaced_ms=state.replaced_ms,
         unknown=state.unknown,
     )
 

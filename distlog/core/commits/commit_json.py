@@ -418,6 +418,10 @@ class Origin:
 UNNAMED = Origin()
 
 
+#: The operation of a commit that makes an empty topic.
+CREATE = "create"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One version of a topic: its operation, writer, time, and the commit before it (`prev`)."""

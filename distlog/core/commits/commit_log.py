@@ -15,7 +15,7 @@ from random import Random
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
-from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
+from distlog.core.commits.commit_json import CREATE, UNNAMED, Commit, Origin
 from distlog.core.commits.commit_race import (
     CROWDED_S,
     JUST_NOW_S,
@@ -208,7 +208,7 @@ class CommitLog:
         head = self._head_to_create_on(absent_ms)
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
         limit = self._commit_limit if imported else MAX_CONDITIONAL_BYTES
-        attempts = self._attempts("import" if imported else "create", UNNAMED, limit)
+        attempts = self._attempts("import" if imported else CREATE, UNNAMED, limit)
         while True:
             attempt = attempts.make(head, topic_id or str(uuid.uuid4()), actions)
             attempts.write_manifest()

@@ -43,7 +43,7 @@ from distlog.core.commits.actions import (
     UnknownAction,
     Unpin,
 )
-from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.commit_json import CREATE, Commit
 from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
 from distlog.core.commits.partition_table import PartitionState as PartitionState
 from distlog.core.commits.producer_table import NO_PRODUCERS, PAUSE_MS, ProducerBatch
@@ -79,6 +79,7 @@ class Snapshot:
 
     Commits below `log_floor` may be deleted. What `commit.retention.ms` was before version
     `former_retention_version` lowered it is `former_retention_ms`: it holds until the floor is above that version.
+    `replaced_ms` is when the topic took the place of a dropped one, without records; 0 of any other.
     The next version was written after `seen_ms`, a time of the store's own clock, if it is there; 0 if that is not
     known. It is what a process saw, and is not stored.
     """
@@ -95,6 +96,7 @@ class Snapshot:
     log_floor: int = 0
     former_retention_ms: int = 0
     former_retention_version: int = 0
+    replaced_ms: int = 0
     pins: Mapping[str, Pin]
     dropped: bool = False
     requires: Requires = NOTHING
@@ -451,6 +453,8 @@ class _Draft:
             log_floor=head.log_floor if head else 0,
             former_retention_ms=head.former_retention_ms if head else 0,
             former_retention_version=head.former_retention_version if head else 0,
+            # an import may be the dropped topic as it was
+            replaced_ms=commit.timestamp_ms if head and commit.operation == CREATE else 0,
             seen_ms=head.seen_ms if head else 0,
             pins={},
             requires=head.requires if head else NOTHING,

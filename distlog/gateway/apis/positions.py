@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -124,7 +125,19 @@ def _group(broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker
     except GroupRefusedError as refused:
         # version 1 has a place for the code only at the partitions; without it, a client would begin anew
         return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or (), refused.code))}
+    if wanted is not None:
+        positions = {place: _of_this_topic(broker, place[0], each) for place, each in positions.items()}
     return {"error_code": ErrorCode.none, "topics": _topics(positions)}
+
+
+def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> PositionOrCode:
+    """The position; None if it is one in a dropped topic, that is forgotten at the next look."""
+    if not isinstance(position, Position):
+        return position
+    with suppress(DistlogError):
+        if position.commit_ms < broker.metadata.topic(topic).snapshot.replaced_ms:
+            return None
+    return position
 
 
 def _places(topics: Any) -> list[TopicPartition]:

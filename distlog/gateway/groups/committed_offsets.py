@@ -224,21 +224,31 @@ class CommittedOffsets:
                 places = [place for place in group.positions.places if place[0] == topic]
                 self._store(group, dict.fromkeys(places), stored)
 
+    def forget_older(self, topic: str, time_ms: int) -> None:
+        """Forget the positions in a topic that were committed before this time: they are of a dropped one.
+
+        Call it again: some may stay.
+        """
+        for name in self._groups.names():
+            with suppress(GroupRefusedError), self._groups.opened(name) as group:
+                self._forget_old(group, group.positions.older(topic, time_ms))
+
     def expire(self) -> None:
         """Forget positions that were not used for the retention time, and groups that have nothing left."""
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
                 membership = group.membership
-                places = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
-                # a deletion behind a newer position that is on its way would take that along
-                newer = group.positions.pending | group.positions.storing
-                expired = [place for place in places if place not in newer]
-                if expired:
-                    self._store(group, dict.fromkeys(expired), lambda code: None)
+                expired = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
+                self._forget_old(group, expired)
                 is_promised = isinstance(membership, ClassicGroup) and membership.promised
                 is_unused = not group.positions.places and not is_promised
                 if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
                     self._groups.forget(group, lambda code: None)
+
+    def _forget_old(self, group: Group, places: Iterable[TopicPartition]) -> None:
+        # a deletion behind a newer position that is on its way would take that along
+        newer = group.positions.pending | group.positions.storing
+        self._store(group, dict.fromkeys(place for place in places if place not in newer), lambda code: None)
 
     def _store(self, group: Group, changes: Mapping[TopicPartition, Position | None], done: Stored) -> None:
         def stored(code: ErrorCode) -> None:

@@ -261,13 +261,14 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class DroppedTopics:
-    """Checks the topics in which groups have positions; `find_id` gives a topic's id, or raises TopicNotFoundError.
+    """Checks the topics in which groups have positions; `find` gives a topic, or raises TopicNotFoundError.
 
-    Only a topic that an earlier look has seen counts as dropped: a restored topic may come later than its groups.
+    A topic that is not there counts as dropped only if an earlier look has seen it: a restored topic may come later
+    than its groups.
     """
 
-    def __init__(self, offsets: CommittedOffsets, find_id: Callable[[str], str]) -> None:
-        self._offsets, self._find_id = offsets, find_id
+    def __init__(self, offsets: CommittedOffsets, find: Callable[[str], Snapshot]) -> None:
+        self._offsets, self._find = offsets, find
         self._ids: dict[str, str] = {}
         #: Topics of which not all positions could be forgotten.
         self._unfinished = set[str]()
@@ -279,9 +280,10 @@ class DroppedTopics:
         before, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
         for name in sorted(topics):
             try:
-                topic_id = self._find_id(name)
+                found = self._find(name)
+                topic_id, replaced_ms = found.topic_id, found.replaced_ms
             except TopicNotFoundError:
-                topic_id = ""
+                topic_id, replaced_ms = "", 0
             except Exception as error:
                 # whatever it is, it must not be the last look
                 _log.debug("cannot look whether %s was dropped: %s", name, error)
@@ -289,6 +291,8 @@ class DroppedTopics:
             if name in self._unfinished or (name in before and before[name] != topic_id):
                 self._unfinished.discard(name)
                 self._offsets.forget_topic(name, partial(self._unfinished.add, name))
+            elif replaced_ms:
+                self._offsets.forget_older(name, replaced_ms)
             if topic_id:
                 self._ids[name] = topic_id
             else:

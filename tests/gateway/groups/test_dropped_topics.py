@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from consumer_groups import GROUP, Gateway
 from kio.schema.errors import ErrorCode
 
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.consumer_offsets import Position
 from distlog.core.errors import StorageError, TopicNotFoundError
 from distlog.gateway.groups.committed_offsets import GroupChanges
@@ -17,24 +21,26 @@ class Topics:
 
     def __init__(self) -> None:
         self.ids: dict[str, str | None] = {"clicks": "1", "views": "2"}
+        self.replaced_ms = 0
         self.failure: Exception = StorageError("no answer")
         self.gateway = Gateway()
         self.watch = DroppedTopics(self.gateway.offsets, self.find)
         for name in self.ids:
             self.commit(name)
 
-    def commit(self, topic: str) -> None:
+    def commit(self, topic: str, partition: int = 0, at_ms: int = 0) -> None:
         told: list[ErrorCode] = []
-        self.gateway.offsets.commit(GROUP, {(topic, 0): Position(7)}, told.append)
+        position = Position(7, commit_ms=at_ms)
+        self.gateway.offsets.commit(GROUP, {(topic, partition): position}, told.append)
         assert told == [ErrorCode.none]
 
-    def find(self, name: str) -> str:
+    def find(self, name: str) -> Snapshot:
         if name not in self.ids:
             raise TopicNotFoundError("no such topic")
         found = self.ids[name]
         if found is None:
             raise self.failure
-        return found
+        return cast("Snapshot", SimpleNamespace(topic_id=found, replaced_ms=self.replaced_ms))
 
     def known(self) -> set[str]:
         self.watch.look()
@@ -50,6 +56,18 @@ def test_a_topic_that_is_dropped_or_made_anew_loses_its_positions() -> None:
     assert topics.known() == {"clicks", "views"}
     del topics.ids["views"]
     assert topics.known() == {"clicks"}
+
+
+def test_positions_from_before_a_topic_replaced_a_dropped_one_are_forgotten_at_the_first_look() -> None:
+    topics = Topics()
+    topics.replaced_ms = 5
+    topics.commit("clicks", 1, at_ms=4)
+    topics.commit("clicks", 2, at_ms=5)
+    topics.gateway.store.code = ErrorCode.not_enough_replicas
+    assert topics.known() == {"clicks", "views"}
+    topics.gateway.store.code = ErrorCode.none
+    assert topics.known() == {"clicks"}
+    assert topics.gateway.offsets.fetch(GROUP, None) == {("clicks", 2): Position(7, commit_ms=5)}
 
 
 def test_what_could_not_be_forgotten_is_forgotten_at_the_next_look() -> None:

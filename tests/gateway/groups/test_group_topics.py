@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import Wire, opened, producing, until
+from gateways import Wire, opened, producing, serving, until
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v1.request import OffsetFetchRequestTopic
 from raw_batches import batch, record
+from transactional_clients import position
 
 import distlog
 from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.groups.committed_offsets import commit_positions
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
@@ -37,6 +40,21 @@ def test_a_topic_that_is_dropped_takes_the_positions_in_it_with_it(gateway: Gate
     distlog.create(f"{gateway.root}/clicks", 2)
     # at position 7 of a topic that was created again, a group would skip records that it never read
     until(lambda: [each.offset for each in member.committed(PLACES, 30)] == [confluent_kafka.OFFSET_INVALID])
+
+
+def test_a_topic_that_was_made_anew_while_no_gateway_ran_has_no_positions(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/clicks")
+    commit_positions(topic.handle.storage, "billing", {0: 7})
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        assert position(wire) == 7
+    topic.drop()
+    distlog.create(topic.url)
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        assert position(wire) == -1
+        until(lambda: not gateway.broker.groups.offsets.topics())
+    commit_positions(topic.handle.storage, "billing", {0: 3})
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        assert position(wire) == 3
 
 
 def test_clients_neither_write_nor_change_the_topic_of_groups(gateway: GatewayServer, member: Any) -> None:
