@@ -262,11 +262,11 @@ class GatewayServer:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
 
-    def _log_events(self) -> None:
+    def _log_events(self, *, is_last: bool = False) -> None:
         if self.broker.acls is not None:
-            self.broker.acls.denials.log()
+            self.broker.acls.denials.log(is_last=is_last)
         if self._processor.authentication is not None:
-            self._processor.authentication.failures.log.log()
+            self._processor.authentication.failures.log.log(is_last=is_last)
 
     @property
     def _looks(self) -> dict[str, Callable[[], None]]:
@@ -383,6 +383,7 @@ class GatewayServer:
         for handlers in self._handlers:
             finished = handlers.stop(drained.left_s) and finished
         finished = self._scheduler.stop(drained.left_s) and finished
+        self._log_events(is_last=True)
         finished = end.has_done(self._close) and finished
         return self._end_loop(end.left_s) and finished
 

@@ -44,11 +44,11 @@ class EventLog:
             self._examples[known] = detail
         self.log()
 
-    def log(self) -> None:
-        """Log the events since the last line, if there are any, and that line is a minute old."""
+    def log(self, *, is_last: bool = False) -> None:
+        """Log the events since the last line, if there are any, and it is a minute old, or this one `is_last`."""
         with self._lock:
             now_s = self._clock_s()
-            if not self._counts or now_s - self._logged_s < _PERIOD_S:
+            if not self._counts or (now_s - self._logged_s < _PERIOD_S and not is_last):
                 return
             shown = self._counts.most_common(_MOST_SHOWN)
             parts = [f"{text(each)} ({count}, last: {text(self._examples[each])})" for each, count in shown]
