@@ -355,11 +355,15 @@ class _Filling:
         properties = self.table.properties()
         topic_id = self.topic.snapshot.topic_id
         if properties is None:
-            nothing = self.table.spark.createDataFrame([], schema_of(self.columns, include_headers=False))
-            rows = self._rows(nothing).drop(_DELETES)
-            rows.writeTo(self.table.name).using(self.table.format).tableProperty(TOPIC_PROPERTY, topic_id).create()
+            self._no_rows().writeTo(self.table.name).using(self.table.format).tableProperty(
+                TOPIC_PROPERTY, topic_id
+            ).create()
         elif properties.get(TOPIC_PROPERTY, topic_id) != topic_id:
             self._refuse()
+
+    def _no_rows(self) -> DataFrame:
+        nothing = self.table.spark.createDataFrame([], schema_of(self.columns, include_headers=False))
+        return self._rows(nothing).drop(_DELETES)
 
     def _newest(self) -> _Mark:
         """The end of the table, by its newest mark, or by its rows."""
@@ -379,14 +383,19 @@ class _Filling:
         number = self.table.last_number()
         found = self.table.spark.table(self.table.name).groupBy("partition").agg(F.max("offset").alias("last"))
         offsets = {row.partition: row.last + 1 for row in found.collect()}
-        if offsets and TOPIC_PROPERTY not in (self.table.properties() or {}):
+        has_topic = TOPIC_PROPERTY in (self.table.properties() or {})
+        if offsets and not has_topic:
             raise InvalidConfigError(
                 f"the table has rows, and neither its commits nor its property {TOPIC_PROPERTY} name a topic: "
                 "choose another table, or set the property to the topic's id",
                 table=self.table.given,
                 topic_id=self.topic.snapshot.topic_id,
             )
-        return _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
+        mark = _Mark(self.topic.snapshot.topic_id, self.keyed, number, self.run_id, offsets)
+        if self.keyed and not has_topic:
+            # a merge carries no mark: without this one nobody knew whose rows they are until it is noted
+            self.table.append(self._no_rows(), mark)
+        return mark
 
     def _rows(self, frame: DataFrame) -> DataFrame:
         """The table's rows of what was read; with `keyed` the last of each key, and whether it deletes it."""

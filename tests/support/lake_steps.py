@@ -32,6 +32,7 @@ SETTINGS = {
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.lake.type": "hadoop",
 }
+_COLUMNS = "partition int, offset long, timestamp timestamp, key binary, value binary"
 DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 #: For the procedures of Iceberg, which `to_table` does not need.
 ICEBERG = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -139,6 +140,24 @@ class Steps:
         self._check(topic, format, name)
         self._refuses("one row for each key", topic, format, name, changes=True)
 
+    def a_first_merge_that_was_not_noted_is_done_again(self, format: str) -> None:
+        topic, name = self._topic(format, "first", **{"cleanup.policy": "compact"}), self._sql(format, "first")
+        self.spark.createDataFrame([], _COLUMNS).writeTo(name).using(format).create()
+        append = lake.LakeTable.append
+
+        def append_no_end(table: Any, rows: DataFrame, mark: Any) -> None:
+            if mark.offsets:
+                raise OSError("the merge is not noted")
+            append(table, rows, mark)
+
+        lake.LakeTable.append = append_no_end  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="not noted"):
+            self._fill(topic, format, "first")
+        lake.LakeTable.append = append  # type: ignore[method-assign]
+        assert self.spark.table(name).count() > 0
+        assert self._fill(topic, format, "first").batches == 1
+        self._check(topic, format, "first")
+
     def changes_and_columns(self, format: str) -> None:
         topic = self._topic(format, "changes", **{"cleanup.policy": "compact"})
         self._fill(topic, format, "changes", changes=True)
@@ -178,8 +197,7 @@ class Steps:
 
     def a_table_of_somebody_else(self, format: str) -> None:
         topic, name = self._topic(format, "made"), self._sql(format, "made")
-        columns = "partition int, offset long, timestamp timestamp, key binary, value binary"
-        self.spark.createDataFrame([], columns).writeTo(name).using(format).create()
+        self.spark.createDataFrame([], _COLUMNS).writeTo(name).using(format).create()
         self._fill(topic, format, "made")
         self._check(topic, format, "made")
         name = self._sql(format, "foreign")
