@@ -21,6 +21,7 @@ from distlog.core.transaction_state import TRANSACTIONS_TOPIC, ProducerId, Trans
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.topics import metadata_cache
 from distlog.gateway.topics.metadata_cache import MetadataCache, SharedLoads
 from distlog.gateway.transactions.transaction_log import TransactionLog
 
@@ -75,6 +76,29 @@ def test_threads_that_ask_for_a_topic_at_once_wait_for_one_load(
     assert len(loads) == 1
     assert found == [metadata.topic("clicks")] * THREADS
     assert metadata.topic("clicks") is found[0]
+
+
+def test_many_names_without_a_topic_cost_one_listing(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    distlog.create(f"{memory_url.url}/clicks")
+    now_ms, loads, load = [0], list[str](), CommitLog.load
+    monkeypatch.setattr(metadata_cache, "monotonic_ms", lambda: now_ms[0])
+    monkeypatch.setattr(CommitLog, "load", lambda log, *a, **b: loads.append("") or load(log, *a, **b))
+    metadata = cache(memory_url)
+
+    def missing(count: int) -> int:
+        """How many names are looked for one by one."""
+        loads.clear()
+        for number in range(count):
+            with pytest.raises(TopicNotFoundError):
+                metadata.topic(f"no-{number}")
+        return len(loads)
+
+    assert missing(3000) == 10
+    assert metadata.topic("clicks").name == "clicks"
+    distlog.create(f"{memory_url.url}/later")
+    now_ms[0] = 1000
+    assert metadata.topic("later").name == "later"
+    assert missing(3000) == 10
 
 
 def test_who_asks_during_a_load_that_fails_is_told_what_is_so_since_then() -> None:

@@ -224,6 +224,34 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
 # A topic is opened on its first use.
 
 
+#: After so many names without a topic a listing tells of the next ones.
+_MANY_MISSES = 10
+
+
+class MissingNames:
+    """The names that no folder of a root has; for many threads. `list_folders` gives those that there are.
+
+    Such a name takes several requests of an object store, and a client may ask for thousands. So after some of them
+    one listing counts for `max_age_ms`.
+    """
+
+    def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
+        self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
+        self._folders, self._listed_ms, self._misses = frozenset[str](), float("-inf"), 0
+
+    def __contains__(self, name: str) -> bool:
+        with self._lock:
+            if self._misses >= _MANY_MISSES:
+                listed_ms, self._folders = monotonic_ms(), frozenset(self._list_folders())
+                self._listed_ms, self._misses = listed_ms, 0
+            return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
+
+    def note(self) -> None:
+        """Count a name without a topic."""
+        with self._lock:
+            self._misses += 1
+
+
 #: The topics with the quotas of clients, with ACLs, and with the credentials of users.
 QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
@@ -234,7 +262,8 @@ _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
-    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once. In a list of all topics
+    Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once unless clients ask for
+    many that are not there. In a list of all topics
     of an object store, changes of topics that are not in use are seen within LOOK_MS for each topic.
     """
 
@@ -250,7 +279,7 @@ class MetadataCache:
         #: The names of topics by their ids, as of the last list that was made for an id, and when, by a clock in ms.
         self._listed: dict[str, str] = {}
         self._listed_ms, self._listing = float("-inf"), threading.Lock()
-        self._loads = SharedLoads[HostedTopic]()
+        self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
         #: Failed batches of producers, which their clients will send again.
         self.failed = FailedBatches()
@@ -438,10 +467,15 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        if self.root.is_local_disk and not os.path.isdir(self.root.local_path(name)):
-            # a look takes a hundredth of an attempt, and a request may have thousands of names
+        # a look takes a hundredth of an attempt, and a request may have thousands of names
+        is_disk = self.root.is_local_disk
+        if not os.path.isdir(self.root.local_path(name)) if is_disk else name in self._missing:
             raise TopicNotFoundError("there is no topic here", url=storage.url)
-        return self._loads.get(name, lambda: self._load(name, storage))
+        try:
+            return self._loads.get(name, lambda: self._load(name, storage))
+        except TopicNotFoundError:
+            self._missing.note()
+            raise
 
     def _load(self, name: str, storage: Storage) -> HostedTopic:
         hosted = self._topics.get(name)
