@@ -97,6 +97,14 @@ def test_tables_that_differ_in_one_number_are_not_equal(
     assert with_tail(segments, tail) != with_tail(segments[1:], other_tail)
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_table_with_an_active_segment_is_not_the_one_where_it_is_sealed(count: int) -> None:
+    *sealed, last = run_of([1] * count)
+    table = with_tail(sealed, 0)
+    assert table.with_active(replace(last, is_active=True)) == table.with_active(replace(last, is_active=True))
+    assert table.with_active(replace(last, is_active=True)) != table.with_active(last)
+
+
 @given(COUNTS, TAILS, st.data())
 def test_replacing_is_what_it_is_for_a_list(counts: list[int], tail: int, data: st.DataObject) -> None:
     segments = run_of(counts)

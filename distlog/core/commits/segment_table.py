@@ -208,8 +208,11 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def without_active(self) -> SegmentTable:
         """This table without the active segment that `with_active` put behind it, if there is one."""
-        is_there = bool(self._tail) and self._tail[-1].is_active
-        return self._with(self._tail[:-1]) if is_there else self
+        return self._with(self._tail[:-1]) if self._has_active else self
+
+    @property
+    def _has_active(self) -> bool:
+        return bool(self._tail) and self._tail[-1].is_active
 
     def replaced(
         self, stems: Collection[str], segments: Sequence[SegmentInfo], front: tuple[int, int] | None = None
@@ -291,7 +294,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         if (self._tail or other._tail) and len(self) <= _FEW:
             # to make columns of a tail takes several times as long
             return [*self] == [*other]
-        return bool(self.columns().equals(other.columns()))
+        return self._has_active == other._has_active and bool(self.columns().equals(other.columns()))
 
     def __hash__(self) -> int:
         return hash(len(self))
