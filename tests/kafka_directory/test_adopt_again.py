@@ -91,6 +91,20 @@ def test_a_second_adoption_adds_the_partitions_of_another_directory(storage_url:
     assert [commit["operation"] for commit in topic.history().to_pylist()] == ["import", "import"]
 
 
+def test_a_second_adoption_adds_partitions_without_records(tmp_path: Path) -> None:
+    log_dir, url = some_of(tmp_path / "a", "multi-0"), str(tmp_path / "topics")
+    distlog.adopt(log_dir, url)
+    for number in (1, 2):
+        shutil.copytree(log_dir / "multi-0", log_dir / f"multi-{number}")
+        for file in (log_dir / f"multi-{number}").iterdir():
+            if file.name.startswith("0"):
+                file.unlink()
+    report = distlog.adopt(log_dir, url)
+    assert "multi: partition 2: added, without records" in report.notes
+    assert distlog.open(f"{url}/multi").end_offsets() == {0: len(GOLDEN["multi-0"].records()), 1: 0, 2: 0}
+    assert report.topics["multi"].verify().ok
+
+
 @pytest.mark.parametrize("name", ["txn-0", "codec-lz4-0", "java-zstd-0"])
 def test_after_a_trial_adoption_the_final_one_adds_what_was_written_since(name: str, tmp_path: Path) -> None:
     trial = partition_of("first", tmp_path / "trial", name)

@@ -525,9 +525,8 @@ def _grow(
     """
     adopted_ends = cache(partial(_adopted_ends, log, existing))
     states = {each.name.partition: _state(existing, each.name.partition) for each in partitions}
-    new = [
-        part for each in partitions if (part := _new_part(states[each.name.partition], each, adopted_ends, topic.url))
-    ]
+    parts = (_new_part(existing, states[each.name.partition], each, adopted_ends, topic.url) for each in partitions)
+    new = [part for part in parts if part is not None]
     notes = [_growth_note(states[part.name.partition], part) for part in new]
     adopted = AdoptedTopic(existing.name, topic.url, tuple(new), (*notes, *_notes_of(new)), was_there=True)
     if dry_run or not new:
@@ -573,12 +572,16 @@ def _state(snapshot: Snapshot, partition: int) -> PartitionState:
 
 
 def _new_part(
-    state: PartitionState, partition: AdoptedPartition, adopted_ends: Callable[[], Mapping[int, int]], url: str
+    existing: Snapshot,
+    state: PartitionState,
+    partition: AdoptedPartition,
+    adopted_ends: Callable[[], Mapping[int, int]],
+    url: str,
 ) -> AdoptedPartition | None:
     """The part of a partition that the topic lacks; None if none. Raises TopicExistsError if it does not fit."""
     number, topic_end = partition.name.partition, state.log_end_offset
     if not topic_end and state.active is None:
-        return partition if partition.log_end_offset else None
+        return partition if partition.log_end_offset or number >= len(existing.partitions) else None
     last = partition.segments[-1].info if partition.segments else None
     if last is None or _is_same_end(state, last.next_offset, last.last_batch_crc):
         return None
@@ -626,6 +629,8 @@ def _adopted_ends(log: CommitLog, existing: Snapshot) -> Mapping[int, int]:
 
 def _growth_note(state: PartitionState, part: AdoptedPartition) -> str:
     begin = state.log_end_offset or part.log_start_offset
+    if begin == part.log_end_offset:
+        return f"partition {part.name.partition}: added, without records"
     return f"partition {part.name.partition}: added the offsets from {begin} to {part.log_end_offset}"
 
 

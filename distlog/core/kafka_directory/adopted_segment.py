@@ -93,7 +93,7 @@ def take_segments(
 
     It is several if its offsets are too far apart for one, and two if a batch begins at offset `split_at` in it.
     `state` is that of the log before it, and goes on to that behind it. With `checked` every checksum is compared.
-    Raises CorruptRecordError for a batch with a codec that Kafka does not have.
+    Raises CorruptRecordError for a batch with a codec that Kafka does not have, or with the last offset of all.
     """
     names: Mapping[str, str] = folder.loaded.segments[base_offset]
     file, position = names[".log"], 0
@@ -169,6 +169,9 @@ class _Look:
             if not len(batches.rows):
                 return
             self.log.add(batches.data, batches.rows)
+        if self.log.next_offset < 0:
+            text = "a record has the offset 2^63 - 1: no log can end behind it"
+            raise CorruptRecordError(text, file=self.folder.path(self.names[".log"]))
         # a batch that was emptied by a cleaner hides nothing, and opens nothing
         filled = batches.rows[batches.rows["record_count"] > 0]
         self.aborted += self.state.transactions.see(batches.data, filled)
