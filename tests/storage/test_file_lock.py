@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from forked_programs import Program
@@ -193,6 +194,29 @@ def test_an_error_while_a_lock_is_taken_leaves_it_free(path: str, monkeypatch: p
             pass
     with FileLock(path).held(0):
         pass
+
+
+def test_an_interrupt_at_any_moment_of_its_taking_leaves_a_lock_free(path: str) -> None:
+    lock, random = FileLock(path), Random(1)
+    lock.page.tell_holder(0)
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        for _ in range(3000):
+            is_taken = False
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 3e-5))
+                lock.acquire(60)
+                is_taken = True
+                while True:
+                    pass
+            except KeyboardInterrupt:
+                pass
+            if is_taken:
+                lock.release()
+            assert lock.is_free()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def interrupted(*_: object) -> None:

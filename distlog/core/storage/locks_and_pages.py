@@ -346,14 +346,18 @@ class FileLock:
     def acquire(self, timeout_s: float) -> SharedPage:
         """Take the lock, as `held` does."""
         end = self._monotonic() + timeout_s
-        if not self._thread.acquire(timeout=max(timeout_s, 0)):
-            # the thread that is inside may only wait for another process
-            raise self._taken([os.getpid()] if self._is_held else self._holders(), timeout_s)
+        taken: list[bool] = []
         try:
+            # the interpreter takes it and notes that in one step: an interrupt comes before or behind both
+            taken.extend(map(self._thread.acquire, (True,), (max(timeout_s, 0),)))
+            if not taken[0]:
+                # the thread that is inside may only wait for another process
+                raise self._taken([os.getpid()] if self._is_held else self._holders(), timeout_s)
             page = self._locked_page(end, timeout_s)
             page.tell_holder(os.getpid())
         except BaseException:
-            self.release()
+            if any(taken):
+                self.release()
             raise
         return page
 
@@ -369,16 +373,20 @@ class FileLock:
 
     def is_free(self) -> bool:
         """True if the lock could be taken a moment ago; costs next to nothing if not. Raises StorageError."""
-        if not self._thread.acquire(blocking=False):
-            self._look_at_holder(self._monotonic())
-            return False
+        taken: list[bool] = []
         try:
+            # as in `acquire`
+            taken.extend(map(self._thread.acquire, (False,)))
+            if not taken[0]:
+                self._look_at_holder(self._monotonic())
+                return False
             if self._page is None:
                 self._open()
             self._locked = self._file
             return self._has_locked() or self._look_at_holder(self._monotonic())
         finally:
-            self.release()
+            if any(taken):
+                self.release()
 
     def alone(self) -> AbstractContextManager[object]:
         """No thread of this process holds the lock in the block; other processes may."""
