@@ -362,16 +362,18 @@ def _counted(
 # The positions of groups of Kafka's clients in one topic, as the gateways of its root keep them.
 
 
-def kafka_positions(handle: TopicHandle, group: str) -> dict[int, int]:
+def kafka_positions(handle: TopicHandle, group: str, *, since_ms: int = 0) -> dict[int, int]:
     """The offsets that Kafka's clients of `group` committed in the topic of `handle`, by partition.
 
     They are read from `__consumer_offsets` beside the topic, without a gateway. A position in a transaction counts
-    when that is committed. Raises DistlogError.
+    when that is committed; one from before `since_ms` is of a topic that was dropped. Raises DistlogError.
     """
-    return all_kafka_positions(handle, group).get(group, {})
+    return all_kafka_positions(handle, group, since_ms=since_ms).get(group, {})
 
 
-def all_kafka_positions(handle: TopicHandle, group: str | None = None) -> dict[str, dict[int, int]]:
+def all_kafka_positions(
+    handle: TopicHandle, group: str | None = None, *, since_ms: int = 0
+) -> dict[str, dict[int, int]]:
     """The positions of all groups, by group, or of the one `group` alone; see `kafka_positions`."""
     storage, topic = handle.storage.sibling(OFFSETS_TOPIC), paths.last_part(handle.storage.url)
     if storage is None:
@@ -386,7 +388,8 @@ def all_kafka_positions(handle: TopicHandle, group: str | None = None) -> dict[s
             number = offsets_partition(group, len(numbers))
             numbers, prefixes = range(number, number + 1), offset_key_prefixes(group, topic)
         records = offsets_records(offsets.reader, snapshot, numbers, prefixes)
-        return _positions({record.key: record.value for record in records if record.waits_for is None}, topic)
+        newest = {record.key: record.value for record in records if record.waits_for is None}
+        return _positions(newest, topic, since_ms)
     except TopicNotFoundError:
         # the root has no gateway
         return {}
@@ -396,12 +399,12 @@ def all_kafka_positions(handle: TopicHandle, group: str | None = None) -> dict[s
         raise
 
 
-def _positions(newest: Mapping[bytes, bytes | None], topic: str) -> dict[str, dict[int, int]]:
+def _positions(newest: Mapping[bytes, bytes | None], topic: str, since_ms: int) -> dict[str, dict[int, int]]:
     by_group = dict[str, dict[int, int]]()
     for key_bytes, value in newest.items():
         key = None if value is None else decode_offset_key(key_bytes)
         position = decode_position(value) if key is not None and value is not None and key.topic == topic else None
         # clients may commit a number that is no offset
-        if key is not None and position is not None and position.offset >= 0:
+        if key is not None and position is not None and position.offset >= 0 and position.commit_ms >= since_ms:
             by_group.setdefault(key.group, {})[key.partition] = position.offset
     return {group: dict(sorted(positions.items())) for group, positions in sorted(by_group.items())}

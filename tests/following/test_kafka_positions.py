@@ -57,6 +57,16 @@ def test_groups_of_one_name_have_nothing_to_do_with_each_other_by_themselves(top
     assert positions(topic) == [10, 10]
 
 
+def test_positions_in_a_dropped_topic_of_the_same_name_are_neither_taken_over_nor_past_the_end(topic: Topic) -> None:
+    KafkaCommits(topic, "jobs")({0: 4, 1: 9})
+    topic.drop()
+    made_anew = distlog.create(topic.url, partitions=2)
+    assert made_anew.verify().ok
+    assert made_anew.verify().warnings == ()
+    with pytest.raises(GroupNotFoundError):
+        made_anew.reset_group("g", kafka="jobs")
+
+
 def test_nothing_is_taken_over_while_the_group_has_members(topic: Topic) -> None:
     KafkaCommits(topic)({0: 4})
     with follow(topic, group="g", timeout=0) as follower:

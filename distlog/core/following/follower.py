@@ -367,7 +367,7 @@ def reset_group(
     if kafka is not None:
         # where retention has passed a position, the log start counts, as in Kafka
         begins = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
-        committed = kafka_positions(handle, kafka)
+        committed = kafka_positions(handle, kafka, since_ms=snapshot.replaced_ms)
         to = {number: max(begins[number], offset) for number, offset in committed.items() if number in begins}
         if not to:
             raise GroupNotFoundError("this group of Kafka's clients has no position in the topic", group=kafka)

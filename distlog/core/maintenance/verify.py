@@ -306,7 +306,7 @@ def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVe
 def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
     """Groups of followers and of Kafka's clients that have read what a log does not have any more, or never had."""
     groups = [(group.group, group.positions) for group in group_states(handle.storage, snapshot.topic_id)]
-    for name, positions in (*groups, *_of_clients(handle)):
+    for name, positions in (*groups, *_of_clients(handle, snapshot)):
         for partition, state in enumerate(snapshot.partitions):
             position = positions.get(partition)
             if position is not None and position > state.log_end_offset:
@@ -314,10 +314,10 @@ def _overtaken(handle: TopicHandle, snapshot: Snapshot) -> Iterator[Anomaly]:
                 yield Anomaly("end_below_group", message, partition=partition, offset=position)
 
 
-def _of_clients(handle: TopicHandle) -> Iterable[tuple[str, Mapping[int, int]]]:
+def _of_clients(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[int, int]]]:
     """The groups of Kafka's clients and their positions; none if they cannot be read: the topic is not at fault."""
     try:
-        return all_kafka_positions(handle).items()
+        return all_kafka_positions(handle, since_ms=snapshot.replaced_ms).items()
     except DistlogError as error:
         _log.warning("the positions of Kafka's clients are not compared with the logs: %s", error)
         return ()
