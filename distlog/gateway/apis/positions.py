@@ -35,9 +35,11 @@ class RequestedPositions:
                 each.committed_offset,
                 getattr(each, "committed_leader_epoch", _NO_EPOCH),
                 each.committed_metadata or "",
-                now_ms,
+                commit_ms,
             )
             for topic in request.body.topics
+            # by a clock that is behind, it would be one in the topic that was there before
+            for commit_ms in [max(now_ms, _replaced_ms(broker, topic.name))]
             for each in topic.partitions
         }
         self._topics = once((topic, number, None) for topic, number in positions)
@@ -56,6 +58,13 @@ class RequestedPositions:
                 error = code if own_code is ErrorCode.none else own_code
                 partitions.append({"partition_index": number, "error_code": error})
             yield {"name": name, "partitions": partitions}
+
+
+def _replaced_ms(broker: Broker, topic: str) -> int:
+    """When the topic took the place of a dropped one; 0 if it did not, or cannot be found."""
+    with suppress(DistlogError):
+        return broker.metadata.topic(topic).snapshot.replaced_ms
+    return 0
 
 
 def _code(broker: Broker, place: TopicPartition) -> ErrorCode:
@@ -132,12 +141,8 @@ def _group(broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker
 
 def _of_this_topic(broker: Broker, topic: str, position: PositionOrCode) -> PositionOrCode:
     """The position; None if it is one in a dropped topic, that is forgotten at the next look."""
-    if not isinstance(position, Position):
-        return position
-    with suppress(DistlogError):
-        if position.commit_ms < broker.metadata.topic(topic).snapshot.replaced_ms:
-            return None
-    return position
+    is_old = isinstance(position, Position) and position.commit_ms < _replaced_ms(broker, topic)
+    return None if is_old else position
 
 
 def _places(topics: Any) -> list[TopicPartition]:

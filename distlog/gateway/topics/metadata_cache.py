@@ -242,8 +242,10 @@ class MissingNames:
     def __contains__(self, name: str) -> bool:
         with self._lock:
             if self._misses >= _MANY_MISSES:
-                listed_ms, self._folders = monotonic_ms(), frozenset(self._list_folders())
-                self._listed_ms, self._misses = listed_ms, 0
+                self._misses, listed_ms = 0, monotonic_ms()
+                # else names are looked for one by one
+                with suppress(DistlogError):
+                    self._folders, self._listed_ms = frozenset(self._list_folders()), listed_ms
             return monotonic_ms() - self._listed_ms < self._max_age_ms and name not in self._folders
 
     def note(self) -> None:

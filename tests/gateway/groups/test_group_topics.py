@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transactional_clients import position
 
 import distlog
 from distlog.core.consumer_offsets import OFFSETS_TOPIC
+from distlog.core.times import now_ms
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.committed_offsets import commit_positions
 
@@ -54,6 +56,18 @@ def test_a_topic_that_was_made_anew_while_no_gateway_ran_has_no_positions(tmp_pa
         until(lambda: not gateway.broker.groups.offsets.topics())
     commit_positions(topic.handle.storage, "billing", {0: 3})
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        assert position(wire) == 3
+
+
+def test_a_position_that_is_committed_by_a_clock_behind_the_new_topic_s_counts(tmp_path: Path) -> None:
+    distlog.create(f"{tmp_path}/clicks").drop()
+    distlog.create(f"{tmp_path}/clicks")
+    server = GatewayServer(str(tmp_path), port=0, clock=lambda: now_ms() - 60_000)
+    with server as gateway, Wire(gateway) as wire:
+        commit = import_module("kio.schema.offset_commit.v8.request")
+        place = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="")
+        topics = (commit.OffsetCommitRequestTopic(name="clicks", partitions=(place,)),)
+        wire.ask(8, 8, group_id="billing", generation_id_or_member_epoch=-1, member_id="", topics=topics)
         assert position(wire) == 3
 
 
