@@ -179,7 +179,7 @@ class LocalDisk:
     ) -> Process:
         """Come to a call: others may go first, and what is likely may happen. Returns the process that calls."""
         fiber = self.world._fiber()
-        self.world.calls += 1
+        self.world.count_call()
         if changes:
             self._meet_fate(fiber.process, kind, path, torn)
         elif self.random.random() < self.faults.unreadable and kind in ("read", "open"):

@@ -205,7 +205,7 @@ class Client:
     def request(self, kind: str, key: str, effect: Callable[[], Any], *, writes: bool) -> Any:
         world, faults, draw = self.world, self.store.faults, self.random.random
         store, random = self.store, self.random
-        world.calls += 1
+        world.count_call()
         store.requests[kind] += 1
         latency = store.latency
         there_s, back_s = latency(random, writes) / 2, latency(random, writes) / 2

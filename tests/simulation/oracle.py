@@ -218,7 +218,7 @@ class Oracle:
         """Note a broken promise; nothing happens after it."""
         self.world.note(f"BROKEN: {text}")
         self.broken.append(text)
-        self.world.is_decided = True
+        self.world.decide()
 
     def check(self) -> None:
         """Raise BrokenPromiseError if a promise was broken."""

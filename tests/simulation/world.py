@@ -29,6 +29,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -43,6 +44,8 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 #: When every world begins, in ms since 1970.
 BEGIN_MS = 1_700_000_000_000
+#: A time that does not come.
+NEVER = float("inf")
 
 
 class ProcessDiedError(BaseException):
@@ -175,7 +178,8 @@ class World:
         self._line: list[tuple[float, int, Any, int]] = []
         #: Whether nothing happens any more, since what was looked for is found.
         self.is_decided = False
-        self._until = float("inf")
+        #: Up to when things happen.
+        self._until = NEVER
         #: What the hub is to begin next.
         self._beginning: Fiber | None = None
         #: How often a fiber that could go on lets others go first, at a lock or a queue.
@@ -197,22 +201,32 @@ class World:
         """Have a fiber go on at a time, unless something else resumes it before."""
         heapq.heappush(self._line, (when, next(self._order), fiber, fiber.token))
 
-    def run(self, until: float = float("inf")) -> None:
+    def count_call(self) -> None:
+        """Count a request to storage; nothing happens any more behind the last one that there may be."""
+        self.calls += 1
+        if self.calls > self.most_calls:
+            self._until = -NEVER
+
+    def decide(self) -> None:
+        """Let nothing happen any more: what was looked for is found."""
+        self.is_decided, self._until = True, -NEVER
+
+    def run(self, until: float = NEVER) -> None:
         """Go on until nothing is left, or until a time."""
-        self._until = until
-        while self._line and self._line[0][0] <= until and not self.is_decided:
-            if self.calls > self.most_calls:
-                raise StuckError(f"more than {self.most_calls} requests: this has no end")
+        self._until = -NEVER if self.is_decided else until
+        while self._line and self._line[0][0] <= self._until:
             if (fiber := self._next_fiber()) is not None:
                 fiber.switch()
                 while (fiber := self._beginning) is not None:
                     self._beginning = None
                     fiber.switch()
-            elif self._line and not isinstance(self._line[0][2], Fiber) and self._line[0][0] <= until:
+            elif self._line and not isinstance(self._line[0][2], Fiber) and self._line[0][0] <= self._until:
                 when, _, call, _ = heapq.heappop(self._line)
                 self.now = max(self.now, when)
                 call()
-        if until < float("inf"):
+        if self.calls > self.most_calls and not self.is_decided:
+            raise StuckError(f"more than {self.most_calls} requests: this has no end")
+        if until < NEVER:
             self.now = max(self.now, until)
 
     def _next_fiber(self) -> Fiber | None:
@@ -220,7 +234,7 @@ class World:
         line = self._line
         while line and line[0][2].__class__ is Fiber:
             when, _, fiber, token = line[0]
-            if not self._may_go_on(when):
+            if when > self._until:
                 return None
             heapq.heappop(line)
             process = fiber.process
@@ -234,9 +248,6 @@ class World:
             fiber.token += 1
             return fiber
         return None
-
-    def _may_go_on(self, when: float) -> bool:
-        return when <= self._until and not self.is_decided and self.calls <= self.most_calls
 
     def check_over(self) -> None:
         """Raise StuckError if a fiber of a living process still waits, though nothing can happen any more."""
@@ -271,7 +282,7 @@ class World:
         process, line, when = fiber.process, self._line, self.now + seconds
         if not process.is_alive:
             raise ProcessDiedError
-        if line and when < line[0][0] and process.still_until <= when and self._may_go_on(when):
+        if line and when < line[0][0] and process.still_until <= when <= self._until:
             # nobody comes before it
             self.now = when
             fiber.token += 1
@@ -487,7 +498,8 @@ class SimCondition:
     """A condition between fibers."""
 
     def __init__(self, world: World, lock: SimRLock | None = None) -> None:
-        self.world, self.lock, self.waiting = world, lock or SimRLock(world), deque[_Place]()
+        self.world, self.lock = world, lock or SimRLock(world)
+        self.waiting: deque[_Place] = deque()
         self.acquire, self.release = self.lock.acquire, self.lock.release
 
     def __enter__(self) -> bool:
@@ -541,7 +553,8 @@ class SimEvent:
     """An event between fibers."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.is_set_now, self.waiting = world, False, list[Waiting]()
+        self.world, self.is_set_now = world, False
+        self.waiting: list[Waiting] = []
 
     def is_set(self) -> bool:
         """As `threading.Event.is_set`."""
@@ -640,8 +653,10 @@ class SimQueue:
     """A queue between fibers, of any of the kinds that the library uses."""
 
     def __init__(self, world: World, maxsize: int = 0) -> None:
-        self.world, self.maxsize, self.items = world, maxsize, deque[Any]()
-        self.getters, self.putters = deque[Waiting](), deque[Waiting]()
+        self.world, self.maxsize = world, maxsize
+        self.items: deque[Any] = deque()
+        self.getters: deque[Waiting] = deque()
+        self.putters: deque[Waiting] = deque()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """As `queue.Queue.put`."""
@@ -760,6 +775,8 @@ def _uuid4(fiber: Fiber) -> uuid.UUID:
     return uuid.UUID(int=fiber.process.random.getrandbits(128), version=4)
 
 
+_now = attrgetter("world.now")
+
 _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (threading, "Lock", _choose_bare(threading.Lock, lambda fiber: SimLock(fiber.world))),
     (threading, "RLock", _choose_bare(threading.RLock, lambda fiber: SimRLock(fiber.world))),
@@ -772,11 +789,11 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (threading, "Thread", _kind(threading.Thread, SimThread)),
     (threading, "Timer", _kind(threading.Timer, SimTimer)),
     (threading, "current_thread", _choose_bare(threading.current_thread, lambda fiber: fiber.thread or fiber)),
-    (threading, "get_ident", _choose_bare(threading.get_ident, lambda fiber: id(fiber))),
+    (threading, "get_ident", _choose_bare(threading.get_ident, id)),
     (time, "sleep", _choose(time.sleep, _sleep)),
-    (time, "monotonic", _choose_bare(time.monotonic, lambda fiber: fiber.world.now)),
+    (time, "monotonic", _choose_bare(time.monotonic, _now)),
     (time, "monotonic_ns", _choose_bare(time.monotonic_ns, lambda fiber: int(fiber.world.now * 1e9))),
-    (time, "perf_counter", _choose_bare(time.perf_counter, lambda fiber: fiber.world.now)),
+    (time, "perf_counter", _choose_bare(time.perf_counter, _now)),
     (time, "clock_gettime", _choose(time.clock_gettime, lambda fiber, _: fiber.world.now)),
     (time, "time", _choose_bare(time.time, lambda fiber: fiber.process.now_ns() / 1e9)),
     (time, "time_ns", _choose_bare(time.time_ns, lambda fiber: fiber.process.now_ns())),
