@@ -42,6 +42,11 @@ class Integer:
         return value
 
 
+@cache
+def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    return re.compile(pattern).fullmatch
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """A string that `pattern`, a regular expression of Python and of RE2, matches as a whole."""
@@ -49,7 +54,7 @@ class Text:
     pattern: str
 
     def __call__(self, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+        if not isinstance(value, str) or not _matcher(self.pattern)(value):
             raise ValueError(f"must be a string that matches {self.pattern}")
         return value
 
@@ -159,7 +164,7 @@ def check_column(name: str, column: pa.Array, check: Check) -> None:
     elif isinstance(check, Text):
         texts = column if len(column) <= _FEW else pc.unique(column)
         if len(texts) <= _FEW:
-            legal = all(re.fullmatch(check.pattern, text) for text in set(texts.to_pylist()))
+            legal = all(map(_matcher(check.pattern), set(texts.to_pylist())))
         else:
             legal = pc.all(pc.match_substring_regex(texts, rf"^(?:{check.pattern})\z")).as_py()
     else:
@@ -173,7 +178,13 @@ def read(kind: type[Value], body: Any, **others: Any) -> Value:
     if not isinstance(body, dict):
         raise ValueError(f"{kind.__name__} must be an object")
     known, keeper = checks(kind), _unknown_field(cast(Hashable, kind))
-    values = {name: _checked(name, check, body[name]) for name, check in known.items() if name in body}
+    values, name = {}, ""
+    try:
+        for name, check in known.items():
+            if name in body:
+                values[name] = check(body[name])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     if keeper and len(values) < len(body):
         values[keeper] = json.dumps({name: body[name] for name in body.keys() - known.keys()}, sort_keys=True)
     try:
@@ -188,13 +199,6 @@ def write(value: Any) -> dict[str, Any]:
     keeper = _unknown_field(cast(Hashable, kind))
     unknown = json.loads(getattr(value, keeper) or "{}") if keeper else {}
     return {**unknown, **{name: getattr(value, name) for name in checks(kind)}}
-
-
-def _checked(name: str, check: Check, value: Any) -> Any:
-    try:
-        return check(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def _partition_name(name: str) -> int:

@@ -27,7 +27,10 @@ from distlog.core.paths import stem_read_version
 def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """All rows of `batches` in one batch; there must be at least one, and all must have the same schema."""
     filled = [batch for batch in batches if len(batch)] or batches[:1]
-    return filled[0] if len(filled) == 1 else pa.Table.from_batches(filled).combine_chunks().to_batches()[0]
+    if len(filled) == 1:
+        return filled[0]
+    # as structs, since a table of few rows takes twice as long, and `pa.concat_batches` came with Arrow 19
+    return pa.RecordBatch.from_struct_array(pa.concat_arrays([batch.to_struct_array() for batch in filled]))
 
 
 # ---

@@ -50,9 +50,12 @@ class WorkerThreads:
         if self._is_over or self._process != os.getpid():
             return
         self._waiting.put(work)
-        with suppress(IndexError):
-            if self._free.pop():
-                self._start()
+        try:
+            is_new = self._free.pop()
+        except IndexError:
+            return
+        if is_new:
+            self._start()
 
     def _start(self) -> None:
         thread = threading.Thread(target=_serve, args=(self._waiting, self._free), name=self._name, daemon=True)
@@ -69,8 +72,9 @@ class WorkerThreads:
         self._is_over = True
         if self._process != os.getpid():
             return
-        with suppress(Empty):
-            while True:
+        while not self._waiting.empty():
+            # a thread may take it first
+            with suppress(Empty):
                 self._waiting.get_nowait()
         self._waiting.put(None)
         if joined:
