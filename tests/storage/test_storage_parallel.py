@@ -205,6 +205,18 @@ def test_tasks_are_done_by_the_caller_where_no_thread_can_be_started(monkeypatch
     assert in_parallel(str, range(5)) == ["0", "1", "2", "3", "4"]
 
 
+def test_the_caller_does_the_first_of_what_is_done_at_once_and_each_other_has_a_thread() -> None:
+    all_at_once = threading.Barrier(3, timeout=60)
+
+    def work(_: int) -> int:
+        all_at_once.wait()
+        return threading.get_ident()
+
+    done_by = in_parallel(work, range(3))
+    assert done_by[0] == threading.get_ident()
+    assert len(set(done_by)) == 3
+
+
 def test_the_first_error_of_parallel_work_is_raised_when_nothing_runs_any_more() -> None:
     others = set(threading.enumerate())
 

@@ -316,9 +316,9 @@ def in_order(
 ) -> Generator[T, None, None]:
     """The results of `tasks` in their order, while threads work on up to `ahead` tasks after the next one.
 
-    Each of these tasks has a thread, since most tasks wait for a storage. Tasks that compute share `workers`; the
-    caller is one of them. A single task needs no thread. Without threads each task is done when its result is asked
-    for.
+    The caller does the first task. Each of those after it has a thread, since most tasks wait for a storage; tasks
+    that compute share `workers`, of which the caller is one. Without threads each task is done when its result is
+    asked for.
 
     One thread at a time uses the iterator of tasks. An error of the iterator or of a task is raised in its turn. At
     the end, after an error and after `close`, no more task is begun, and the iterator is closed; when `joined`, the
@@ -330,8 +330,8 @@ def in_order(
     try:
         if threads and line.take() and line.take():
             pool = WorkerThreads(threads, _AHEAD)
-            # if the caller is a worker, the first task is the caller's
-            for task in list(line.begun)[1 if computes else 0 :]:
+            # the first one is the caller's, who waits for nothing else
+            for task in list(line.begun)[1:]:
                 pool.put(task.run)
             for _ in range(ahead - 1):
                 line.take_in(pool, by_thread=computes)
