@@ -186,6 +186,12 @@ class ObjectStore:
 
 
 @lru_cache(1000)
+def _moment(since_s: float) -> datetime:
+    """The second that is so many after the begin of the world."""
+    return datetime.fromtimestamp(floor(BEGIN_MS / 1000 + since_s), UTC)
+
+
+@lru_cache(1000)
 def _date_of(seconds: int) -> str:
     return email.utils.formatdate(seconds, usegmt=True)
 
@@ -359,7 +365,7 @@ class Client:
         def effect() -> list[dict[str, Any]]:
             found: dict[str, dict[str, Any]] = {}
             listed = self.store.listed()
-            for key in sorted(key for key in listed if key.startswith(prefix)):
+            for key in sorted([key for key in listed if key.startswith(prefix)]):
                 name, _, below = key[len(prefix) :].partition("/")
                 if below:
                     found[name] = {"name": prefix + name, "type": "directory", "size": 0}
@@ -409,8 +415,7 @@ class Client:
 
     def _uploads(self, bucket: str, prefix: str) -> dict[str, Any]:
         def entry(id_: str, key: str, begun_s: float) -> dict[str, Any]:
-            begun = datetime.fromtimestamp(floor(BEGIN_MS / 1000 + begun_s), UTC)
-            return {"Key": key[len(bucket) + 1 :], "UploadId": id_, "Initiated": begun}
+            return {"Key": key[len(bucket) + 1 :], "UploadId": id_, "Initiated": _moment(begun_s)}
 
         uploads = self.store.uploads.items()
         found = [entry(id_, key, begun_s) for id_, (key, begun_s, _) in uploads if key.startswith(prefix)]
@@ -471,14 +476,14 @@ class Client:
         """A page of a listing, as the API gives it: what is right below the prefix, in order, behind a name."""
         bucket, after = arguments["Bucket"], arguments.get("ContinuationToken") or arguments.get("StartAfter", "")
         listed = self.store.listed()
-        keys = sorted(key for key in listed if key.startswith(prefix) and "/" not in key[len(prefix) :])
+        keys = sorted([key for key in listed if key.startswith(prefix) and "/" not in key[len(prefix) :]])
         wanted = [key for key in keys if key.removeprefix(f"{bucket}/") > after]
         page = wanted[: arguments.get("MaxKeys", 1000)]
         contents = [
             {
                 "Key": key.removeprefix(f"{bucket}/"),
                 "Size": len(listed[key].data),
-                "LastModified": datetime.fromtimestamp(floor(BEGIN_MS / 1000 + listed[key].written_s), UTC),
+                "LastModified": _moment(listed[key].written_s),
             }
             for key in page
         ]
@@ -486,15 +491,14 @@ class Client:
         return {"Contents": contents, **more}
 
     def _entry(self, key: str, stored: Object) -> dict[str, Any]:
-        written_s = floor(BEGIN_MS / 1000 + stored.written_s)
         entry: dict[str, Any] = {"name": key, "type": "file", "size": len(stored.data)}
         match self.store.protocol:
             case "gs":
-                entry["updated"] = datetime.fromtimestamp(written_s, UTC).isoformat().replace("+00:00", ".000Z")
+                entry["updated"] = _moment(stored.written_s).isoformat().replace("+00:00", ".000Z")
             case "abfs":
-                entry["last_modified"] = datetime.fromtimestamp(written_s, UTC)
+                entry["last_modified"] = _moment(stored.written_s)
             case _:
-                entry["mtime"] = float(written_s)
+                entry["mtime"] = _moment(stored.written_s).timestamp()
         return entry
 
 
