@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, numbers_of
+from distlog.core.arrays import numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, Integer, Text, stored, unknown_fields
 from distlog.core.commits.producer_table import ProducerBatch
@@ -409,13 +409,13 @@ def check_added(actions: Sequence[Action]) -> None:
     if added:
         batches.append(to_columns(added, _PART_SCHEMA))
     if batches:
-        rows = join(batches)
-        is_bundled = numbers_of(rows["log_position"]) >= 0
-        check(rows if is_bundled.all() else rows.filter(booleans(is_bundled)))
+        check(join(batches))
 
 
 def check(segments: pa.RecordBatch) -> None:
-    """Raise ValueError if parts of `segments`, with columns as in SegmentTable's SCHEMA, overlap or end too far."""
+    """Raise ValueError if parts of bundles overlap or end too far; `segments` are rows of SegmentTable's SCHEMA."""
+    if not (numbers_of(segments["log_position"]) >= 0).any():
+        return
     stems = numbers_of(segments["stem"].dictionary_encode().indices)
     columns = [(numbers_of(segments[begin]), numbers_of(segments[size])) for begin, size in PARTS]
     owners = np.concatenate([stems[begins >= 0] for begins, _ in columns])

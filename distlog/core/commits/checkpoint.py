@@ -600,9 +600,7 @@ def _check_segments(segments: pa.RecordBatch, partitions: _Partitions) -> None:
         raise ValueError("its segments overlap, or end above their log")
     if np.any(numbers_of(segments["stored_base_offset"]) > MAX_LONG - (end - base)):
         raise ValueError("a segment stores offsets that are larger than offsets are")
-    is_bundled = numbers_of(segments["log_position"]) >= 0
-    if np.any(is_bundled):
-        actions.check(segments.filter(booleans(is_bundled)))
+    actions.check(segments)
 
 
 # ---

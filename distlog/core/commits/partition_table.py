@@ -81,7 +81,11 @@ class _Layer:
         kept = np.ones(count, bool)
         kept[list(partitions)] = False
         stays = kept[self.owners]
-        return self if stays.all() else _Layer(self.rows.filter(booleans(stays)), self._stems)
+        if stays.all():
+            return self
+        # a kernel of Arrow takes long to begin, and partitions that change one by one leave none
+        rows = self.rows.filter(booleans(stays)) if stays.any() else self.rows.slice(0, 0)
+        return _Layer(rows, self._stems)
 
     def places(self, stems: pa.Array) -> tuple[Longs, Longs]:
         """The numbers of the rows that have one of `stems`, and their keys, see `_keys`."""
@@ -265,8 +269,8 @@ class PartitionTable(Sequence[PartitionState]):
 
     def segments(self) -> pa.RecordBatch:
         """The segments of all partitions, in the order of (partition, base_offset); of SegmentTable's SCHEMA."""
-        rows = [state.segments.columns() for state in self._own.values() if len(state.segments)]
-        return _in_order(self.plain_segments(), *rows)
+        own = SegmentTable.batches([state.segments for state in self._own.values()])
+        return _in_order(self.plain_segments(), *own)
 
     def plain_segments(self) -> pa.RecordBatch:
         """The segments of the partitions that have no state of their own, as `segments` gives them."""

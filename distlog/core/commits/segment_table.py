@@ -127,6 +127,12 @@ class SegmentTable(Sequence[SegmentInfo]):
         places = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         return cls(rows.take(integers(places)))
 
+    @staticmethod
+    def batches(tables: Sequence[SegmentTable]) -> list[pa.RecordBatch]:
+        """The segments of all tables as batches of SCHEMA, in any order: each batch takes long to begin."""
+        tails = [segment for table in tables for segment in table._tail]
+        return [*(table._columns for table in tables if table._count), *([to_columns(tails)] if tails else [])]
+
     def columns(self) -> pa.RecordBatch:
         """All segments as one batch of SCHEMA."""
         columns = self._columns
