@@ -131,7 +131,9 @@ def _look_for(arguments: argparse.Namespace, kind: Kind) -> int:
     missed = 0
     for name in names:
         known = found.get(name) if "found" in arguments.planted else None
-        others = range(arguments.seed, arguments.seed + arguments.histories)
+        span = range(arguments.seed, arguments.seed + arguments.histories)
+        # a second history of one seed would meet what the bug remembers of the first
+        others = [seed for seed in span if seed != known]
         first, error = kind.first(name, others if known is None else [known, *others])
         missed += first is None
         found[name] = first
