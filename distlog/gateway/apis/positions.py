@@ -61,7 +61,7 @@ class RequestedPositions:
 
 
 def _replaced_ms(broker: Broker, topic: str) -> int:
-    """When the topic took the place of a dropped one; 0 if it did not, or cannot be found."""
+    """The time at which the topic took the place of a dropped one; 0 if it did not, or cannot be found."""
     with suppress(DistlogError):
         return broker.metadata.topic(topic).snapshot.replaced_ms
     return 0
