@@ -254,6 +254,8 @@ class MissingNames:
             self._misses += 1
 
 
+#: The age of a topic on an object store that no client uses, at which it is looked whether it was dropped.
+IDLE_MS = 3_600_000
 #: The topics with the quotas of clients, with ACLs, and with the credentials of users.
 QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
@@ -452,6 +454,15 @@ class MetadataCache:
             self._by_id.pop(hosted.id, None)
         self._index.forget(hosted.name)
         hosted.close(SHORT_WAIT_S)
+
+    def close_dropped(self) -> None:
+        """Close the topics that others have dropped: no client may ever name them again. Raises nothing.
+
+        Their open files would keep the space of deleted segments.
+        """
+        for name in self.loaded:
+            with suppress(DistlogError):
+                self._refreshed(IDLE_MS, name)
 
     def hurry(self) -> None:
         """Let no append wait for others: the gateway is stopping."""

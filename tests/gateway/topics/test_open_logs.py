@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from gateways import Wire, opened, producing, serving, until
 from gateways import gateway as gateway
+from open_files import open_below
 from raw_batches import batch, record
 
 import distlog
 from distlog.core.log.partition_log import PartitionLog
+from distlog.gateway import gateway_server
 from distlog.gateway.topics.partition import OpenPartitionLogs
 
 DATA = batch([record(0)])
@@ -67,3 +69,17 @@ def test_flush_ms_is_kept_while_nobody_appends(tmp_path: Path) -> None:
         log = PartitionLog(topic.handle, 0, topic.current)
         until(lambda: log.end().flushed_offset == 1)
         log.close()
+
+
+def test_the_files_of_a_topic_that_another_program_drops_are_closed_though_no_client_names_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_server, "_CLOSE_MS", 10)
+    folder = tmp_path / "clicks"
+    distlog.create(str(folder))
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        assert producing(wire, DATA).base_offset == 0
+        assert open_below(folder)
+        opened(gateway).drop()
+        until(lambda: not open_below(folder))
+        assert "clicks" not in gateway.broker.metadata.loaded
