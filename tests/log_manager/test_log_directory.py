@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Address
+from histories import requests
 from managed import Managed, create, errors
 from topics import values
 
@@ -61,6 +62,17 @@ def test_a_topic_that_is_dropped_and_made_again_between_two_looks_is_the_new_one
     create(tmp_path, "clicks", 1)
     managed.after(minutes=1)
     assert managed.manager.topic("clicks").partitions == 1
+
+
+def test_a_look_at_a_topic_that_was_dropped_before_is_two_small_requests(memory_url: Address) -> None:
+    create(memory_url.url, "clicks").drop()
+    managed = Managed(memory_url.url)
+    (directory,) = managed.manager._directories
+    # the listing is that of the root
+    assert requests(directory.storage, managed.manager.load) == (2, 0, 1)
+    create(memory_url.url, "clicks", 3)
+    managed.after(minutes=1)
+    assert managed.manager.topic("clicks").partitions == 3
 
 
 def test_a_bad_topic_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:

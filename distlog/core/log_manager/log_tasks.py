@@ -153,10 +153,11 @@ class LogDirectory:
 
     def _load(self, run: TaskRun, name: str) -> bool:
         """Load what has this name, if it is a topic; returns whether there is one."""
-        storage = self.storage.child(name)
+        storage, known = self.storage.child(name), self.dropped.get(name)
         try:
-            log = topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
-            snapshot = log.load(include_dropped=True)
+            # folders of dropped topics become more and more: their commits are not read again at each look
+            log = known.log if known else topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
+            snapshot = log.load(include_dropped=True, known=known.snapshot if known else None)
         except TopicNotFoundError:
             self._forget(name)  # a folder of something else
         except Exception as error:
