@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gated_writer import NEVER_MS
 from topics import contents
+from vacuuming import World
 from waiting import until
 from writers_in_place import Syncs, append_both
 from writers_in_place import clock as clock
 from writers_in_place import syncs as syncs
 from writers_in_place import topic as topic
 
+from distlog.core.config import COMMIT_RETENTION_MS, DAY_MS
 from distlog.core.errors import StorageError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
@@ -170,6 +173,23 @@ def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic,
         # the loss was told, and all else is on the device
         writer.close()
     assert contents(topic.refresh()) == {0: [b"1"], 1: [b"0"]}
+
+
+def test_a_flush_after_weeks_asks_for_no_segment_that_is_gone_by_then(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "clicks"))
+    world.topic().alter_config({"flush.messages": "1000", "retention.ms": str(DAY_MS)})
+    told: list[Delivery] = []
+    writer = world.topic().writer(linger_ms=0, on_delivery=told.append)
+    for day in range(1, 2 * COMMIT_RETENTION_MS // DAY_MS):
+        writer.append(b"", partition=0, timestamp=world.clock())
+        until(lambda day=day: len(told) == day)  # type: ignore[misc]
+        PartitionLog(world.topic().handle, 0, world.topic().current).roll()
+        world.clock.now += DAY_MS
+        world.expire()
+        world.vacuum()
+    writer.flush()
+    writer.close()
+    assert min(world.topic().start_offsets()[0], world.topic().snapshot.log_floor) > 0
 
 
 def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:

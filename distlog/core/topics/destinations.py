@@ -405,7 +405,7 @@ class InPlaceDestination:
         """Become usable in a forked child: no thread there holds the lock, and unflushed records are the parent's."""
         self._lock = threading.RLock()
         # by partition and segment: the last records that were acknowledged before they were synced
-        self._unflushed: dict[tuple[int, str], Appended] = {}
+        self._unflushed: dict[int, dict[str, Appended]] = {}
         self._timer: threading.Timer | None = None
         self._lost: DistlogError | None = None
         # the partitions that were appended to since the last `close`
@@ -446,6 +446,7 @@ class InPlaceDestination:
         finally:
             # an interrupt may come when some records are acknowledged already
             self._note_unflushed(parts)
+        self._settle_sealed(parts)
 
     def _in_groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """The items, one for a partition, in groups of as many partitions as may have open files.
@@ -476,12 +477,27 @@ class InPlaceDestination:
     def _note_unflushed(self, parts: Sequence[PartitionBuffer]) -> None:
         for part in parts:
             for appended in part.acknowledged:
-                place = part.partition, appended.stem
                 if appended.flush_due:
-                    self._unflushed.pop(place, None)
+                    self._forget(part.partition, appended.stem)
                 else:
-                    self._unflushed[place] = appended
+                    self._unflushed.setdefault(part.partition, {})[appended.stem] = appended
         self._sync_later()
+
+    def _forget(self, partition: int, stem: str) -> None:
+        stems = self._unflushed.get(partition, {})
+        stems.pop(stem, None)
+        if not stems:
+            self._unflushed.pop(partition, None)
+
+    def _settle_sealed(self, parts: Sequence[PartitionBuffer]) -> None:
+        """Have nothing of earlier segments wait for a flush: their seals synced them, or records are lost.
+
+        Later the segments may be gone, and the commits that tell where they ended.
+        """
+        for part in parts:
+            for stem in list(self._unflushed.get(part.partition, ())):
+                if part.acknowledged and stem != part.acknowledged[-1].stem:
+                    self._sync_one(part.partition, stem, 0)
 
     def _log(self, partition: int) -> PartitionLog:
         """The partition's log; of the others, as many as may be open stay open: the ones that were used last."""
@@ -516,17 +532,20 @@ class InPlaceDestination:
     def _sync(self) -> DistlogError | None:
         """Sync each partition; returns an error after which a sync may still succeed."""
         failed: DistlogError | None = None
-        for (partition, stem), appended in list(self._unflushed.items()):
-            try:
-                self._log(partition).flush(appended, timeout_s=self._lock_timeout_s)
-            except (LostRecordsError, TopicNotFoundError) as error:
-                self._lost = self._lost or error
-            except DistlogError as error:
-                failed = failed or error
-                continue
-            # not before: after an interrupt or an error, the next flush must know of them
-            self._unflushed.pop((partition, stem), None)
+        for partition, stem in [(partition, stem) for partition, stems in self._unflushed.items() for stem in stems]:
+            failed = self._sync_one(partition, stem, self._lock_timeout_s) or failed
         return failed
+
+    def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
+        try:
+            self._log(partition).flush(self._unflushed[partition][stem], timeout_s=timeout_s)
+        except (LostRecordsError, TopicNotFoundError) as error:
+            self._lost = self._lost or error
+        except DistlogError as error:
+            return error
+        # not before: after an interrupt or an error, the next flush must know of them
+        self._forget(partition, stem)
+        return None
 
     def _sync_later(self) -> None:
         """Sync in the background when `flush.ms` have passed, unless it is done before."""
