@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -18,7 +17,7 @@ from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.offsets_format import encode_key
-from distlog.gateway.protocol.frames import Fields, error_code
+from distlog.gateway.protocol.frames import FAILURES, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import OWN_WAIT_S
@@ -26,9 +25,6 @@ from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
 # ---
 # Requests of transactional producers, and Kafka's codes for their errors.
-
-
-_log = logging.getLogger("distlog.gateway")
 
 
 def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
@@ -45,7 +41,7 @@ def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
     except LeaderFencedError:
         return ErrorCode.not_coordinator
     except DistlogError as error:
-        _log.error("a transaction was not kept: %s", error)
+        FAILURES.note("to keep a transaction", error)
         return ErrorCode.coordinator_not_available
     return ErrorCode.none
 

@@ -57,6 +57,7 @@ from distlog.gateway.groups.offsets_format import (
     ended_transactions,
 )
 from distlog.gateway.leadership import Leadership, LeaderTopic, OwnCompaction
+from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
@@ -64,7 +65,6 @@ from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 # The records of calls go into one writer; each call is answered when all of its records are durable.
 
 
-_gateway_log = logging.getLogger("distlog.gateway")
 _RECORD_OVERHEAD = 100
 #: Bytes that may be on their way: so few that a writer always has room for them, and `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20
@@ -164,7 +164,7 @@ class OffsetsBatching:
         """Fail all calls, since a writer that failed keeps nothing more; some may be durable all the same."""
         with self._lock:
             if not self.has_failed:
-                _gateway_log.error("groups were not stored: %s", error)
+                FAILURES.note("to store groups", error)
             self.has_failed = True
             over = [call for calls in self._calls.values() for call in calls]
             self._calls.clear()
@@ -315,7 +315,7 @@ class OffsetsTopic:
         try:
             batching = self._batching_of(number)
         except DistlogError as error:
-            _log.error("groups cannot be stored: %s", error)
+            FAILURES.note("to store groups", error)
             done(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]

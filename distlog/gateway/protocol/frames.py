@@ -103,7 +103,7 @@ _AGAIN_S, _MOST_TEXTS = 60.0, 1000
 
 
 class FailureLog:
-    """Logs failures, the same text once a minute: clients retry again and again."""
+    """Logs failures, the same text once a minute: clients and tasks try again and again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -122,7 +122,8 @@ class FailureLog:
         _log.error("%s", text, exc_info=None if isinstance(error, errors.DistlogError) else error)
 
 
-_failures = FailureLog()
+#: The failures of this process.
+FAILURES = FailureLog()
 
 
 def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
@@ -131,7 +132,7 @@ def error_code(error: BaseException, subject: str = "a request") -> ErrorCode:
     A text that clients do not get is logged, as a failure of `subject`.
     """
     if not _is_for_clients(error):
-        _failures.note(subject, error)
+        FAILURES.note(subject, error)
     return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ErrorCode.unknown_server_error)
 
 

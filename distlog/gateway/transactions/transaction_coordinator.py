@@ -26,6 +26,7 @@ from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.coordination import Coordination
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_format import TopicPartition
+from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.partition import OWN_WAIT_S, Partition
@@ -262,7 +263,7 @@ class TransactionCoordinator:
                 with suppress(TransactionRefusedError), self._opened(id_, make=False) as transaction:
                     self._tick(id_, transaction, timeout_s)
             except DistlogError as error:  # noqa: PERF203 - each transaction ends by itself
-                _log.warning("the transaction of %r was not ended, and will be tried again: %s", id_, error)
+                FAILURES.note(f"to end the transaction of {id_!r}, which is tried again,", error)
                 if isinstance(error, LockHeldError):
                     # the others must not wait as long, one after the other
                     timeout_s = 0
@@ -270,17 +271,21 @@ class TransactionCoordinator:
     def _tick(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()
         if state is None:
-            return
-        if state.has_timed_out(now_ms):
+            # its first record was not kept
+            self._forget(id_, transaction)
+        elif state.has_timed_out(now_ms):
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
             self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
         elif state.is_decided:
             self._finish(transaction, state, timeout_s)
         elif state.is_over and state.updated_ms + EXPIRATION_MS <= now_ms:
             self._log.forget(id_)
-            transaction.is_gone = True
-            with self._lock:
-                del self._transactions[id_]
+            self._forget(id_, transaction)
+
+    def _forget(self, id_: str, transaction: CoordinatedTransaction) -> None:
+        transaction.is_gone = True
+        with self._lock:
+            del self._transactions[id_]
 
     def _next(self, producer: ProducerId) -> ProducerId:
         is_last = producer.epoch >= LAST_EPOCH

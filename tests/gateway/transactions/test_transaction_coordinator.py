@@ -13,6 +13,7 @@ from transaction_parts import ID, TIMEOUT_MS, Parts
 import distlog
 from distlog.core.errors import LockHeldError, StorageError
 from distlog.core.transaction_state import LAST_EPOCH, ProducerId, TransactionState, TransactionStatus
+from distlog.gateway.protocol import frames
 from distlog.gateway.topics.metadata_cache import HostedTopic
 from distlog.gateway.topics.partition import OWN_WAIT_S, Partition
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS, TransactionEnds
@@ -118,6 +119,33 @@ def test_a_decision_of_a_gateway_with_a_clock_ahead_gets_its_markers_at_the_next
     after.coordinator.tick()
     assert status(after) is TransactionStatus.COMPLETE_COMMIT
     assert after.seen() == ([b"a"], [b"b"], None)
+
+
+def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
+    in_place: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # the log of the process may have had this text a moment ago
+    monkeypatch.setattr(frames.FAILURES, "_logged", {})
+    producer = opened(in_place)
+    with monkeypatch.context() as patches:
+        failing("end_transaction", patches, "views")
+        in_place.coordinator.end(ID, producer, is_committed=True)
+        for _ in range(5):
+            in_place.coordinator.tick()
+    text = f"to end the transaction of '{ID}', which is tried again, failed: the storage failed"
+    assert [each for each in caplog.messages if "tried again" in each] == [text]
+
+
+def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(
+    in_place: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patches:
+        failing("append_run", patches, "__transaction_state")
+        with pytest.raises(StorageError):
+            in_place.begin()
+        in_place.coordinator.tick()
+    assert not in_place.coordinator._transactions
+    assert in_place.begin().epoch == 0
 
 
 def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None:
