@@ -123,6 +123,8 @@ MOST_BATCHES = 10_000
 _AT_ONCE = -math.inf
 #: The partitions of a request, and the requests that a client sends together, are one commit also behind a pause.
 _TOGETHER_S = 0.01
+#: A thread without batches ends after so long: a root may have more topics than a process may have threads.
+_IDLE_S = 60.0
 
 
 class _Gathering:
@@ -164,7 +166,7 @@ class GatheredAppends:
 
     Or when all their producers wait for answers. What comes together behind a pause of `linger_ms` is committed soon:
     a producer that sends now and then waits for little but its commit. A burst of many producers may be two commits
-    then; there are never more than one for each `linger_ms`.
+    then; there are never more than one for each `linger_ms`. The thread ends when it has been idle for long.
     """
 
     def __init__(
@@ -225,10 +227,10 @@ class GatheredAppends:
     def close(self) -> None:
         """Commit the waiting batches, and end."""
         with self._changed:
-            self._is_closing = True
+            self._is_closing, thread = True, self._thread
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        if thread is not None:
+            thread.join()
 
     def _run(self) -> None:
         while batches := self._take():
@@ -244,13 +246,15 @@ class GatheredAppends:
                     batch.result.set_exception(error)
 
     def _take(self) -> list[GatheredBatch]:
-        """The batches of the next commit; waits for them. None are left at the end."""
+        """The batches of the next commit; waits for them. None are left at the end, or came for _IDLE_S."""
         with self._changed:
             while not self._is_closing:
-                left_s = self._due_s - time.monotonic() if self._waiting else None
-                if left_s is not None and (left_s <= 0 or self._is_due):
+                left_s = self._due_s - time.monotonic() if self._waiting else _IDLE_S
+                if self._waiting and (left_s <= 0 or self._is_due):
                     break
-                self._changed.wait(left_s)
+                if not self._changed.wait(left_s) and not self._waiting:
+                    self._thread = None
+                    return []
             batches = self._waiting.batches
             self._waiting, self._paused_s = _Gathering(batches[MOST_BATCHES:]), math.inf
             return batches[:MOST_BATCHES]

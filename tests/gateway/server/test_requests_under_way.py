@@ -16,6 +16,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.errors import StorageError
+from distlog.gateway import gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.gathered_appends import GatheredAppends
@@ -224,3 +225,13 @@ def test_a_share_gives_its_memory_back_part_by_part() -> None:
     other.give_back(3 << 20)
     many.give_back(3 << 20)
     assert memory.used == 0
+
+
+def test_the_thread_of_a_topic_that_nobody_appends_to_ends_and_the_next_batch_has_another(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered_appends, "_IDLE_S", 0.01)
+    with started(address, linger_ms=1) as gateway, Wire(gateway) as wire:
+        for offset in range(2):
+            assert producing(wire, data()).base_offset == offset
+            until(lambda: gathered(gateway)._thread is None)
