@@ -9,7 +9,7 @@ import resource
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pytest
@@ -117,7 +117,7 @@ def test_a_full_index_rolls_within_a_buffer_too(topic: Topic) -> None:
 def test_the_files_of_some_partitions_only_stay_open(
     flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: 3)
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     many.alter_config({"flush.messages": flush_messages})
     before = open_files(tmp_path)
@@ -135,7 +135,7 @@ def test_a_writer_whose_share_of_files_shrinks_meanwhile_leaves_none_open(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares = [12]
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: shares.pop() if shares else 4)
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: shares.pop() if shares else 4)
     many, before = topic_on(Storage(str(tmp_path / "many")), 12), open_files(tmp_path)
     with many.writer(linger_ms=NEVER_MS) as writer:
         for _ in range(2):
@@ -149,7 +149,7 @@ def test_a_writer_whose_share_of_files_shrinks_meanwhile_leaves_none_open(
 def test_a_log_that_cannot_be_let_go_of_for_want_of_files_stays_open_meanwhile(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: 1)
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 1)
     many, before = topic_on(Storage(str(tmp_path / "many")), 2), open_files(tmp_path)
     many.alter_config({"flush.messages": "1000"})
     writer = many.writer(linger_ms=NEVER_MS)
@@ -173,7 +173,7 @@ def test_a_log_that_cannot_be_let_go_of_for_want_of_files_stays_open_meanwhile(
 def test_one_log_that_cannot_be_let_go_of_keeps_no_other_from_its_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: 2)
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 2)
     many, flush, flushed = topic_on(Storage(str(tmp_path / "many")), 6), PartitionLog.flush, list[str]()
     many.alter_config({"flush.messages": "1000"})
     written = InPlaceDestination(many.handle, many.current, None, lambda: None, lock_timeout_s=0.1)
@@ -195,7 +195,7 @@ def test_one_log_that_cannot_be_let_go_of_keeps_no_other_from_its_flush(
 def test_what_the_disk_lost_of_a_log_that_nobody_had_open_is_told(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer: 1)
+    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 1)
     many = topic_on(Storage(str(tmp_path / "many")), 2)
     many.alter_config({"flush.messages": "1000"})
     told: SimpleQueue[Delivery] = SimpleQueue()
@@ -215,7 +215,7 @@ def test_as_many_logs_stay_open_as_the_process_may_have_files(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # what other tests have left open has a share, too
-    monkeypatch.setattr(partition_log, "_holders", WeakSet())
+    monkeypatch.setattr(partition_log, "_holders", WeakKeyDictionary())
     before, limits = open_files(tmp_path), [0]
     # what is told, not what is so: this process has other files open
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limits[0], limits[0]))
@@ -228,10 +228,10 @@ def test_as_many_logs_stay_open_as_the_process_may_have_files(
             writer.flush()
             assert most_logs <= open_files(tmp_path) - before <= FILES_OF_LOG * most_logs
         # both share what there is
-        alone = most_open_logs(writer._destination)
-        assert most_open_logs(another._destination) <= alone // 2 + 1
+        alone = most_open_logs(writer._destination, 100)
+        assert most_open_logs(another._destination, 100) <= alone // 2 + 1
         another.close()
-        assert most_open_logs(writer._destination) == alone
+        assert most_open_logs(writer._destination, 100) == alone
     assert open_files(tmp_path) == before
 
 
@@ -343,3 +343,20 @@ def test_after_a_close_nothing_of_the_logs_is_read_when_the_machine_was_restarte
     assert [name for name in read if name.endswith(".log")] == []
     append_both(topic, [], range(10, 12))
     assert contents(topic) == {key: [b"%d" % number for number in range(12)] for key in (0, 1)}
+
+
+class Holder:
+    """What may keep logs open."""
+
+
+def test_a_holder_of_many_logs_has_what_holders_of_few_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_log, "_holders", WeakKeyDictionary())
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (16 * 1000, 16 * 1000))
+    few, many = [Holder() for _ in range(49)], Holder()
+    for each in few:
+        most_open_logs(each, 1)
+    assert most_open_logs(many, 300) == 500 - 49
+    assert most_open_logs(few[0], 1) == 500 - 48 - 300
+    # however many the others have
+    assert most_open_logs(many, 1000) == 500 - 49
+    assert most_open_logs(few[0], 1) == 1000 // 50

@@ -159,11 +159,22 @@ class PartitionFlush:
 
     def is_due(self) -> bool:
         """True if the flush policy wants a flush now; reads the page alone, and creates no file."""
+        partition, unflushed = self._partition, self._unflushed()
+        return unflushed is not None and is_flush_due(
+            unflushed, partition.snapshots.snapshot.config, partition.handle.clock
+        )
+
+    def has_unflushed(self) -> bool:
+        """See `PartitionLog.has_unflushed`."""
+        unflushed = self._unflushed()
+        return unflushed is not None and unflushed.messages > 0
+
+    def _unflushed(self) -> Unflushed | None:
         partition = self._partition
         record, snapshot = partition.lock.stored_record(), partition.snapshots.snapshot
         if record is None or record.state is None or record.topic_id != snapshot.topic_id:
-            return False
-        return is_flush_due(Unflushed.of(record.state.numbers()), snapshot.config, partition.handle.clock)
+            return None
+        return Unflushed.of(record.state.numbers())
 
     def close(self, *, flushed: bool, timeout_s: float | None = None) -> None:
         """See `PartitionLog.close`."""

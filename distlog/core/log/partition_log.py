@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -274,6 +274,15 @@ class PartitionLog:
             appended = self._append(asked_ns, run, at_once=at_once)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
 
+    @property
+    def flushes_by_time(self) -> bool:
+        """True if the topic has a time, `flush.ms`, after which records are flushed."""
+        return self._snapshots.snapshot.config.flush_ms < MAX_LONG
+
+    def has_unflushed(self) -> bool:
+        """True if some records are not flushed; it takes no lock, and opens no file of a segment."""
+        return self._flush.has_unflushed()
+
     def roll(self) -> None:
         """End the active segment and begin the next one; does nothing if none is active, or it is empty."""
         with self._active.held():
@@ -358,23 +367,26 @@ FILES_OF_LOG = 8
 #: More would come near the number of maps that Linux lets a process have.
 MOST_OPEN_LOGS = 3000
 
-_holders: WeakSet[object] = WeakSet()
+#: How many logs each holder had open when it asked last.
+_holders: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 _holders_lock = process_lock()
 
 
-def most_open_logs(holder: object) -> int:
-    """The number of logs that `holder` may keep open now; `without_open_logs` takes it off the books.
+def most_open_logs(holder: object, open_logs: int) -> int:
+    """The number of logs that `holder`, which has `open_logs`, may keep open now.
 
-    Half of the files that the process may have open (RLIMIT_NOFILE) are shared by all holders alike.
+    Half of the files that the process may have open (RLIMIT_NOFILE) are for all holders. Each may have an equal
+    share, or what the others leave of half of them: most have few. `without_open_logs` takes one off the books.
     """
     with _holders_lock:
-        _holders.add(holder)
+        _holders[holder] = open_logs
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = MOST_OPEN_LOGS if files == resource.RLIM_INFINITY else files // 2 // FILES_OF_LOG
-        return max(1, min(most, MOST_OPEN_LOGS) // len(_holders))
+        most = MOST_OPEN_LOGS if files == resource.RLIM_INFINITY else min(files // 2 // FILES_OF_LOG, MOST_OPEN_LOGS)
+        others = sum(_holders.values()) - open_logs
+        return max(1, most // len(_holders), most // 2 - others)
 
 
 def without_open_logs(holder: object) -> None:
     """Note that `holder` has closed its logs, so that others may open more."""
     with _holders_lock:
-        _holders.discard(holder)
+        _holders.pop(holder, None)

@@ -453,7 +453,7 @@ class InPlaceDestination:
 
         A group's logs stay open, also if others begin meanwhile that share the files.
         """
-        self._group_size = size = most_open_logs(self)
+        self._group_size = size = most_open_logs(self, len(self._logs))
         return (items[first : first + size] for first in range(0, len(items), size))
 
     def _encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
@@ -502,7 +502,7 @@ class InPlaceDestination:
     def _log(self, partition: int) -> PartitionLog:
         """The partition's log; of the others, as many as may be open stay open: the ones that were used last."""
         if partition not in self._logs:
-            most = max(most_open_logs(self), self._group_size)
+            most = max(most_open_logs(self, len(self._logs)), self._group_size)
             # they may have records that the flush policy left unflushed; if that cannot be noted now, they stay open
             for oldest in list(islice(self._logs, max(0, len(self._logs) - most + 1))):
                 with suppress(StorageError):

@@ -7,7 +7,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -120,6 +120,14 @@ def _not_open() -> PartitionLog:
     raise WouldWaitError
 
 
+def _is_unflushed(log: PartitionLog) -> bool:
+    try:
+        return log.has_unflushed()
+    except StorageError:
+        # nothing of a topic whose folder is gone can be flushed
+        return False
+
+
 def _has_closed(log: PartitionLog) -> bool:
     try:
         # the flush policy may have left records unflushed
@@ -159,7 +167,9 @@ class OpenPartitionLogs:
         self._logs: OrderedDict[Hashable, PartitionLog] = OrderedDict()
         self._users: dict[Hashable, int] = {}
         # logs to close after their last use, and logs whose close had to wait for a lock
-        self._ending, self._late = set[Hashable](), list[PartitionLog]()
+        self._ending, self._late = set[Hashable](), list[tuple[Hashable, PartitionLog]]()
+        # closed ones, which are to be flushed in time, or in the end
+        self._unflushed: dict[Hashable, PartitionLog] = {}
         # the limit is asked for only when it may be passed: others may have opened logs, too
         self._may_be_many = False
 
@@ -172,6 +182,7 @@ class OpenPartitionLogs:
             log = self._logs.get(partition)
             if log is None:
                 log = self._logs[partition] = open_log()
+                self._unflushed.pop(partition, None)
                 self._may_be_many = True
             self._logs.move_to_end(partition)
             self._users[partition] = self._users.get(partition, 0) + 1
@@ -181,19 +192,31 @@ class OpenPartitionLogs:
         if to_close := self._release(partition):
             self._close_all(to_close)
 
-    def _close_all(self, logs: list[PartitionLog]) -> None:
+    def _close_all(self, logs: Iterable[tuple[Hashable, PartitionLog]]) -> None:
         """Close unused logs; the ones whose flush lock is not free are closed later."""
-        for log in logs:
+        for partition, log in logs:
+            is_unflushed = _is_unflushed(log)
             if not _has_closed(log):
                 with self._lock:
-                    self._late.append(log)
+                    self._late.append((partition, log))
+            elif is_unflushed:
+                with self._lock:
+                    # another one that is open by now takes care of its records
+                    if partition not in self._logs:
+                        self._unflushed[partition] = log
 
     def flush_due(self) -> None:
         """Flush logs by the flush policies of their topics, and close the ones that had to wait."""
         with self._lock:
             partitions, late, self._late = list(self._logs), self._late, []
             self._may_be_many = True
+            by_time = {each: log for each, log in self._unflushed.items() if log.flushes_by_time}
+            self._unflushed = {each: log for each, log in self._unflushed.items() if each not in by_time}
         self._close_all(late)
+        for log in by_time.values():
+            with suppress(DistlogError):
+                log.flush_if_due(timeout_s=SHORT_WAIT_S)
+        self._close_all(by_time.items())
         for partition in partitions:
             # a thread that waits for such records gets the error from the log itself
             with suppress(DistlogError, WouldWaitError), self.use(partition, _not_open) as log:
@@ -208,14 +231,14 @@ class OpenPartitionLogs:
             if partition in self._users:
                 self._ending.add(partition)
                 return
-            log = self._logs.pop(partition, None)
+            log = self._logs.pop(partition, None) or self._unflushed.pop(partition, None)
         if log is not None:
             try:
                 log.checkpoint(timeout_s=timeout_s)
             finally:
                 log.close()
 
-    def _release(self, partition: Hashable) -> list[PartitionLog]:
+    def _release(self, partition: Hashable) -> list[tuple[Hashable, PartitionLog]]:
         with self._lock:
             self._users[partition] -= 1
             if self._users[partition]:
@@ -223,14 +246,14 @@ class OpenPartitionLogs:
             del self._users[partition]
             if not self._may_be_many and partition not in self._ending:
                 return []
-            excess = max(len(self._logs) - (self._limit or most_open_logs(self)), 0)
+            excess = max(len(self._logs) - (self._limit or most_open_logs(self, len(self._logs))), 0)
             self._may_be_many = excess > 0
             if not excess and partition not in self._ending:
                 return []
             unused = [each for each in self._logs if each not in self._users]
             to_close = set(unused[:excess]) | (self._ending & {partition})
             self._ending -= to_close
-            return [self._logs.pop(each) for each in unused if each in to_close]
+            return [(each, self._logs.pop(each)) for each in unused if each in to_close]
 
 
 # ---

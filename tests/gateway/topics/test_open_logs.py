@@ -13,6 +13,7 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.core.log.partition_log import PartitionLog
+from distlog.core.topics.topic import Topic
 from distlog.gateway import gateway_server
 from distlog.gateway.topics.partition import OpenPartitionLogs
 
@@ -83,3 +84,30 @@ def test_the_files_of_a_topic_that_another_program_drops_are_closed_though_no_cl
         opened(gateway).drop()
         until(lambda: not open_below(folder))
         assert "clicks" not in gateway.broker.metadata.loaded
+
+
+def records(topic: Topic) -> list[int]:
+    """How many records of each partition are on the device."""
+    logs = [PartitionLog(topic.handle, number, topic.current) for number in range(topic.partitions)]
+    found = [log.end().flushed_offset for log in logs]
+    for log in logs:
+        log.close()
+    return found
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_a_log_that_was_closed_for_others_is_flushed_in_time_or_in_the_end(tmp_path: Path, by_time: bool) -> None:
+    settings = {"flush.messages": 1000, **({"flush.ms": 0} if by_time else {})}
+    topic = distlog.create(str(tmp_path / "clicks"), partitions=3, config=settings)
+    logs = OpenPartitionLogs(limit=1)
+    for number in range(3):
+        with logs.use(number, lambda number=number: PartitionLog(topic.handle, number, topic.current)) as log:  # type: ignore[misc]
+            log.append_batches(DATA)
+    assert records(topic) == [0, 0, 0]
+    logs.flush_due()
+    assert records(topic) == ([1, 1, 1] if by_time else [0, 0, 0])
+    assert len(logs._unflushed) == (0 if by_time else 2)
+    for number in range(3):
+        logs.close(number)
+    assert records(topic) == [1, 1, 1]
+    assert not logs._unflushed
