@@ -159,8 +159,8 @@ _SMALL_BYTES = 128 << 10
 _LOG_MS = 5000
 #: How often topics with positions are checked for a drop by another process: on a local disk, and on an object store.
 _LOOK_MS = {True: 1000, False: 5000}
-#: How often topics that were used before are checked for a drop by another process.
-_CLOSE_MS = 60_000
+#: How often it closes what was not used since.
+_CLOSE_MS = 600_000
 
 
 def _access(
@@ -259,7 +259,7 @@ class GatewayServer:
             scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
-        scheduler.schedule("close-dropped", metadata.close_dropped, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
+        scheduler.schedule("close-unused", metadata.close_unused, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
         scheduler.schedule("group-topics", self._groups.consumers.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):

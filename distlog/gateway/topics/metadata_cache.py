@@ -455,11 +455,12 @@ class MetadataCache:
         self._index.forget(hosted.name)
         hosted.close(SHORT_WAIT_S)
 
-    def close_dropped(self) -> None:
-        """Close the topics that others have dropped: no client may ever name them again. Raises nothing.
+    def close_unused(self) -> None:
+        """Close the logs that were not used since the last call, and topics that others have dropped. Raises nothing.
 
-        Their open files would keep the space of deleted segments.
+        No client may ever name them again, and their open files would keep the space of deleted segments.
         """
+        self._logs.close_idle()
         for name in self.loaded:
             with suppress(DistlogError):
                 self._refreshed(IDLE_MS, name)

@@ -170,6 +170,8 @@ class OpenPartitionLogs:
         self._ending, self._late = set[Hashable](), list[tuple[Hashable, PartitionLog]]()
         # closed ones, which are to be flushed in time, or in the end
         self._unflushed: dict[Hashable, PartitionLog] = {}
+        # the open ones that were not used since the last `close_idle`
+        self._idle = set[Hashable]()
         # the limit is asked for only when it may be passed: others may have opened logs, too
         self._may_be_many = False
 
@@ -185,6 +187,8 @@ class OpenPartitionLogs:
                 self._unflushed.pop(partition, None)
                 self._may_be_many = True
             self._logs.move_to_end(partition)
+            if open_log is not _not_open:
+                self._idle.discard(partition)
             self._users[partition] = self._users.get(partition, 0) + 1
             return log
 
@@ -221,6 +225,22 @@ class OpenPartitionLogs:
             # a thread that waits for such records gets the error from the log itself
             with suppress(DistlogError, WouldWaitError), self.use(partition, _not_open) as log:
                 log.flush_if_due(timeout_s=SHORT_WAIT_S)
+
+    def close_idle(self) -> None:
+        """Close the logs that were not used since the last call.
+
+        Their open files would keep the space of a segment that another process has ended, and that is deleted.
+        """
+        with self._lock:
+            unused = [each for each in self._logs if each in self._idle and each not in self._users]
+            to_close = [(each, self._logs.pop(each)) for each in unused]
+            self._idle = set(self._logs)
+        for _, log in to_close:
+            # what is unflushed when it is closed has to be written again
+            if _is_unflushed(log):
+                with suppress(DistlogError):
+                    log.flush(timeout_s=SHORT_WAIT_S)
+        self._close_all(to_close)
 
     def close(self, partition: Hashable, timeout_s: float | None = None) -> None:
         """Close the partition's log, after a checkpoint, if it is open: now, or after its last use.

@@ -80,10 +80,34 @@ def test_the_files_of_a_topic_that_another_program_drops_are_closed_though_no_cl
     distlog.create(str(folder))
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert producing(wire, DATA).base_offset == 0
-        assert open_below(folder)
         opened(gateway).drop()
-        until(lambda: not open_below(folder))
-        assert "clicks" not in gateway.broker.metadata.loaded
+        until(lambda: "clicks" not in gateway.broker.metadata.loaded and not open_below(folder))
+
+
+def test_a_log_that_nobody_uses_for_long_is_closed(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), partitions=2, config={"flush.messages": 1000})
+    logs = OpenPartitionLogs()
+
+    def append(number: int) -> None:
+        with logs.use(number, lambda: PartitionLog(topic.handle, number, topic.current)) as log:
+            log.append_batches(DATA)
+
+    for number in (0, 1):
+        append(number)
+    logs.close_idle()
+    logs.flush_due()
+    append(1)
+    assert open_below(tmp_path / "clicks" / "clicks-0")
+    with logs.use(1, lambda: PartitionLog(topic.handle, 1, topic.current)):
+        logs.close_idle()
+        logs.close_idle()
+    assert not open_below(tmp_path / "clicks" / "clicks-0")
+    assert open_below(tmp_path / "clicks" / "clicks-1")
+    assert records(topic) == [1, 0]
+    for number in (0, 1):
+        append(number)
+        logs.close(number)
+    assert topic.refresh().end_offsets() == {0: 2, 1: 3}
 
 
 def records(topic: Topic) -> list[int]:
