@@ -257,8 +257,8 @@ class TransactionCoordinator:
 
     def tick(self) -> None:
         """Abort transactions that time out, finish decided ones, forget unused ids. Logs errors."""
-        timeout_s = OWN_WAIT_S
-        for id_ in list(self._transactions):
+        timeout_s, now_ms = OWN_WAIT_S, self._clock()
+        for id_ in [id_ for id_, each in list(self._transactions.items()) if _is_due(each.state, now_ms)]:
             try:  # an id that is gone meanwhile is done
                 with suppress(TransactionRefusedError), self._opened(id_, make=False) as transaction:
                     self._tick(id_, transaction, timeout_s)
@@ -278,7 +278,7 @@ class TransactionCoordinator:
             self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
         elif state.is_decided:
             self._finish(transaction, state, timeout_s)
-        elif state.is_over and state.updated_ms + EXPIRATION_MS <= now_ms:
+        elif _is_due(state, now_ms):
             self._log.forget(id_)
             self._forget(id_, transaction)
 
@@ -343,6 +343,13 @@ class TransactionCoordinator:
                     self._check(id_)
                     yield transaction
                     return
+
+
+def _is_due(state: TransactionState | None, now_ms: int) -> bool:
+    """True if a tick has something to do for an id: there may be tens of thousands, of which most are not used."""
+    if state is None or not state.is_over:
+        return state is None or state.is_decided or state.has_timed_out(now_ms)
+    return state.updated_ms + EXPIRATION_MS <= now_ms
 
 
 # ---

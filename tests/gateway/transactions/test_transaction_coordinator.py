@@ -136,6 +136,18 @@ def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
     assert [each for each in caplog.messages if "tried again" in each] == [text]
 
 
+def test_a_tick_passes_over_the_ids_that_are_not_used(in_place: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, asked = opened(in_place), list[str]()
+    in_place.coordinator.end(ID, producer, is_committed=True)
+    monkeypatch.setattr(in_place.coordinator, "_check", asked.append)
+    in_place.coordinator.tick()
+    assert not asked
+    in_place.now_ms += EXPIRATION_MS
+    in_place.coordinator.tick()
+    assert asked
+    assert not in_place.coordinator._transactions
+
+
 def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(
     in_place: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
