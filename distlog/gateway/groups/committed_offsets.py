@@ -203,9 +203,9 @@ class CommittedOffsets:
     def topics(self) -> set[str]:
         """The topics in which groups have positions."""
         topics = set[str]()
-        for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                topics |= {topic for topic, _ in group.positions}
+        for group in self._groups.all():
+            with group.lock:
+                topics |= group.positions.topics
         return topics
 
     def forget_topic(self, topic: str, failed: Callable[[], object] = lambda: None) -> None:

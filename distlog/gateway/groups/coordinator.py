@@ -164,7 +164,11 @@ class ConsumerCoordinator:
 
     def look(self) -> None:
         """Have the topics of all groups looked at; changes count with the next heartbeats."""
-        subscriptions = [self._subscribed(name) for name in self._groups.names()]
+        subscriptions = list[Subscriptions]()
+        for group in self._groups.all():
+            with group.lock:
+                if isinstance(group.membership, ConsumerGroup):
+                    subscriptions.append(group.membership.subscriptions)
         names = frozenset[str]().union(*(each.names for each in subscriptions))
         self._topics.look(names, frozenset[str]().union(*(each.patterns for each in subscriptions)))
 

@@ -192,6 +192,7 @@ class Positions:
     def __init__(self, group: str) -> None:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
+        self._topics: frozenset[str] | None = frozenset()
         self._waiting = WaitingChanges[TopicPartition, Position]()
         #: How many changes of each position are on their way into the log; and changes of transactions.
         self._storing, self._joining = Counter[TopicPartition](), Counter[TopicPartition]()
@@ -204,6 +205,13 @@ class Positions:
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(sorted(self._by_partition))
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that have a position."""
+        if self._topics is None:
+            self._topics = frozenset(topic for topic, _ in self._by_partition)
+        return self._topics
+
     def get(self, topic: str, partition: int) -> Position | None:
         """The position in a partition, if there is one."""
         return self._by_partition.get((topic, partition))
@@ -214,8 +222,14 @@ class Positions:
             self._waiting.supersede(place)
             if position is None:
                 self._by_partition.pop(place, None)
+                self._topics = None
             else:
-                self._by_partition[place] = position
+                self._add({place: position})
+
+    def _add(self, positions: Mapping[TopicPartition, Position]) -> None:
+        if not positions.keys() <= self._by_partition.keys():
+            self._topics = None
+        self._by_partition.update(positions)
 
     def begin_storing(self, places: Iterable[TopicPartition]) -> None:
         """Changes are on their way into the log."""
@@ -250,7 +264,7 @@ class Positions:
         if outcome is None:
             self.wait_for(producer_id, positions)
         elif outcome:
-            self._by_partition.update(positions)
+            self._add(positions)
 
     def end_joining(self, places: Iterable[TopicPartition]) -> None:
         """Positions of a transaction are in the log, or failed."""
@@ -279,7 +293,7 @@ class Positions:
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
         """Take, or forget, the positions of a transaction that ended."""
-        self._by_partition.update(self._waiting.end(producer_id, is_committed=is_committed))
+        self._add(self._waiting.end(producer_id, is_committed=is_committed))
         if self._joining:
             self._ended.append((producer_id, is_committed))
 

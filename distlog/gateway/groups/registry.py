@@ -163,6 +163,11 @@ class GroupRegistry:
                     self._queue_up(name, group)
                 return
 
+    def all(self) -> list[Group]:
+        """All groups, of which some may be forgotten meanwhile."""
+        with self._lock:
+            return list(self._groups.values())
+
     def names(self) -> list[str]:
         """The names of all groups."""
         with self._lock:
@@ -274,9 +279,7 @@ class GroupRegistry:
     def end(self) -> None:
         """Send all members away, now and later: another gateway coordinates from now on."""
         self._is_over = True
-        with self._lock:
-            groups = list(self._groups.values())
-        for group in groups:
+        for group in self.all():
             with group.lock:
                 _send_away(group)
 

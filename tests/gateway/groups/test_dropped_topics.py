@@ -14,6 +14,7 @@ from distlog.core.consumer_offsets import Position
 from distlog.core.errors import StorageError, TopicNotFoundError
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.coordinator import DroppedTopics
+from distlog.gateway.groups.offsets_format import Positions
 
 
 class Topics:
@@ -68,6 +69,32 @@ def test_positions_from_before_a_topic_replaced_a_dropped_one_are_forgotten_at_t
     topics.gateway.store.code = ErrorCode.none
     assert topics.known() == {"clicks"}
     assert topics.gateway.offsets.fetch(GROUP, None) == {("clicks", 2): Position(7, commit_ms=5)}
+
+
+def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() -> None:
+    positions = Positions(GROUP)
+    positions.apply({("clicks", 0): Position(1), ("clicks", 1): Position(1), ("views", 0): Position(1)})
+    assert positions.topics == {"clicks", "views"}
+    positions.apply({("clicks", 0): None, ("views", 0): None})
+    assert positions.topics == {"clicks"}
+    positions.wait_for(7, {("orders", 0): Position(1)})
+    assert positions.topics == {"clicks"}
+    positions.end_transaction(7, is_committed=True)
+    assert positions.topics == {"clicks", "orders"}
+    first_end = positions.begin_joining([("carts", 0)])
+    positions.end_transaction(8, is_committed=True)
+    positions.joined(8, {("carts", 0): Position(1)}, first_end)
+    assert positions.topics == {"carts", "clicks", "orders"}
+
+
+def test_a_look_asks_for_no_group_by_itself_as_there_may_be_tens_of_thousands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics, asked = Topics(), list[str]()
+    topics.known()
+    monkeypatch.setattr(topics.gateway.groups, "check", asked.append)
+    topics.watch.look()
+    assert not asked
 
 
 def test_what_could_not_be_forgotten_is_forgotten_at_the_next_look() -> None:
