@@ -210,9 +210,10 @@ class OpenPartitionLogs:
                         self._unflushed[partition] = log
 
     def flush_due(self) -> None:
-        """Flush logs by the flush policies of their topics, and close the ones that had to wait."""
+        """Flush the logs whose `flush.ms` is over, and close the ones that had to wait."""
         with self._lock:
-            partitions, late, self._late = list(self._logs), self._late, []
+            partitions = [each for each, log in self._logs.items() if log.flushes_by_time]
+            late, self._late = self._late, []
             self._may_be_many = True
             by_time = {each: log for each, log in self._unflushed.items() if log.flushes_by_time}
             self._unflushed = {each: log for each, log in self._unflushed.items() if each not in by_time}

@@ -135,3 +135,19 @@ def test_a_log_that_was_closed_for_others_is_flushed_in_time_or_in_the_end(tmp_p
         logs.close(number)
     assert records(topic) == [1, 1, 1]
     assert not logs._unflushed
+
+
+def test_only_logs_with_a_time_are_looked_at_for_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, asked = OpenPartitionLogs(), list[bool]()
+    topics = {
+        name: distlog.create(str(tmp_path / name), config=config)
+        for name, config in (("timed", {"flush.ms": 1000}), ("counted", {"flush.messages": 1000}))
+    }
+    for name, topic in topics.items():
+        with logs.use(name, lambda topic=topic: PartitionLog(topic.handle, 0, topic.current)) as log:  # type: ignore[misc]
+            log.append_batches(DATA)
+    monkeypatch.setattr(PartitionLog, "flush_if_due", lambda log, **_: asked.append(log.flushes_by_time))
+    logs.flush_due()
+    assert asked == [True]
+    for name in topics:
+        logs.close(name)
