@@ -259,7 +259,8 @@ class GatewayServer:
             scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
-        scheduler.schedule("close-unused", metadata.close_unused, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
+        close_unused = partial(metadata.close_unused, lambda: scheduler.is_stopping)
+        scheduler.schedule("close-unused", close_unused, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
         scheduler.schedule("group-topics", self._groups.consumers.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):

@@ -455,13 +455,16 @@ class MetadataCache:
         self._index.forget(hosted.name)
         hosted.close(SHORT_WAIT_S)
 
-    def close_unused(self) -> None:
+    def close_unused(self, is_stopping: Callable[[], bool]) -> None:
         """Close the logs that were not used since the last call, and topics that others have dropped. Raises nothing.
 
-        No client may ever name them again, and their open files would keep the space of deleted segments.
+        No client may ever name them again, and their open files would keep the space of deleted segments. It ends
+        early when `is_stopping` says so.
         """
         self._logs.close_idle()
         for name in self.loaded:
+            if is_stopping():
+                return
             with suppress(DistlogError):
                 self._refreshed(IDLE_MS, name)
 
