@@ -144,13 +144,20 @@ def _has_closed(log: PartitionLog) -> bool:
 class _Use:
     """The use of a log in a `with` statement: each append has two, so it is no generator."""
 
-    __slots__ = ("_logs", "_open_log", "_partition")
+    __slots__ = ("_logs", "_open_log", "_partition", "_stays_idle")
 
-    def __init__(self, logs: OpenPartitionLogs, partition: Hashable, open_log: Callable[[], PartitionLog]) -> None:
-        self._logs, self._partition, self._open_log = logs, partition, open_log
+    def __init__(
+        self,
+        logs: OpenPartitionLogs,
+        partition: Hashable,
+        open_log: Callable[[], PartitionLog],
+        *,
+        stays_idle: bool = False,
+    ) -> None:
+        self._logs, self._partition, self._open_log, self._stays_idle = logs, partition, open_log, stays_idle
 
     def __enter__(self) -> PartitionLog:
-        return self._logs._take(self._partition, self._open_log)
+        return self._logs._take(self._partition, self._open_log, stays_idle=self._stays_idle)
 
     def __exit__(self, *error: object) -> None:
         self._logs._give_back(self._partition)
@@ -179,7 +186,7 @@ class OpenPartitionLogs:
         """The partition's log, which stays open meanwhile, for a `with` statement."""
         return _Use(self, partition, open_log)
 
-    def _take(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> PartitionLog:
+    def _take(self, partition: Hashable, open_log: Callable[[], PartitionLog], *, stays_idle: bool) -> PartitionLog:
         with self._lock:
             log = self._logs.get(partition)
             if log is None:
@@ -187,7 +194,7 @@ class OpenPartitionLogs:
                 self._unflushed.pop(partition, None)
                 self._may_be_many = True
             self._logs.move_to_end(partition)
-            if open_log is not _not_open:
+            if not stays_idle:
                 self._idle.discard(partition)
             self._users[partition] = self._users.get(partition, 0) + 1
             return log
@@ -224,7 +231,8 @@ class OpenPartitionLogs:
         self._close_all(by_time.items())
         for partition in partitions:
             # a thread that waits for such records gets the error from the log itself
-            with suppress(DistlogError, WouldWaitError), self.use(partition, _not_open) as log:
+            use = _Use(self, partition, _not_open, stays_idle=True)
+            with suppress(DistlogError, WouldWaitError), use as log:
                 log.flush_if_due(timeout_s=SHORT_WAIT_S)
 
     def close_idle(self) -> None:

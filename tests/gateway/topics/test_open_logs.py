@@ -110,6 +110,18 @@ def test_a_log_that_nobody_uses_for_long_is_closed(tmp_path: Path) -> None:
     assert topic.refresh().end_offsets() == {0: 2, 1: 3}
 
 
+def test_a_log_that_is_only_appended_to_at_once_is_in_use(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"), config={"flush.messages": 1 << 40})
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        logs = gateway.broker.metadata._logs
+        producing(wire, DATA)
+        (log,) = logs._logs.values()
+        for _ in range(3):
+            logs.close_idle()
+            producing(wire, DATA)
+        assert [*logs._logs.values()] == [log]
+
+
 def records(topic: Topic) -> list[int]:
     """How many records of each partition are on the device."""
     logs = [PartitionLog(topic.handle, number, topic.current) for number in range(topic.partitions)]
