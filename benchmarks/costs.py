@@ -8,6 +8,7 @@ of simulated time. Prices are those that AWS publishes for S3 Standard in us-eas
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from functools import cache, cached_property
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,8 +108,7 @@ def append(part_bytes: int, partitions: int, tasks: int) -> Requests:
 # Merges: the planner itself says which segments of a partition are worth it. All partitions get the same.
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A segment of a partition, its bytes; so many partitions `share` its bundle, 0 for files of its own."""
 
     size: int
@@ -157,17 +158,25 @@ class Merging:
     job_bytes: int = JOB_BYTES
     shuffles: bool = False
     live: list[Segment] = field(default_factory=list)
+    # of those that are live, for the planner: the lists are long, and each run of a day needs all of it
+    sizes: array[int] = field(default_factory=lambda: array("q"))
     requests: Requests = Requests()
     merged: int = 0
     made: int = 0
     copied: int = 0
 
+    def add(self, segment: Segment, count: int) -> None:
+        """Have so many more of such segments."""
+        self.live += [segment] * count
+        self.sizes.extend([segment.size] * count)
+
     def run(self) -> None:
         """Merge what is worth it."""
-        for start, end in reversed(_groups([segment.size for segment in self.live])):
+        for start, end in reversed(_groups(self.sizes)):
             group = tuple(self.live[start:end])
             done = _merge(group, self.partitions, self.job_bytes, self.shuffles)
             self.live[start:end] = [done.made]
+            self.sizes[start:end] = array("q", [done.made.size])
             self.requests += done.requests
             self.merged, self.made, self.copied = (
                 self.merged + len(group),
@@ -180,12 +189,12 @@ _merge = cache(Merge.of)
 _LIMITS = limits_of(TopicConfig())
 
 
-def _groups(sizes: list[int]) -> list[tuple[int, int]]:
+def _groups(sizes: array[int]) -> list[tuple[int, int]]:
     """What `plan_merge` finds in a partition with segments of these sizes, all of one time."""
     count, none = len(sizes), np.zeros(len(sizes), np.int64)
     found, waiting = np.empty((2, count + 1, 2), np.int64)
-    offsets, array = np.arange(count), np.array(sizes, np.int64)
-    facts = (none, array, offsets, offsets + 1, none, none, none + 1, none[:1])
+    offsets = np.arange(count)
+    facts = (none, np.frombuffer(sizes, np.int64), offsets, offsets + 1, none, none, none + 1, none[:1])
     return [(first, end) for first, end in found[: find_groups(*facts, _LIMITS, waiting, found)].tolist()]
 
 
@@ -253,7 +262,7 @@ class Day:
         merging = Merging(self.partitions, job_bytes_of(self.memory, 1), self.shuffles)
         part = Segment(self.part_bytes, self.share)
         for _ in range(self.runs):
-            merging.live += [part] * (self.tasks * self.maintain_s // self.append_s)
+            merging.add(part, self.tasks * self.maintain_s // self.append_s)
             merging.run()
         return merging
 
