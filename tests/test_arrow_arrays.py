@@ -224,6 +224,7 @@ def test_numbers_of_other_kinds_that_a_column_can_have_are_taken() -> None:
     assert [integers(values, pa.int32()).to_pylist() for values in given] == [[], [1, 2], [7], [0, 1, 2]]
 
 
+@pytest.mark.long
 def test_a_fork_says_nothing_though_arrow_imports_pandas_before_it() -> None:
     # as Spark's first session forks
     code = "import subprocess, distlog.core.arrays; subprocess.run(['true'], preexec_fn=int, check=True)"

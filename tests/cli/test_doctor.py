@@ -291,6 +291,7 @@ def bare(tmp_path: Path) -> Any:
     return run
 
 
+@pytest.mark.long
 def test_it_works_without_java_pyspark_and_s3fs_and_knows_the_bounds_of_versions(bare: Any) -> None:
     found = bare("s3://bucket/logs")
     assert [(found[name]["status"], "Spark alone needs" in found[name]["found"]) for name in ("Java", "PySpark")] == [

@@ -271,6 +271,7 @@ def test_one_commit_makes_one_zip_for_spark(tmp_path: Path) -> None:
     assert "distlog/py.typed" in [entry.filename for entry in entries]
 
 
+@pytest.mark.long
 def test_a_zip_for_spark_has_the_files_of_the_wheel(tmp_path: Path) -> None:
     """A gateway reads one beside its modules."""
     package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]

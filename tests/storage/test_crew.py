@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from distlog.core.storage.parallel import WorkerThreads
 
 
@@ -46,6 +48,7 @@ print(interrupted)
 """
 
 
+@pytest.mark.long
 def test_an_interrupt_at_any_moment_hangs_nobody() -> None:
     command = [sys.executable, "-c", INTERRUPTED, "7", "400"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

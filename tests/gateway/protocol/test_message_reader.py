@@ -152,6 +152,7 @@ print(*(name for name in sys.modules if name.startswith("kio.schema.") and name 
 """
 
 
+@pytest.mark.long
 def test_no_request_waits_for_an_import_of_its_messages() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"

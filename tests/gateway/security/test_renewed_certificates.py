@@ -102,6 +102,7 @@ def test_a_revoked_certificate_is_refused_also_when_the_list_changes(tmp_path: P
         ).context()
 
 
+@pytest.mark.long
 def test_a_certificate_of_an_authority_that_was_revoked_is_refused(tmp_path: Path) -> None:
     root = Authority(tmp_path)
     middle = Authority(tmp_path, "middle", root)
