@@ -35,11 +35,17 @@ log.retention.check.interval.ms=3600000
 log.initial.task.delay.ms=100
 """
 Rows = list[dict[str, Any]]
+#: The classes of a broker, which the first one archives where there is a folder for that (`make` has one): a JVM with
+#: them takes a third less CPU to start. An old one is passed over.
+_CACHE = os.environ.get("XDG_CACHE_HOME")
+_CLASSES = Path(_CACHE or os.devnull, "kafka-classes.jsa")
 
 
 def java(name: str, *arguments: str, memory: str = "256m") -> list[str]:
     """The command that runs a class of the jars, or a file of Java; compiled quickly rather than well."""
     options = [f"-Xmx{memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    if _CLASSES.exists():
+        options += [f"-XX:SharedArchiveFile={_CLASSES}", "-Xlog:disable"]
     return ["java", *options, "-cp", f"{JARS}/*", name, *arguments]
 
 
@@ -81,6 +87,9 @@ class Broker:
         """The broker, while it takes requests; then it is stopped in order."""
         with (self._folder / "broker.log").open("ab") as output:
             command = java("kafka.Kafka", str(self._settings), memory="512m")
+            archive = _CLASSES.with_suffix(f".{os.getpid()}")
+            if _CACHE and not _CLASSES.exists():
+                command[1:1] = [f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:disable"]
             process = subprocess.Popen(command, stdout=output, stderr=output)
             try:
                 self._wait(process)
@@ -88,6 +97,8 @@ class Broker:
             finally:
                 process.terminate()
                 process.wait(PATIENCE_SECONDS)
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    archive.replace(_CLASSES)
 
     def log(self) -> str:
         """What the broker has printed."""
