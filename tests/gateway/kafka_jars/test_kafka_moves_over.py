@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from followers import drained, span
-from gateways import serving
+from gateways import serving, until
 from kafka_broker import Broker, needs_kafka
 
 import distlog
@@ -26,6 +26,17 @@ def committing(address: str) -> Any:
     return confluent_kafka.Consumer(
         {"bootstrap.servers": address, "group.id": "billing", "enable.auto.commit": False, **QUIET}
     )
+
+
+def has_committed(consumer: Any, *offsets: int) -> bool:
+    """Commit; False where the broker, which has just begun, does not coordinate groups yet."""
+    try:
+        consumer.commit(offsets=places(*offsets), asynchronous=False)
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR:
+            raise
+        return False
+    return True
 
 
 def transactional(address: str) -> Any:
@@ -47,7 +58,7 @@ def test_groups_and_transactions_of_an_adopted_broker_go_on(tmp_path: Path) -> N
             if number % 10 == 9:
                 producer.commit_transaction(60)
         consumer = committing(broker.address)
-        consumer.commit(offsets=places(3, 4), asynchronous=False)
+        until(lambda: has_committed(consumer, 3, 4))
         consumer.close()
     distlog.adopt(str(broker.data), root)
     topic = distlog.open(f"{root}/clicks")
