@@ -259,6 +259,22 @@ def test_the_last_field_of_a_oneof_counts_in_messages_inside_of_others_too() -> 
     assert found.to_pylist() == [{"ways": [only], "named": []}, {"ways": [], "named": [("x", only)]}]
 
 
+def test_what_protobuf_reads_otherwise_than_bulk_decoding_does_not_end_a_read_with_a_oneof_that_is_there_twice() -> (
+    None
+):
+    text = """syntax = "proto2";
+        message Way { required int32 id = 1; oneof by { string road = 2; string rail = 3; } }"""
+    both, lacking = field(2, b"A8") + field(3, b"ICE"), field(2, b"A1")
+    # a group that nobody knows, with the end of another one
+    odd = field(2, b"A2") + bytes([15 << 3 | 3, 14 << 3 | 4])
+    found = topic_of(both, lacking, odd).scan(columns="value").protobuf(text)
+    assert found.select(["road", "rail"]).to_pylist() == [
+        {"road": None, "rail": "ICE"},
+        {"road": "A1", "rail": None},
+        {"road": "A2", "rail": None},
+    ]
+
+
 @pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**63 - 1])
 def test_a_time_that_protobuf_does_not_have_is_a_bad_value(seconds: int) -> None:
     scan = topic_of(time_of(253_402_300_799), time_of(seconds), time_of(-62_135_596_800)).scan()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrays import flags_of, integers
+from distlog.core.commits.segment_table import join
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
 from distlog.core.optional import optional
 from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
@@ -73,9 +74,8 @@ class Message:
         if _check_columns(decoded.to_struct_array(), self._descriptor):
             message_factory = optional("google.protobuf.message_factory", "protobuf()", _EXTRA)
             kind = message_factory.GetMessageClass(self._descriptor)
-            decoded = self._handler.list_to_record_batch(
-                [kind.FromString(one).SerializeToString() for one in payloads]
-            )
+            written = [kind.FromString(one).SerializePartialToString() for one in payloads]
+            decoded = self._handler.list_to_record_batch(written)
         return pa.RecordBatch.from_arrays(decoded.columns, schema=self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -221,15 +221,17 @@ class ProtobufDecoder:
 
     def _one_by_one(self, faults: dict[int, str], rows: Longs, payloads: list[bytes]) -> tuple[Longs, pa.RecordBatch]:
         """The rows of the good payloads, and their columns; adds the others to `faults`."""
-        good = []
+        good, parts = [], [self._rows([])]
         for number, (row, payload) in enumerate(zip(rows.tolist(), payloads, strict=True)):
-            _, fault = attempt(self._rows, [payload])
+            part, fault = attempt(self._rows, [payload])
             if fault:
                 name = "" if self._reader is None else self._reader.name
                 faults[row] = f"the value is no {name} of Protobuf: {fault}"
             else:
                 good.append(number)
-        return rows[np.array(good, np.intp)], self._rows([payloads[number] for number in good])
+                parts.append(part)
+        # not together, where Protobuf's own library reads all: it refuses more
+        return rows[np.array(good, np.intp)], join(parts)
 
     def _payloads(self, values: pa.Array, faults: dict[int, str]) -> tuple[Longs, list[bytes]]:
         """The rows that are messages of the reader, and their bytes; adds others to `faults`."""
