@@ -212,6 +212,10 @@ def test_what_is_no_schema_or_has_no_columns_is_refused(capfd: pytest.CaptureFix
     assert "value.proto:1" in capfd.readouterr().err
     with pytest.raises(distlog.InvalidConfigError, match="a message that holds itself"):
         scan.protobuf('syntax = "proto3"; message A { A next = 1; }')
+    with pytest.raises(
+        distlog.InvalidConfigError, match="an edition of Protobuf: give a schema with proto2 or proto3"
+    ):
+        scan.protobuf('edition = "2023"; message A { int32 x = 1; }')
     with pytest.raises(distlog.InvalidConfigError, match=r"no message shop\.None"):
         scan.protobuf(TEXT, message="shop.None")
     with pytest.raises(distlog.InvalidConfigError, match="a generated class, its descriptor, or the text"):

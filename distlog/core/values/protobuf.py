@@ -84,6 +84,10 @@ class Message:
 
 def _descriptor(files: tuple[bytes, ...], name: str) -> Any:
     descriptor_pool = optional("google.protobuf.descriptor_pool", "protobuf()", _EXTRA)
+    descriptors = optional("google.protobuf.descriptor_pb2", "protobuf()", _EXTRA)
+    if any(descriptors.FileDescriptorProto.FromString(file).syntax == "editions" for file in files):
+        # ptars panics, which is no Exception to Python
+        raise InvalidConfigError("no columns come from an edition of Protobuf: give a schema with proto2 or proto3")
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in files:
