@@ -334,7 +334,8 @@ def _commit_for_kafka(topic: distlog.Topic, kafka: str, positions: Mapping[int, 
     # it needs kio, and the other commands here do not
     from distlog.gateway.groups.committed_offsets import commit_positions
 
-    commit_positions(topic.storage, kafka, {number: at for number, at in positions.items() if at is not None})
+    known = {number: at for number, at in positions.items() if at is not None}
+    commit_positions(topic.storage, kafka, known, since_ms=topic.snapshot.replaced_ms)
 
 
 # ---

@@ -106,6 +106,21 @@ def test_positions_go_to_a_group_of_kafkas_clients_and_back(filled: CommandLine)
     assert (outcome.status, "no such group" in outcome.err) == (1, True)
 
 
+def test_positions_that_go_to_kafka_by_a_clock_behind_that_of_a_topic_made_anew_count(
+    filled: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kio")
+    distlog.open(filled.url).drop()
+    distlog.create(filled.url)
+    filled.ok("groups", "--group", "jobs", "--reset", "0")
+    with monkeypatch.context() as patched:
+        late = time.time_ns() - 600 * 10**9
+        patched.setattr(time, "time_ns", lambda: late)
+        filled.ok("groups", "--group", "jobs", "--to-kafka", "web")
+    (row,) = filled.ok("groups", "--group", "back", "--from-kafka", "web", "--json").json["groups"]
+    assert row["position"] == 0
+
+
 def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
     assert filled.ok("groups", "--json").json == {"groups": []}
     filled.ok("read", "--group", "jobs", "--timeout", "0", "--limit", "2")

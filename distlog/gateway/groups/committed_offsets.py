@@ -277,8 +277,10 @@ def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
 # Commits positions of a group of Kafka's clients while no gateway runs, by the rules of a gateway.
 
 
-def commit_positions(topic: Storage, group: str, positions: Mapping[int, int]) -> None:
+def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:
     """Commit a group's positions in `topic`, by partition, all or none; they are durable when this returns.
+
+    Their time is `since_ms` at least: one from before would be of a topic that was dropped.
 
     This process leads the group's partition of `__consumer_offsets` meanwhile. So a gateway that starts now loads
     these positions, or nothing was committed. Raises CommitConflictError if a gateway runs, or the group has members;
@@ -307,7 +309,7 @@ def commit_positions(topic: Storage, group: str, positions: Mapping[int, int]) -
         groups = GroupRegistry(store, GroupSettings())
         groups.load(store.load([number]))
         codes = queue.SimpleQueue[ErrorCode]()
-        now_ms = groups.wall_clock()
+        now_ms = max(groups.wall_clock(), since_ms)
         changes = {(name, each): Position(offset, commit_ms=now_ms) for each, offset in positions.items()}
         CommittedOffsets(groups, EndedPositions(groups, store), retention_ms=0).commit(group, changes, codes.put)
         store.settle()
