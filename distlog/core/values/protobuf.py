@@ -130,10 +130,12 @@ def _check_columns(values: pa.Array, descriptor: Any) -> bool:
             raise ValueError(f"a {descriptor.name} is out of the range of Protobuf")
     if not pa.types.is_struct(values.type):
         return False
-    fields = {field.name: field for field in descriptor.fields}
-    inside = [_check_columns(values.field(name), field.message_type) for name, field in fields.items()]
-    chosen = ([flags_of(values.field(each.name).is_valid()) for each in one.fields] for one in descriptor.oneofs)
-    return any(inside) or any((np.sum(flags, axis=0) > 1).any() for flags in chosen if len(flags) > 1)
+    kinds = {field.name: kind for field in descriptor.fields if (kind := field.message_type) is not None}
+    inside = [_check_columns(values.field(name), kind) for name, kind in kinds.items()]
+    # an optional field is alone in a oneof of its own
+    several = (one.fields for one in descriptor.oneofs if len(one.fields) > 1)
+    chosen = ([flags_of(values.field(each.name).is_valid()) for each in fields] for fields in several)
+    return any(inside) or any((np.sum(flags, axis=0) > 1).any() for flags in chosen)
 
 
 def _files_of(file: Any, files: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
