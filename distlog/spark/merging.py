@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from distlog.core.arrays import byte_array, integers, new_array, numbers_of
-from distlog.core.commits.segment_table import SegmentTable, join
+from distlog.core.arrays import byte_array, integers, join, new_array, numbers_of
+from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.errors import StorageError
 from distlog.core.kernels.record_write import copy_slices
 from distlog.core.maintenance.merge_job import MergedJob, MergeJob, read_logs

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import numbers_of
+from distlog.core.arrays import join, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, Integer, Text, stored, unknown_fields
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SCHEMA, join, to_columns, to_segments
+from distlog.core.commits.segment_table import SCHEMA, to_columns, to_segments
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import UnsupportedVersionError
 

@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import are_empty, booleans, column_of, integers, numbers_of, texts
+from distlog.core.arrays import are_empty, booleans, column_of, integers, join, numbers_of, texts
 from distlog.core.commits import actions, fields, producer_table, segment_table, transaction_table
 from distlog.core.commits.action_table import declared_size
 from distlog.core.commits.actions import MAX_PARTITIONS, NOTHING, Active, InPlaceTransaction, Pin, Requires
@@ -48,7 +48,7 @@ from distlog.core.commits.partition_table import Longs, PartitionTable
 from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.row_changes import RowChanges
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable, join
+from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.config import MAX_LONG, TopicConfig

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, integers, numbers_of
+from distlog.core.arrays import booleans, integers, join, numbers_of
 from distlog.core.commits.actions import Active
 from distlog.core.commits.producer_table import NO_PRODUCERS, ProducerTable
 from distlog.core.commits.segment_info import NO_OFFSET
-from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentTable, join
+from distlog.core.commits.segment_table import NO_SEGMENTS, SegmentTable
 from distlog.core.paths import stem_read_version
 
 Longs = npt.NDArray[np.int64]

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import flags_of, integers, numbers_of
-from distlog.core.commits.segment_table import join
+from distlog.core.arrays import flags_of, integers, join, numbers_of
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

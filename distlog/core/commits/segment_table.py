@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import booleans, flags_of, integers, numbers_of, texts
+from distlog.core.arrays import booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.commits.fields import Integer, boolean, check_column, checks
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
@@ -22,15 +22,6 @@ from distlog.core.paths import stem_read_version
 
 # ---
 # Arrow batches as immutable columns.
-
-
-def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows of `batches` in one batch; there must be at least one, and all must have the same schema."""
-    filled = [batch for batch in batches if len(batch)] or batches[:1]
-    if len(filled) == 1:
-        return filled[0]
-    # as structs, since a table of few rows takes twice as long, and `pa.concat_batches` came with Arrow 19
-    return pa.RecordBatch.from_struct_array(pa.concat_arrays([batch.to_struct_array() for batch in filled]))
 
 
 # ---

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, numbers_of
+from distlog.core.arrays import booleans, join, numbers_of
 from distlog.core.commits import actions
 from distlog.core.commits.actions import (
     COMPLETE,
@@ -48,7 +48,7 @@ from distlog.core.commits.partition_table import NO_PARTITIONS, PartitionTable
 from distlog.core.commits.partition_table import PartitionState as PartitionState
 from distlog.core.commits.producer_table import NO_PRODUCERS, PAUSE_MS, ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA, join
+from distlog.core.commits.segment_table import REMOVED_SCHEMA, SCHEMA
 from distlog.core.commits.transaction_table import (
     NO_TRANSACTIONS,
     TransactionDraft,

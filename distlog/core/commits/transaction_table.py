@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import batch_of_rows, booleans, flags_of, integers, numbers_of, texts
-from distlog.core.commits.segment_table import join
+from distlog.core.arrays import batch_of_rows, booleans, flags_of, integers, join, numbers_of, texts
 from distlog.core.config import DAY_MS
 
 # ---

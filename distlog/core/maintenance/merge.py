@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, numbers_of, table_of_numbers
+from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
 from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import replacing
 from distlog.core.commits.commit_log import TIMEOUT_S
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import REMOVED_SCHEMA, join
+from distlog.core.commits.segment_table import REMOVED_SCHEMA
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
 from distlog.core.maintenance.compaction import Clean, CompactionReport, compact

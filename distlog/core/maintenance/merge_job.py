@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, byte_array, integers, new_array, numbers_of
+from distlog.core.arrays import booleans, byte_array, integers, join, new_array, numbers_of
 from distlog.core.batches.record_batch import (
     Source,
     first_bad_crc,
@@ -27,7 +27,7 @@ from distlog.core.batches.record_batch import (
 )
 from distlog.core.batches.record_decoder import BatchSelection
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable, join, of_numbers
+from distlog.core.commits.segment_table import SegmentTable, of_numbers
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import CorruptionError, CorruptRecordError, StorageError, UnsupportedVersionError
 from distlog.core.kernels.batch_scan import RUN, first_misplaced

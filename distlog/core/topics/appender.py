@@ -20,10 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.arrays import flags_of, integers, numbers_of
+from distlog.core.arrays import flags_of, integers, join, numbers_of
 from distlog.core.batches.record_encoder import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import join
 from distlog.core.config import TopicConfig
 from distlog.core.display import Progress
 from distlog.core.errors import InvalidRecordError, StorageError
