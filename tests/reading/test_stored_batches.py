@@ -114,6 +114,18 @@ def test_the_log_of_another_segment_is_left_to_the_fetch(tmp_path: Path) -> None
     assert stored(topic, 0, 1, 1 << 20) is None
 
 
+def test_a_log_that_ends_within_a_batch_is_left_to_the_fetch(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events"))
+    for number in range(3):
+        append(process[0], b"%d" % number)
+    topic = Topic(process.handle, process.head())
+    batches = stored(topic, 0, 3, 1 << 20)
+    assert batches is not None
+    os.truncate(topic.storage.local_path(batches.name), len(batches) - 1)
+    assert stored(topic, 0, 3, 1 << 20) is None
+    assert len(stored(topic, 0, 3, 1) or b"") == len(batches) // 3
+
+
 def test_an_index_that_leads_behind_the_batches_is_not_followed(tmp_path: Path) -> None:
     topic = in_place(tmp_path)
     (index,) = (tmp_path / "events").glob("*/*.index")

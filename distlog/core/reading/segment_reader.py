@@ -373,10 +373,10 @@ class SegmentReader:
                 (part.start_offset, part.end_offset, most_bytes),
                 np.empty(WINDOW_BYTES, np.uint8),
             )
-            if begin >= 0:
+            # a file may end within a batch whose header is whole
+            if begin >= 0 and os.pread(file, 1, end - 1):
                 if segment.first_batch_crc != UNKNOWN:
                     self._identified.check_head(segment, log, memoryview(os.pread(file, HEAD_BYTES, log.begin)))
-                os.pread(file, 1, end - 1)
                 return StoredBatches(self.storage, log.name, begin, end, next_offset)
         return None
 
