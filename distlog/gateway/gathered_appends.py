@@ -208,8 +208,10 @@ class GatheredAppends:
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway is stopping", topic=self._fresh.name)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
+                # it may be that there can be no more threads now
+                thread.start()
+                self._thread = thread
             if at_once:
                 self._due_s = _AT_ONCE
             elif not self._waiting:

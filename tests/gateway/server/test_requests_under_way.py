@@ -235,3 +235,21 @@ def test_the_thread_of_a_topic_that_nobody_appends_to_ends_and_the_next_batch_ha
         for offset in range(2):
             assert producing(wire, data()).base_offset == offset
             until(lambda: gathered(gateway)._thread is None)
+
+
+def test_a_topic_whose_thread_could_not_be_started_is_appended_to_when_one_can_be(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals, start = ["gathered-appends"], threading.Thread.start
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name in refusals:
+            refusals.remove(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with started(address, linger_ms=1) as gateway, Wire(gateway) as wire:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start_later)
+            assert producing(wire, data()).error_code is ErrorCode.unknown_server_error
+        assert producing(wire, data()).base_offset == 0
