@@ -292,11 +292,13 @@ class DroppedTopics:
                 # whatever it is, it must not be the last look
                 _log.debug("cannot look whether %s was dropped: %s", name, error)
                 continue
-            if name in self._unfinished or (name in before and before[name] != topic_id):
+            if replaced_ms:
+                # groups may have positions in the new topic already
+                self._unfinished.discard(name)
+                self._offsets.forget_older(name, replaced_ms)
+            elif name in self._unfinished or (name in before and before[name] != topic_id):
                 self._unfinished.discard(name)
                 self._offsets.forget_topic(name, partial(self._unfinished.add, name))
-            elif replaced_ms:
-                self._offsets.forget_older(name, replaced_ms)
             if topic_id:
                 self._ids[name] = topic_id
             else:

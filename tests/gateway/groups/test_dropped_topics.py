@@ -71,6 +71,15 @@ def test_positions_from_before_a_topic_replaced_a_dropped_one_are_forgotten_at_t
     assert topics.gateway.offsets.fetch(GROUP, None) == {("clicks", 2): Position(7, commit_ms=5)}
 
 
+def test_a_position_in_a_topic_that_was_made_anew_stays_if_it_came_before_the_first_look() -> None:
+    topics = Topics()
+    topics.known()
+    topics.ids["clicks"], topics.replaced_ms = "3", 5
+    topics.commit("clicks", 1, at_ms=5)
+    topics.known()
+    assert topics.gateway.offsets.fetch(GROUP, None) == {("clicks", 1): Position(7, commit_ms=5)}
+
+
 def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() -> None:
     positions = Positions(GROUP)
     positions.apply({("clicks", 0): Position(1), ("clicks", 1): Position(1), ("views", 0): Position(1)})
