@@ -465,7 +465,7 @@ class MetadataCache:
         for name in self.loaded:
             if is_stopping():
                 return
-            with suppress(DistlogError):
+            with suppress(DistlogError, OSError):
                 self._refreshed(IDLE_MS, name)
 
     def hurry(self) -> None:

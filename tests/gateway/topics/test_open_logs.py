@@ -15,6 +15,8 @@ import distlog
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.topics.topic import Topic
 from distlog.gateway import gateway_server
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.refreshing_topic import RefreshingTopic
 from distlog.gateway.topics.partition import OpenPartitionLogs
 
 DATA = batch([record(0)])
@@ -82,6 +84,21 @@ def test_the_files_of_a_topic_that_another_program_drops_are_closed_though_no_cl
         assert producing(wire, DATA).base_offset == 0
         opened(gateway).drop()
         until(lambda: "clicks" not in gateway.broker.metadata.loaded and not open_below(folder))
+
+
+def test_a_topic_that_cannot_be_looked_at_does_not_end_the_task_that_looks(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.broker.metadata.topic("clicks")
+    looks = list[str]()
+
+    def refused(topic: RefreshingTopic, max_age_ms: int = 0) -> None:
+        looks.append(topic.name)
+        raise FileNotFoundError("no such object")
+
+    monkeypatch.setattr(RefreshingTopic, "refresh", refused)
+    gateway.broker.metadata.close_unused(lambda: False)
+    assert "clicks" in looks
 
 
 def test_a_log_that_nobody_uses_for_long_is_closed(tmp_path: Path) -> None:
