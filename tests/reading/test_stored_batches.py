@@ -53,6 +53,17 @@ def stored(topic: Topic, offset: int, end_offset: int, size: int) -> StoredBatch
     return fetch_stored(topic.reader, state_of(topic), offset, end_offset, size)
 
 
+def with_batches(folder: Path, count: int) -> tuple[Topic, StoredBatches]:
+    """A topic with so many batches of a record each, and where they lie."""
+    process = Process(new_topic(folder / "events"))
+    for number in range(count):
+        append(process[0], b"%d" % number)
+    topic = Topic(process.handle, process.head())
+    batches = stored(topic, 0, count, 1 << 20)
+    assert batches is not None
+    return topic, batches
+
+
 @pytest.mark.parametrize("kind", LOGS)
 def test_the_batches_are_those_of_a_fetch(tmp_path: Path, kind: str) -> None:
     topic = LOGS[kind](tmp_path)
@@ -89,12 +100,7 @@ FIELDS = {"base offset": 7, "length": 9, "format": 16, "last offset delta": 23, 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_header_that_cannot_be_is_left_to_the_fetch(tmp_path: Path, field: str, is_first: bool) -> None:
-    process = Process(new_topic(tmp_path / "events"))
-    for number in range(3):
-        append(process[0], b"%d" % number)
-    topic = Topic(process.handle, process.head())
-    batches = stored(topic, 0, 3, 1 << 20)
-    assert batches is not None
+    topic, batches = with_batches(tmp_path, 3)
     file = Path(topic.storage.local_path(batches.name))
     data = file.read_bytes()
     file.write_bytes(changed(data, FIELDS[field] + (0 if is_first else len(batches) // 3), 0x80))
@@ -102,11 +108,7 @@ def test_a_header_that_cannot_be_is_left_to_the_fetch(tmp_path: Path, field: str
 
 
 def test_the_log_of_another_segment_is_left_to_the_fetch(tmp_path: Path) -> None:
-    process = Process(new_topic(tmp_path / "events"))
-    append(process[0], b"of this log")
-    topic = Topic(process.handle, process.head())
-    batches = stored(topic, 0, 1, 1 << 20)
-    assert batches is not None
+    topic, batches = with_batches(tmp_path, 1)
     file, checksum_at = Path(topic.storage.local_path(batches.name)), 17
     file.write_bytes(changed(file.read_bytes(), checksum_at, 1))
     assert stored(topic, 0, 1, 1 << 20) is None
@@ -115,12 +117,7 @@ def test_the_log_of_another_segment_is_left_to_the_fetch(tmp_path: Path) -> None
 
 
 def test_a_log_that_ends_within_a_batch_is_left_to_the_fetch(tmp_path: Path) -> None:
-    process = Process(new_topic(tmp_path / "events"))
-    for number in range(3):
-        append(process[0], b"%d" % number)
-    topic = Topic(process.handle, process.head())
-    batches = stored(topic, 0, 3, 1 << 20)
-    assert batches is not None
+    topic, batches = with_batches(tmp_path, 3)
     os.truncate(topic.storage.local_path(batches.name), len(batches) - 1)
     assert stored(topic, 0, 3, 1 << 20) is None
     assert len(stored(topic, 0, 3, 1) or b"") == len(batches) // 3

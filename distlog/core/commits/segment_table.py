@@ -21,10 +21,6 @@ from distlog.core.config import MAX_LONG
 from distlog.core.paths import stem_read_version
 
 # ---
-# Arrow batches as immutable columns.
-
-
-# ---
 # The offsets that a commit leaves free among a partition's segments, and whether what it adds fits there.
 
 

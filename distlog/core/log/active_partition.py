@@ -320,14 +320,16 @@ class ActivePartition:
     def at_hand(self) -> LogSegment | None:
         """The active segment, if it is ready for appends as this process left it; None if `recover` has work."""
         segment = self._known_segment(self.lock.value())
-        is_ready = segment is not None and segment.config is self.snapshots.snapshot.config
-        return segment if is_ready else None
+        if segment is None or segment.config is not self.snapshots.snapshot.config:
+            return None
+        return segment
 
     def _known_segment(self, value: bytes | None) -> LogSegment | None:
         """The open segment, if the page's `value`, and the log, are as this process left them."""
         segment = self._segment
-        is_known = segment is not None and value is not None and value == self._known
-        return segment if is_known and segment is not None and not segment.unknown_bytes() else None
+        if segment is None or value is None or value != self._known or segment.unknown_bytes():
+            return None
+        return segment
 
     def create(self, stem: str) -> None:
         """Create the files of the segment `stem`, which a commit will make active; needs no lock."""

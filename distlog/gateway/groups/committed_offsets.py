@@ -224,14 +224,17 @@ class CommittedOffsets:
                 places = [place for place in group.positions.places if place[0] == topic]
                 self._store(group, dict.fromkeys(places), stored)
 
-    def forget_older(self, topic: str, time_ms: int) -> None:
-        """Forget the positions in a topic that were committed before this time: they are of a dropped one.
+    def forget_older(self, times_ms: Mapping[str, int]) -> None:
+        """Forget the positions in these topics that were committed before their times: they are of dropped ones.
 
-        Call it again: some may stay.
+        Call it again: some may stay, and groups come from other gateways.
         """
-        for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                self._forget_old(group, group.positions.older(topic, time_ms))
+        for found in self._groups.all():
+            with found.lock:
+                is_older = bool(found.positions.older(times_ms))
+            if is_older:
+                with suppress(GroupRefusedError), self._groups.opened(found.membership.id) as group:
+                    self._forget_old(group, group.positions.older(times_ms))
 
     def expire(self) -> None:
         """Forget positions that were not used for the retention time, and groups that have nothing left."""

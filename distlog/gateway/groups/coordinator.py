@@ -282,6 +282,7 @@ class DroppedTopics:
         topics = self._offsets.topics()
         self._unfinished.intersection_update(topics)
         before, self._ids = self._ids, {name: id for name, id in self._ids.items() if name in topics}
+        replaced = dict[str, int]()
         for name in sorted(topics):
             try:
                 found = self._find(name)
@@ -295,7 +296,7 @@ class DroppedTopics:
             if replaced_ms:
                 # groups may have positions in the new topic already
                 self._unfinished.discard(name)
-                self._offsets.forget_older(name, replaced_ms)
+                replaced[name] = replaced_ms
             elif name in self._unfinished or (name in before and before[name] != topic_id):
                 self._unfinished.discard(name)
                 self._offsets.forget_topic(name, partial(self._unfinished.add, name))
@@ -303,6 +304,8 @@ class DroppedTopics:
                 self._ids[name] = topic_id
             else:
                 self._ids.pop(name, None)
+        if replaced:
+            self._offsets.forget_older(replaced)
 
 
 # ---

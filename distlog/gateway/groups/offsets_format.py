@@ -301,10 +301,11 @@ class Positions:
         """The changes as they are stored."""
         return [(OffsetKey(self._group, *place), position) for place, position in changes.items()]
 
-    def older(self, topic: str, time_ms: int) -> list[TopicPartition]:
-        """The partitions of a topic whose positions were committed before this time."""
-        mine = ((place, each) for place, each in self._by_partition.items() if place[0] == topic)
-        return [place for place, position in mine if position.commit_ms < time_ms]
+    def older(self, times_ms: Mapping[str, int]) -> list[TopicPartition]:
+        """The partitions of these topics whose positions were committed before the topic's time."""
+        if times_ms.keys().isdisjoint(self.topics):
+            return []
+        return [place for place, each in self._by_partition.items() if each.commit_ms < times_ms.get(place[0], 0)]
 
     def expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
         """The partitions whose positions expire after `retention_ms`, since the group is empty, or since the commit.

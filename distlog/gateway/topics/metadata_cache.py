@@ -267,8 +267,8 @@ class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings that topics do not set themselves.
 
     Changes by other processes are seen within `metadata_max_age_ms`, and a new topic at once unless clients ask for
-    many that are not there. In a list of all topics
-    of an object store, changes of topics that are not in use are seen within LOOK_MS for each topic.
+    many that are not there. In a list of all topics of an object store, changes of topics that are not in use are
+    seen within LOOK_MS for each topic.
     """
 
     def __init__(
