@@ -271,6 +271,7 @@ class GatewayServer:
             self.broker.acls.denials.log(is_last=is_last)
         if self._processor.authentication is not None:
             self._processor.authentication.failures.log.log(is_last=is_last)
+        self._processor.failures.log(is_last=is_last)
 
     @property
     def _looks(self) -> dict[str, Callable[[], None]]:

@@ -98,7 +98,7 @@ class Acceptor:
             await asyncio.sleep(0.01)
         finished = not connections
         for connection in list(connections):
-            connection.hang_up("the gateway is stopping")
+            connection.hang_up("the gateway is stopping", is_routine=True)
         return finished
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -133,11 +133,10 @@ class Acceptor:
             await self._loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
         except OSError as error:
             self._processor.tls_failed += 1
-            _log.info(
-                "no TLS with %s:%d: %s",
-                *session.address,
-                getattr(error, "reason", None) or str(error) or type(error).__name__,
-            )
+            # a probe of a load balancer connects, and says nothing
+            if not isinstance(error, ConnectionResetError):
+                reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+                self._processor.failures.note(f"a client at {session.address[0]}", f"TLS: {reason}")
         finally:
             if not connection.is_made:
                 self._processor.left(session)

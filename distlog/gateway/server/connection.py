@@ -21,6 +21,7 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.frames import RequestHead, ResponsePiece, read_client_id, read_head
 from distlog.gateway.protocol.messages import InvalidRequestError
 from distlog.gateway.security.authentication import Authentication, SaslExchange
+from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.security.tls import PrincipalMapper, subject_name
 from distlog.gateway.security.users_file import Users
 from distlog.gateway.server.fairness import CpuUse, CpuUses, owner_of
@@ -85,6 +86,13 @@ class ShutdownDeadline:
 _LENGTH = 4
 #: The first request for memory; later ones double the frame's.
 _STEP = 64 << 10
+#: What else begins with these bytes, where a length is due: the usual faults of a client's settings.
+_OTHER_PROTOCOLS = {
+    b"\x16\x03": ": it is TLS, and this listener has none",
+    b"GE": ": it is HTTP",
+    b"PO": ": it is HTTP",
+    b"HE": ": it is HTTP",
+}
 
 
 class FrameReader:
@@ -144,7 +152,10 @@ class FrameReader:
             return 0
         length = int.from_bytes(self._rest[self._at : start], "big", signed=True)
         if not 0 < length <= self.largest:
-            raise InvalidRequestError("a request has an impossible length", length=length, largest=self.largest)
+            hint = _OTHER_PROTOCOLS.get(self._rest[self._at : self._at + 2], "")
+            raise InvalidRequestError(
+                f"a request has an impossible length{hint}", length=length, largest=self.largest
+            )
         part, self._at = self._rest[start : start + length], start + length
         if self.unframed < _LENGTH:
             self._rest, self._at = self._rest[self._at :], 0
@@ -170,6 +181,7 @@ class FrameReader:
 
 #: A large request or response has a second more for each of these bytes.
 BYTES_PER_S = 1 << 20
+_IDLE = "the client was idle for connections.max.idle.ms"
 
 
 class ConnectionTimeouts:
@@ -220,7 +232,7 @@ class ConnectionTimeouts:
         if waits and not is_known and 1000 * (now_s - self._created_s) > config.authentication_timeout_ms:
             return "the client did not authenticate in time"
         if is_idle and silent_ms > config.connections_max_idle_ms:
-            return "the client was idle for connections.max.idle.ms"
+            return _IDLE
         return None
 
 
@@ -268,6 +280,8 @@ class Processor:
         self._due, self._is_woken = deque[Callable[[], None]](), False
         #: The numbers of connections that were accepted, refused, failed in TLS, and were ended by the gateway.
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
+        #: The words of the log for connections that did not end well.
+        self.failures = EventLog("connections that failed")
 
     def open(self) -> None:
         """Take connections from now on; the event loop calls it."""
@@ -317,6 +331,7 @@ class Processor:
         host, config = owner_of(None, address[0]), self.config
         if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
             self.refused += 1
+            self.failures.note(f"a client at {address[0]}", "there are max.connections, or max.connections.per.ip")
             return None
         self.accepted += 1
         sasl = SaslExchange(self.authentication) if self.authentication else None
@@ -405,9 +420,9 @@ class Connection(asyncio.BufferedProtocol):
         is_known = self.session.principal is not None
         why = self._timeouts.expiry(is_idle=self._is_idle, is_known=is_known)
         if why is not None:
-            self.hang_up(why)
+            self.hang_up(why, is_routine=why is _IDLE)
         elif users is not None and self.session.sasl is not None and self.session.sasl.is_revoked(users):
-            self.hang_up("the user was deleted, or has another password")
+            self.hang_up("the user was deleted, or has another password", is_routine=True)
 
     @property
     def is_made(self) -> bool:
@@ -748,10 +763,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_sending:
             self._hurry()
 
-    def hang_up(self, why: str) -> None:
-        """End the connection at once, without a wait for its client."""
+    def hang_up(self, why: str, *, is_routine: bool = False) -> None:
+        """End the connection at once, without a wait for its client; the log tells of it unless it `is_routine`."""
         if not self._is_lost:
-            _log.info("closing the connection of %s:%d: %s", *self.session.address, why)
+            host, port = self.session.address
+            if is_routine:
+                _log.info("closing the connection of %s:%d: %s", host, port, why)
+            else:
+                self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", why)
             self._processor.hung_up += 1
             self._write_held()
             self._transport.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -79,6 +80,33 @@ def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, 
         assert is_well(wire)
     failed = {one.name: one.values[0][1] for one in gateway.metrics() if "tls" in one.name}
     assert failed["distlog_gateway_tls_handshakes_failed"] >= 3
+
+
+def test_the_log_tells_of_clients_whose_settings_are_wrong(
+    authority: Authority, server: Certificate, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distlog")
+    tls = TlsFiles(certificate=server.certificate, key=server.key, ca=authority.file, client_auth="required")
+    with serving(tmp_path / "tls", tls=tls) as gateway:
+        assert is_refused(gateway, authority, None)
+        # a probe says nothing, and is not told of
+        Wire(gateway).socket.close()
+        until(lambda: gateway._processor.tls_failed == 2)
+        failed = [each for each in caplog.messages if each.startswith("connections that failed")]
+    assert failed == [
+        "connections that failed: 1 by a client at 127.0.0.1 (1, last: TLS: PEER_DID_NOT_RETURN_A_CERTIFICATE)"
+    ]
+
+
+@pytest.mark.parametrize(("sent", "name"), [(b"\x16\x03\x01\x02\0\x01\0", "TLS"), (b"GET / HTTP/1.1\r\n", "HTTP")])
+def test_a_client_of_another_protocol_is_told_of_by_its_name(
+    sent: bytes, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        wire.socket.sendall(sent)
+        assert wire.is_closed
+    (told,) = [each for each in caplog.messages if "connections that failed" in each]
+    assert f"ANONYMOUS at 127.0.0.1 (1, last: a request has an impossible length: it is {name}" in told
 
 
 def test_a_half_handshake_is_waited_for_only_so_long(gateway: GatewayServer, authority: Authority) -> None:
