@@ -43,7 +43,8 @@ from distlog.gateway.topics.partition import FetchedData
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 from simulation.oracle import Batch
-from simulation.world import Process, SimQueue
+from simulation.threads import SimQueue
+from simulation.world import Process
 
 if TYPE_CHECKING:
     from simulation.actors import Memory, Stage

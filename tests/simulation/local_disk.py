@@ -26,7 +26,8 @@ from distlog.core.storage import durable_files, locks_and_pages
 from distlog.core.storage.locks_and_pages import SharedPage
 from simulation.device import PAGE, Change, File, Folder, count_left
 from simulation.places import Places
-from simulation.world import MEMORY, Fiber, Process, ProcessDiedError, World, current
+from simulation.threads import Fiber, ProcessDiedError, current, living
+from simulation.world import MEMORY, Process, World
 
 #: How long a process waits at most between two looks at a lock that another one holds, in s.
 _LOOK_S = 0.5
@@ -178,7 +179,7 @@ class LocalDisk:
         self, kind: str, path: str, *, changes: bool = False, torn: Callable[[], None] | None = None
     ) -> Process:
         """Come to a call: others may go first, and what is likely may happen. Returns the process that calls."""
-        fiber = self.world._fiber()
+        fiber = living()
         self.world.count_call()
         if changes:
             self._meet_fate(fiber.process, kind, path, torn)
@@ -475,13 +476,13 @@ class LocalDisk:
     def flock(self, opened: Opened, file: int, operation: int) -> None:
         """As `fcntl.flock`; a lock is free when the process that held it is no more."""
         if operation & fcntl.LOCK_UN:
-            self.world._fiber()
+            living()
             self._unlock(opened)
             return
         process, node = self._step("lock", opened.path), opened.file
         if not self._is_free(node, opened):
             # who looks again and again comes to look now, or later
-            fiber = self.world._fiber()
+            fiber = living()
             node.waiting.append((fiber, fiber.token))
             self.world.resume_at(self.world.now + self.random.uniform(0, _LOOK_S), fiber)
             self.world.wait(fiber)
@@ -649,7 +650,7 @@ def _alive(real: Callable[..., None]) -> Callable[..., None]:
     def call(page: Any, *arguments: int) -> None:
         fiber = current()
         if fiber is not None:
-            fiber.world._fiber()
+            living()
         real(page, *arguments)
 
     return call

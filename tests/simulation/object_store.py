@@ -15,7 +15,8 @@ from typing import Any
 from unittest import mock
 
 from distlog.core.storage import object_client, object_store
-from simulation.world import BEGIN_MS, Process, World, current
+from simulation.threads import current
+from simulation.world import BEGIN_MS, Process, World
 
 #: How long a client waits for an answer, in s.
 CLIENT_TIMEOUT_S = 20.0

@@ -37,7 +37,7 @@ from distlog.core.topics import append_commit, committed_batches, producer, topi
 from distlog.gateway import gathered_appends, leadership
 from distlog.gateway.transactions import transaction_coordinator
 from simulation import planted_state
-from simulation.world import current
+from simulation.threads import current
 
 Plant = Callable[[], Any]
 

@@ -14,7 +14,7 @@ from distlog.core.maintenance import log_floor, merge_job
 from distlog.core.maintenance.batch_join import BatchJoin
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
-from simulation.world import current
+from simulation.threads import current
 
 # ---
 # Of checkpoints.

@@ -24,7 +24,8 @@ from distlog.spark.sink import DistlogWriter, KnownTopics, MicroBatch, TopicFact
 from distlog.spark.stream_plan import StreamOptions
 from distlog.spark.stream_source import DistlogStreamReader
 from simulation.oracle import Batch
-from simulation.world import Process, current
+from simulation.threads import current
+from simulation.world import Process
 
 if TYPE_CHECKING:
     import pyarrow as pa

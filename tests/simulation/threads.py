@@ -1,0 +1,423 @@
+"""The threads of simulated processes, and what they wait by, as `threading` and `queue` have them.
+
+A thread is a fiber (a greenlet). It runs until it waits; then its world lets another one go on. What is here knows
+of the world that there is a time, a pause, and a way to wait and to be woken.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent, greenlet
+
+if TYPE_CHECKING:
+    from simulation.world import Process, World
+
+
+class ProcessDiedError(BaseException):
+    """Raised in the fibers of a process that died: nothing they do has an effect any more."""
+
+
+class Fiber(greenlet):
+    """A thread of a simulated process, and when that has ended, another one."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(self._serve, process.world.hub)
+        self.process, self.world, self.token = process, process.world, 0
+        self.daemon = True
+
+    def take(self, work: Callable[[], object], name: str) -> None:
+        """Be a thread that does `work`, as soon as it is resumed."""
+        # whoever waited for the thread before it waits for this one no more
+        self.token += 1
+        self._work, self.name = work, name
+        self.is_over = False
+        #: What `threading.current_thread` gives, if that is not the fiber itself.
+        self.thread: SimThread | None = None
+        #: Whether it waits for work that others may bring, as a worker does: so it may wait for ever.
+        self.waits_for_work = False
+
+    def _serve(self, *_: object) -> None:
+        while not self.is_over:
+            self._do()
+            if self.process.is_alive:
+                self.process.idle.append(self)
+                self.world.go_on(self)
+
+    def _do(self) -> None:
+        try:
+            if self.process.is_alive:
+                self._work()
+        except ProcessDiedError:
+            pass
+        except BaseException as error:
+            # what comes of a death on the way out is none of its own
+            if self.process.is_alive:
+                self.world.failed(self.process, error)
+        finally:
+            self.is_over = True
+            # a world collects no garbage, so what has ended must be in no circle
+            self.process.fibers.remove(self)
+            del self._work
+            self.thread = None
+
+    @property
+    def ident(self) -> int:
+        """What tells it from other threads."""
+        return id(self)
+
+    def is_alive(self) -> bool:
+        """As of a thread."""
+        return not self.is_over
+
+
+def current() -> Fiber | None:
+    """The fiber that runs, or None outside of any world."""
+    fiber = getcurrent()
+    return fiber if fiber.__class__ is Fiber else None
+
+
+def living() -> Fiber:
+    """The fiber that runs; raises ProcessDiedError if its process has died."""
+    fiber: Fiber = getcurrent()
+    assert fiber.__class__ is Fiber
+    if not fiber.process.is_alive:
+        raise ProcessDiedError
+    return fiber
+
+
+#: A fiber in a line, and how often it was resumed when it went there: else it waits for something else by now.
+Waiting = tuple[Fiber, int]
+
+
+class SimLock:
+    """A lock between fibers."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.owner = world, None
+        self.waiting: deque[Waiting] | tuple[()] = ()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As `threading.Lock.acquire`."""
+        world, fiber = self.world, getcurrent()
+        if not fiber.process.is_alive:
+            raise ProcessDiedError
+        # as `maybe_switch`, which would be a tenth of the calls of a history
+        if world.switching and world.draw() < world.switching:
+            world.pause()
+        if self.owner is None:
+            self.owner = fiber
+            return True
+        return self._acquire_later(fiber, blocking, timeout)
+
+    def _acquire_later(self, fiber: Fiber, blocking: bool, timeout: float) -> bool:
+        end = self.world.now + timeout if 0 <= timeout < threading.TIMEOUT_MAX / 2 else None
+        while self.owner is not None and not self.owner_is_gone():
+            if not blocking or (end is not None and self.world.now >= end):
+                return False
+            self.waiting = self.waiting or deque()
+            self.waiting.append((fiber, fiber.token))
+            if end is not None:
+                self.world.resume_at(end, fiber)
+            self.world.wait(fiber)
+        self.owner = fiber
+        return True
+
+    def owner_is_gone(self) -> bool:
+        """Whether the owner's process died."""
+        return isinstance(self.owner, Fiber) and not self.owner.process.is_alive
+
+    def release(self) -> None:
+        """As `threading.Lock.release`."""
+        if self.owner is None:
+            raise RuntimeError("release unlocked lock")
+        self.owner = None
+        if self.waiting:
+            self.world.wake_next(self.waiting)
+
+    def locked(self) -> bool:
+        """As `threading.Lock.locked`."""
+        return self.owner is not None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class SimRLock(SimLock):
+    """A reentrant lock between fibers."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As `threading.RLock.acquire`."""
+        if self.owner is getcurrent() or super().acquire(blocking, timeout):
+            self.count += 1
+            return True
+        return False
+
+    def release(self) -> None:
+        """As `threading.RLock.release`."""
+        if self.owner is not getcurrent():
+            raise RuntimeError("cannot release un-acquired lock")
+        self.count -= 1
+        if not self.count:
+            super().release()
+
+    def _is_owned(self) -> bool:
+        return self.owner is getcurrent()
+
+    def let_go(self) -> int:
+        """Release it however often it was acquired; returns how often."""
+        count, self.count = self.count, 0
+        super().release()
+        return count
+
+    def take_again(self, count: int) -> None:
+        """Undo `let_go`."""
+        super().acquire()
+        self.count = count
+
+
+@dataclass(eq=False)
+class _Place:
+    """A fiber that waits for a condition."""
+
+    waiting: Waiting
+    is_notified: bool = False
+
+
+class SimCondition:
+    """A condition between fibers."""
+
+    def __init__(self, world: World, lock: SimRLock | None = None) -> None:
+        self.world, self.lock = world, lock or SimRLock(world)
+        self.waiting: deque[_Place] = deque()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
+
+    def __enter__(self) -> bool:
+        return self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        if current() is not None and self.lock.owner is getcurrent():
+            self.lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `threading.Condition.wait`."""
+        fiber = living()
+        place = _Place((fiber, fiber.token))
+        self.waiting.append(place)
+        count = self.lock.let_go() if isinstance(self.lock, SimRLock) else self.lock.release()
+        if timeout is not None and timeout < threading.TIMEOUT_MAX / 2:
+            self.world.resume_at(self.world.now + max(timeout, 0), fiber)
+        self.world.wait(fiber)
+        if not place.is_notified:
+            self.waiting.remove(place)
+        if isinstance(self.lock, SimRLock):
+            self.lock.take_again(count)  # type: ignore[arg-type]
+        else:
+            self.lock.acquire()
+        return place.is_notified
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """As `threading.Condition.wait_for`."""
+        end = None if timeout is None else self.world.now + timeout
+        while not (result := predicate()):
+            left = None if end is None else end - self.world.now
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        """As `threading.Condition.notify`."""
+        while n > 0 and self.waiting:
+            place = self.waiting.popleft()
+            place.is_notified = True
+            self.world.wake(place.waiting)
+            n -= 1
+
+    def notify_all(self) -> None:
+        """As `threading.Condition.notify_all`."""
+        self.notify(len(self.waiting))
+
+
+class SimEvent:
+    """An event between fibers."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.is_set_now = world, False
+        self.waiting: list[Waiting] = []
+
+    def is_set(self) -> bool:
+        """As `threading.Event.is_set`."""
+        return self.is_set_now
+
+    def set(self) -> None:
+        """As `threading.Event.set`."""
+        self.is_set_now = True
+        for waiting in self.waiting:
+            self.world.wake(waiting)
+        self.waiting = []
+
+    def clear(self) -> None:
+        """As `threading.Event.clear`."""
+        self.is_set_now = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `threading.Event.wait`."""
+        if self.is_set_now:
+            return True
+        fiber = living()
+        self.waiting.append((fiber, fiber.token))
+        if timeout is not None and timeout < threading.TIMEOUT_MAX / 2:
+            self.world.resume_at(self.world.now + max(timeout, 0), fiber)
+        self.world.wait(fiber)
+        return self.is_set_now
+
+
+class SimThread:
+    """A thread of the process that starts it."""
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., object] | None = None,
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
+        self.target, self.args, self.kwargs, self.daemon = target, args, kwargs or {}, daemon
+        self.name, self.fiber = name or "thread", None
+        fiber = current()
+        assert fiber is not None
+        self.process, self.over = fiber.process, SimEvent(fiber.world)
+
+    def start(self) -> None:
+        """As `threading.Thread.start`."""
+        living()
+        self.fiber = self.process.start(self._live, self.name)
+        self.fiber.thread = self
+        self.process.world.maybe_switch()
+
+    def _live(self) -> None:
+        try:
+            self.run()
+        finally:
+            self.over.set()
+
+    def run(self) -> None:
+        """What the thread does."""
+        if self.target is not None:
+            self.target(*self.args, **self.kwargs)
+
+    def join(self, timeout: float | None = None) -> None:
+        """As `threading.Thread.join`."""
+        if self.fiber is not None:
+            self.over.wait(timeout)
+
+    def is_alive(self) -> bool:
+        """As `threading.Thread.is_alive`."""
+        return self.fiber is not None and not self.over.is_set_now
+
+    @property
+    def ident(self) -> int | None:
+        """As of a thread."""
+        return None if self.fiber is None else self.fiber.ident
+
+
+class SimTimer(SimThread):
+    """A timer of the process that starts it."""
+
+    def __init__(
+        self, interval: float, function: Callable[..., object], args: Any = None, kwargs: Any = None
+    ) -> None:
+        super().__init__(target=function, args=tuple(args or ()), kwargs=kwargs, name="timer")
+        self.interval, self.finished = interval, SimEvent(self.process.world)
+
+    def run(self) -> None:
+        """Wait, and then do it."""
+        self.fiber.waits_for_work = True
+        if not self.finished.wait(self.interval):
+            super().run()
+
+    def cancel(self) -> None:
+        """As `threading.Timer.cancel`."""
+        self.finished.set()
+
+
+class SimQueue:
+    """A queue between fibers, of any of the kinds that the library uses."""
+
+    def __init__(self, world: World, maxsize: int = 0) -> None:
+        self.world, self.maxsize = world, maxsize
+        self.items: deque[Any] = deque()
+        self.getters: deque[Waiting] = deque()
+        self.putters: deque[Waiting] = deque()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """As `queue.Queue.put`."""
+        end = None if timeout is None else self.world.now + timeout
+        while self.maxsize and len(self.items) >= self.maxsize:
+            if not block or (end is not None and self.world.now >= end):
+                raise queue.Full
+            self._wait(self.putters, end)
+        self.items.append(item)
+        if self.getters:
+            self.world.wake_next(self.getters)
+        self.world.maybe_switch()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """As `queue.Queue.get`."""
+        if not self.items:
+            self._wait_for_items(block, timeout)
+        item = self.items.popleft()
+        if self.putters:
+            self.world.wake_next(self.putters)
+        return item
+
+    def _wait_for_items(self, block: bool, timeout: float | None) -> None:
+        end = None if timeout is None else self.world.now + timeout
+        while not self.items:
+            if not block or (end is not None and self.world.now >= end):
+                raise queue.Empty
+            fiber = living()
+            fiber.waits_for_work = True
+            try:
+                self._wait(self.getters, end)
+            finally:
+                fiber.waits_for_work = False
+
+    def _wait(self, line: deque[Waiting], end: float | None) -> None:
+        fiber = living()
+        line.append((fiber, fiber.token))
+        if end is not None:
+            self.world.resume_at(end, fiber)
+        self.world.wait(fiber)
+
+    def get_nowait(self) -> Any:
+        """As `queue.Queue.get_nowait`."""
+        return self.get(block=False)
+
+    def put_nowait(self, item: Any) -> None:
+        """As `queue.Queue.put_nowait`."""
+        self.put(item, block=False)
+
+    def empty(self) -> bool:
+        """As `queue.Queue.empty`."""
+        return not self.items
+
+    def qsize(self) -> int:
+        """As `queue.Queue.qsize`."""
+        return len(self.items)
