@@ -68,6 +68,8 @@ class Stage:
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
     #: How old listings are: for as long the checkpoint that vacuum writes before it deletes may not be found.
     lag_s: float = 0.0
+    #: Whether most pauses are short, and a few long.
+    in_bursts: bool = False
 
     def offsets_may_go(self) -> bool:
         """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
@@ -84,7 +86,8 @@ class Stage:
 
     def rest(self, random: Random) -> None:
         """Let a while pass."""
-        self.oracle.world.pause(random.expovariate(1 / self.pause_s))
+        pause_s = self.pause_s * random.choice((0.1, 0.1, 2.8)) if self.in_bursts else self.pause_s
+        self.oracle.world.pause(random.expovariate(1 / pause_s))
 
     def open(self) -> distlog.Topic:
         """The topic."""
@@ -240,6 +243,8 @@ def _one_transaction(stage: Stage, process: Process, producer: distlog.Producer,
     batches = [stage.records(process.random, sender)[0] for _ in range(process.random.randrange(1, 4))]
     for batch in batches:
         batch.tried.add(topic_id)
+        # as long as nobody has asked for its commit
+        batch.refused = True
     try:
         producer.begin()
         for batch in batches:
@@ -248,6 +253,8 @@ def _one_transaction(stage: Stage, process: Process, producer: distlog.Producer,
         if process.random.random() < 0.2:
             _abort(producer, batches, topic_id)
             return True
+        for batch in batches:
+            batch.refused = False
         try:
             producer.commit()
         except CommitStateUnknownError:

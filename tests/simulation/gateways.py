@@ -422,17 +422,19 @@ def _has_ended(stage: Stage, process: Process, sender: str, id_: str, numbers: N
         for place in places
     }
     batches = [sent.batch for window in windows.values() for sent in window]
+    for batch in batches:
+        # as long as nobody has asked for their commit
+        batch.refused = True
     added = {(topic, place) for place in places}
     coordinated = _coordinator_of(stage, process)
     coordinated(lambda one: one.add_partitions(id_, numbers.id, added))
     is_whole = all(_delivered(stage, process, place, window, id_) for place, window in windows.items())
     is_committed = is_whole and random.random() < 0.8
-    coordinated(lambda one: one.end(id_, numbers.id, is_committed=is_committed))
     for batch in batches:
-        if is_committed:
-            _is_acknowledged(stage, batch)
-        else:
-            batch.refused = True
+        batch.refused = not is_committed
+    coordinated(lambda one: one.end(id_, numbers.id, is_committed=is_committed))
+    for batch in batches if is_committed else ():
+        _is_acknowledged(stage, batch)
     return is_whole
 
 

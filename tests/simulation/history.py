@@ -91,6 +91,8 @@ class Plan(Drawn):
     damage_s: float = 0.0
     #: Whether the topic begins with batches of which compaction has removed some.
     has_holes: bool = False
+    #: Whether actors do several things at once, and rest for longer then, so that others are far ahead of them.
+    in_bursts: bool = False
     #: Whether vacuum and old versions are looked at in the end, too, which takes a fifth of the time of a short one.
     is_vacuumed: bool = True
 
@@ -286,7 +288,7 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         oracle.has_markers = any(actor is gateways.transacts for actor in cast)
         oracle.old.kept_s = drawn.commits_s or oracle.old.kept_s
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
-        stage.lag_s = flaws.listing_lag_s
+        stage.lag_s, stage.in_bursts = flaws.listing_lag_s, drawn.in_bursts
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
         if "lister" in drawn.words:

@@ -30,6 +30,8 @@ class Role:
     writes: bool = False
     #: How many more of it there may be, since one alone meets little.
     more: int = 0
+    #: How long a history of it is at least, in s, so that leases end, and what was looked at is old.
+    least_s: float = 0.0
 
 
 ROLES = {
@@ -38,19 +40,19 @@ ROLES = {
     "plain": Role(actors.appends_plainly, writes=True),
     "writer": Role(actors.writes, writes=True),
     "producer": Role(actors.produces, writes=True, more=1),
-    "crowd": Role(actors.appends, writes=True, more=3),
+    "crowd": Role(actors.appends, writes=True, more=5),
     "reader": Role(actors.holds_snapshots),
     "opener": Role(actors.opens),
-    "follower": Role(actors.follows, more=1),
-    "member": Role(actors.follows_often, more=2),
+    "follower": Role(actors.follows, more=1, least_s=60.0),
+    "member": Role(actors.follows_often, more=2, least_s=30.0),
     "recreator": Role(actors.recreates),
     "query": Role(actors.streams, writes=True),
     "stream": Role(actors.reads_stream),
     "traveller": Role(actors.travels, ("vacuumer",)),
     "vacuumer": Role(actors.maintains(["vacuum", "vacuum", "pin"])),
-    "gateway": Role(gateways.serves),
+    "gateway": Role(gateways.serves, more=1, least_s=90.0),
     "client": Role(gateways.sends, ("gateway",), writes=True),
-    "transacting": Role(gateways.transacts, ("gateway",), writes=True),
+    "transacting": Role(gateways.transacts, ("gateway",), writes=True, more=1),
     "committing": Role(gateways.commits_positions, ("gateway",)),
     "consumer": Role(gateways.consumes, ("gateway",)),
     "broker": Role(kafka_directories.grows, ("adopter",)),
@@ -60,7 +62,7 @@ ROLES = {
     "follower of adopted": Role(Beside(actors.follows), ("broker", "adopter")),
     "exporter": Role(kafka_directories.exports),
     "founder": Role(roots.founds, ("lister",)),
-    "lister": Role(roots.lists, ("founder",)),
+    "lister": Role(roots.lists, ("founder",), more=1, least_s=90.0),
 }
 _WRITERS = [name for name, role in ROLES.items() if role.writes]
 #: Jobs of maintenance, of which one actor does up to three.
@@ -101,8 +103,9 @@ def plan(seed: int) -> Plan:
     if "gateway" in names:
         # clients' clocks are wrong
         config |= {"message.timestamp.after.max.ms": MAX_LONG}
-    pause_s = random.choice((0.3, 3.0, 20.0))
-    length_s, commits_s = pause_s * random.choice((4, 6, 10)), 0.0
+    least_s = max(ROLES[name].least_s for name in names)
+    pause_s = max(random.choice((0.3, 3.0, 20.0)), least_s / 15)
+    length_s, commits_s = max(pause_s * random.choice((4, 6, 10)), least_s), 0.0
     if "crowd" in names:
         # they hardly rest, so they wait for each other
         pause_s, length_s = 0.3, 3.0
@@ -119,7 +122,7 @@ def plan(seed: int) -> Plan:
         partitions=1 if has_holes else random.choice((1, 1, 2, 3) if "member" not in names else (3, 5)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,
-        faults=_faults(random, commits_s),
+        faults=_faults(random, commits_s, length_s),
         length_s=length_s,
         pause_s=pause_s,
         commits_s=commits_s,
@@ -127,6 +130,7 @@ def plan(seed: int) -> Plan:
         part_bytes=random.choice((256, 8 << 20)),
         incremental=incremental,
         on_one_base=random.choice((1, 2, MAX_LONG)),
+        in_bursts=random.random() < 0.5,
         has_holes=has_holes,
         is_vacuumed=Random(f"vacuumed/{seed}").random() < 1 / 3,
         damage_s=random.uniform(0, length_s) if incremental and random.random() < 0.3 else 0.0,
@@ -138,6 +142,7 @@ def _names(random: Random) -> list[str]:
     names = [random.choice([*ROLES, *_OFTEN]) for _ in range(random.choice((2, 2, 2, 3, 3, 4)))]
     for name in list(names):
         names += [other for other in ROLES[name].needs if other not in names]
+    for name in dict.fromkeys(names):
         names += [name] * random.randrange(ROLES[name].more + 1)
     if not any(ROLES[name].writes for name in names):
         writers = [name for name in _WRITERS if set(ROLES[name].needs) <= set(names)]
@@ -148,6 +153,9 @@ def _names(random: Random) -> list[str]:
 def _actor(name: str, random: Random, jobs: list[str]) -> Actor:
     if name == "maintainer":
         return actors.maintains(random.sample(jobs, random.choice((1, 2, 2, 3))))
+    if name == "crowd":
+        # an error tells those without a batch id more
+        return random.choice((actors.appends, actors.appends_plainly))
     return ROLES[name].actor
 
 
@@ -165,8 +173,8 @@ _LEVELS = {
 }
 
 
-def _faults(random: Random, commits_s: float) -> Faults:
-    """One to three kinds of faults, or none."""
+def _faults(random: Random, commits_s: float, length_s: float) -> Faults:
+    """One to three kinds of faults, or none; who stands still goes on while others act, or long after."""
     kinds = random.sample(list(_LEVELS), random.choice((0, 1, 2, 2, 3)))
-    still_s = random.choice((2.0, 6.0)) * commits_s or random.choice((30.0, 3600.0, 7 * 86400.0))
+    still_s = random.choice((2.0, 6.0)) * commits_s or random.choice((length_s, 3600.0, 7 * 86400.0))
     return Faults(**{kind: random.choice(_LEVELS[kind]) for kind in kinds}, still_s=still_s)
