@@ -111,7 +111,7 @@ class Plan(Drawn):
             yield "deletes soon"
         if self.incremental:
             yield "incremental"
-        if self.on_one_base < MAX_LONG:
+        if self.incremental and self.on_one_base < MAX_LONG:
             yield "many bases"
         if self.damage_s:
             yield "damage"
