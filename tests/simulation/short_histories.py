@@ -91,8 +91,9 @@ def plan(seed: int) -> Plan:
     names = _names(random)
     is_compacted = random.random() < 0.3
     jobs = [job for job in _JOBS if job not in (_NOT_OF_COMPACTED if is_compacted else _OF_COMPACTED)]
+    least_s = max(ROLES[name].least_s for name in names)
     # commits are kept for longer than that, and the history is longer than that again
-    delay_s = 20 if "vacuumer" in names else random.choice((20, 60, 300))
+    delay_s = 20 if "vacuumer" in names else random.choice((20, 20, 60) if least_s else (20, 60, 300))
     config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}
     if is_compacted:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
@@ -103,7 +104,9 @@ def plan(seed: int) -> Plan:
     if "gateway" in names:
         # clients' clocks are wrong
         config |= {"message.timestamp.after.max.ms": MAX_LONG}
-    least_s = max(ROLES[name].least_s for name in names)
+    if "maintainer" in names:
+        # else there is nothing for vacuum to delete
+        least_s = max(least_s, 3.0 * delay_s)
     pause_s = max(random.choice((0.3, 3.0, 20.0)), least_s / 15)
     length_s, commits_s = max(pause_s * random.choice((4, 6, 10)), least_s), 0.0
     if "crowd" in names:
@@ -176,5 +179,5 @@ _LEVELS = {
 def _faults(random: Random, commits_s: float, length_s: float) -> Faults:
     """One to three kinds of faults, or none; who stands still goes on while others act, or long after."""
     kinds = random.sample(list(_LEVELS), random.choice((0, 1, 2, 2, 3)))
-    still_s = random.choice((2.0, 6.0)) * commits_s or random.choice((length_s, 3600.0, 7 * 86400.0))
+    still_s = random.choice((2.0, 6.0)) * commits_s or random.choice((max(30.0, length_s), 3600.0, 7 * 86400.0))
     return Faults(**{kind: random.choice(_LEVELS[kind]) for kind in kinds}, still_s=still_s)

@@ -58,6 +58,13 @@ def test_each_planted_bug_is_found_by_its_seed(kind: Kind, share: int) -> None:
         assert f"{name}: by seed {known[name]}: " in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("kind", [SHORT, ON_DISK], ids=lambda kind: kind.name)
+def test_each_planted_bug_has_a_seed_below_twenty_thousand(kind: Kind) -> None:
+    found = kind.found()
+    assert found.keys() == kind.bugs.keys()
+    assert [name for name, seed in found.items() if seed is None or seed >= 20_000] == []
+
+
 def test_the_page_shows_after_how_many_seeds_each_planted_bug_was_found() -> None:
     assert page(PAGE.read_text()) == PAGE.read_text()
     assert "a commit's put has no condition" in PAGE.read_text()
