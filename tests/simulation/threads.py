@@ -132,7 +132,7 @@ class SimLock:
         """Whether the owner's process died."""
         return isinstance(self.owner, Fiber) and not self.owner.process.is_alive
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """As `threading.Lock.release`."""
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
@@ -144,11 +144,7 @@ class SimLock:
         """As `threading.Lock.locked`."""
         return self.owner is not None
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
+    __enter__, __exit__ = acquire, release
 
 
 class SimRLock(SimLock):
@@ -165,13 +161,15 @@ class SimRLock(SimLock):
             return True
         return False
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """As `threading.RLock.release`."""
         if self.owner is not getcurrent():
             raise RuntimeError("cannot release un-acquired lock")
         self.count -= 1
         if not self.count:
             super().release()
+
+    __enter__, __exit__ = acquire, release
 
     def _is_owned(self) -> bool:
         return self.owner is getcurrent()
