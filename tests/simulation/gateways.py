@@ -408,12 +408,12 @@ def transacts(stage: Stage, process: Process, memory: Memory) -> None:
                 lambda gateway: gateway.broker.transactions.coordinator.begin_producer(id_, TRANSACTION_MS),
             )
             numbers = Numbers(producer)
-            while stage.goes_on() and _has_ended(stage, process, memory.name, id_, numbers):
+            while stage.goes_on() and has_ended(stage, process, memory.name, id_, numbers):
                 stage.rest(process.random)
         stage.rest(process.random)
 
 
-def _has_ended(stage: Stage, process: Process, sender: str, id_: str, numbers: Numbers) -> bool:
+def has_ended(stage: Stage, process: Process, sender: str, id_: str, numbers: Numbers) -> bool:
     """Do a transaction to its end; False if the producer cannot go on."""
     topic, random = stage.url.rpartition("/")[2], process.random
     places = random.sample(range(stage.partitions), random.randrange(1, stage.partitions + 1))

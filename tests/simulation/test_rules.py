@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from distlog.core.storage.client_errors import ClientErrors
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.retry import ErrorKind
 from distlog.core.storage.storage import Storage
-from simulation.gateways import Operation, Register
+from distlog.core.transaction_state import ProducerId
+from simulation.actors import Stage
+from simulation.gateways import NoAnswerError, Numbers, Operation, Register, has_ended
 from simulation.object_store import Client, Faults, ObjectStore, connected, parts_of
+from simulation.oracle import Oracle
 from simulation.world import Process, World
 
 
@@ -156,3 +160,21 @@ def test_a_fetch_does_not_go_back_behind_another() -> None:
     register = Register({each.value: each for each in commits}, [Operation(2, 4.0, 5.0)])
     assert list(register.wrong(Operation(1, 4.5, 6.0))) == []
     assert list(register.wrong(Operation(1, 6.0, 7.0))) == ["a group got position 1, after it had got 2"]
+
+
+def test_records_of_a_transaction_whose_commit_nobody_asked_for_must_not_be_shown() -> None:
+    with World(1) as world:
+        oracle = Oracle(world, ObjectStore(world), "s3://bucket/clicks", 20.0)
+        stage = Stage(oracle, oracle.url, end_s=1.0, pause_s=1.0, keys=8, partitions=1)
+        process = world.process("client")
+
+        def work() -> None:
+            # there is no gateway
+            with suppress(NoAnswerError):
+                has_ended(stage, process, "client", "id", Numbers(ProducerId(1, 0)))
+
+        process.start(work)
+        world.run()
+    assert world.errors == []
+    assert oracle.batches
+    assert all(batch.refused for batch in oracle.batches)

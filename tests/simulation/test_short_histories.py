@@ -12,13 +12,13 @@ from simulation.test_histories import simulated
 
 @pytest.mark.long
 def test_short_histories_keep_every_promise() -> None:
-    done = simulated("--short", "--histories", "150")
+    done = simulated("--short", "--histories", "130")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.long
 def test_old_listings_lose_nothing_in_short_histories() -> None:
-    done = simulated("--short", "--listing-lag", "30", "--histories", "26")
+    done = simulated("--short", "--listing-lag", "30", "--histories", "22")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
