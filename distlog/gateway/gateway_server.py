@@ -119,6 +119,10 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
             "connections that the gateway ended: no request, not allowed, too slow, or idle",
             processor.hung_up,
         ),
+        "unreadable_files": (
+            "responses that end in a file of a log that cannot be read: look at the disk",
+            processor.unreadable.total,
+        ),
     }
     if broker.acls is not None:
         counters["denials"] = ("rights that clients asked for, and no ACL gave them", broker.acls.denials.total)
@@ -267,6 +271,7 @@ class GatewayServer:
                 scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
 
     def _log_events(self, *, is_last: bool = False) -> None:
+        self._processor.unreadable.log(is_last=is_last)
         if self.broker.acls is not None:
             self.broker.acls.denials.log(is_last=is_last)
         if self._processor.authentication is not None:

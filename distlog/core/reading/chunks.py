@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -522,15 +523,21 @@ class StoredBatches:
     def send(self, receiver: int) -> int:
         """Send to the descriptor of a socket what it takes now, from the page cache; returns how many bytes.
 
-        Raises OSError, StorageError if the file became shorter.
+        Raises OSError, StorageError if the file cannot be read, or became shorter.
         """
         position = self.begin
-        with self.storage.opened(self.name) as file, suppress(BlockingIOError):
-            while position < self.end:
-                count = os.sendfile(receiver, file, position, self.end - position)
-                if not count:
-                    raise self._shorter(position)
-                position += count
+        try:
+            with self.storage.opened(self.name) as file, suppress(BlockingIOError):
+                while position < self.end:
+                    count = os.sendfile(receiver, file, position, self.end - position)
+                    if not count:
+                        raise self._shorter(position)
+                    position += count
+        except OSError as error:
+            # no socket gives this one
+            if error.errno != errno.EIO:
+                raise
+            raise StorageError(f"cannot read: {error.strerror}", file=self.name, position=position) from error
         return position - self.begin
 
     def _shorter(self, end: int) -> StorageError:

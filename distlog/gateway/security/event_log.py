@@ -1,4 +1,4 @@
-"""A log of events that clients can cause as often as they like: summaries, not a line for each."""
+"""A log of events that may come as often as clients like: summaries, not a line for each."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ class EventLog:
     `events` names them in the plural. For many threads; `clock_s` is monotonic.
     """
 
-    def __init__(self, events: str, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._events, self._clock_s, self._lock = events, clock_s, threading.Lock()
+    def __init__(
+        self, events: str, clock_s: Callable[[], float] = time.monotonic, level: int = logging.WARNING
+    ) -> None:
+        self._events, self._clock_s, self._level, self._lock = events, clock_s, level, threading.Lock()
         self._logged_s = float("-inf")
         self._counts, self._examples = Counter[str](), dict[str, str]()
         self._total = 0
@@ -54,4 +56,5 @@ class EventLog:
             parts = [f"{text(each)} ({count}, last: {text(self._examples[each])})" for each, count in shown]
             count, more = self._counts.total(), len(self._counts) - len(shown)
             self._logged_s, self._counts, self._examples = now_s, Counter(), {}
-        _log.warning("%s: %d by %s%s", self._events, count, ", ".join(parts), f", and {more} more" if more else "")
+        others = f", and {more} more" if more else ""
+        _log.log(self._level, "%s: %d by %s%s", self._events, count, ", ".join(parts), others)

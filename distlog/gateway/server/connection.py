@@ -282,6 +282,7 @@ class Processor:
         self.accepted = self.refused = self.tls_failed = self.hung_up = 0
         #: The words of the log for connections that did not end well.
         self.failures = EventLog("connections that failed")
+        self.unreadable = EventLog("responses that end in a file that cannot be read", level=logging.ERROR)
 
     def open(self) -> None:
         """Take connections from now on; the event loop calls it."""
@@ -642,6 +643,10 @@ class Connection(asyncio.BufferedProtocol):
                 try:
                     self._write_first(unsent)
                 except (OSError, StorageError) as error:
+                    if isinstance(error, StorageError):
+                        where = error.details
+                        why = f"{error.message}, position={where.get('position')}"
+                        self._processor.unreadable.note(str(where.get("file")), why)
                     self.hang_up(f"the response cannot be sent: {error}")
                     return
             if self._is_paused:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import logging
 import os
 import socket
 from pathlib import Path
@@ -103,6 +105,27 @@ def test_a_log_that_is_cut_while_it_is_sent_ends_the_connection(gateway: Gateway
         with pytest.raises((EOFError, ConnectionResetError)):
             slow.frame()
     until(lambda: gateway.broker.fetch_memory.used == 0)
+
+
+def test_a_disk_that_cannot_read_is_told_of_at_once_and_then_each_minute(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*_: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Wire(gateway) as wire:
+        filled(wire)
+    monkeypatch.setattr(os, "sendfile", failing)
+    for _ in range(3):
+        with Wire(gateway) as wire:
+            wire.send(FETCH, 12, **ALL)
+            with pytest.raises((EOFError, ConnectionResetError)):
+                wire.frame()
+    (told,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert "clicks-0/" in told.message
+    assert "cannot read: Input/output error, position=0" in told.message
+    (metric,) = [each for each in gateway.metrics() if each.name == "distlog_gateway_unreadable_files"]
+    assert metric.values == [({}, 3.0)]
 
 
 def test_a_client_whose_connection_was_ended_gets_no_byte_more(gateway: GatewayServer) -> None:
