@@ -276,6 +276,18 @@ def test_a_process_that_compiles_for_too_long_is_waited_for_once(
     native._Turn(tmp_path / "no folder" / "compiling").take()
 
 
+def test_a_process_that_ends_does_not_wait_for_another_that_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native.threading, "main_thread", lambda: SimpleNamespace(is_alive=lambda: False))
+    monkeypatch.setattr(native.time, "sleep", lambda _: pytest.fail("it waits"))
+    with (tmp_path / "compiling").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        turn = native._Turn(tmp_path / "compiling")
+        turn.take()
+        turn.give_back()
+
+
 def test_code_of_sources_that_were_not_used_for_long_is_deleted(copy: Copy, tmp_path: Path) -> None:
     for number in range(9):
         old = tmp_path / f"kernels-0.1.0-{number}"

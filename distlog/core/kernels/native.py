@@ -213,7 +213,8 @@ class _Turn:
         deadline = time.monotonic() + _WAIT_S
         with suppress(OSError):
             self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            while time.monotonic() < deadline:
+            # at the interpreter's end it waits for this thread
+            while time.monotonic() < deadline and threading.main_thread().is_alive():
                 with suppress(BlockingIOError):
                     fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return
