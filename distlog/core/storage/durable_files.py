@@ -72,6 +72,8 @@ LOCAL_ERRORS = LocalErrors()
 
 #: The folders that this process has made durable, with all folders above them: (device, inode) by path.
 DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}
+#: So many folders are known at most; one that was forgotten costs a sync or two of those above it.
+_MOST_FOLDERS = 16_384
 
 
 @contextmanager
@@ -104,7 +106,7 @@ def make_folders(folder: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(path)
         sync_folder(os.path.dirname(path))
-        DURABLE_FOLDERS[path] = _place(os.stat(path))
+        _note_durable(path, _place(os.stat(path)))
 
 
 def sync_folder(folder: str) -> None:
@@ -112,7 +114,13 @@ def sync_folder(folder: str) -> None:
     place = _sync_names(folder)
     if DURABLE_FOLDERS.get(folder) != place:
         _sync_above(os.path.realpath(folder), place[0])
-        DURABLE_FOLDERS[folder] = place
+        _note_durable(folder, place)
+
+
+def _note_durable(folder: str, place: tuple[int, int]) -> None:
+    if len(DURABLE_FOLDERS) >= _MOST_FOLDERS:
+        DURABLE_FOLDERS.clear()
+    DURABLE_FOLDERS[folder] = place
 
 
 def _sync_above(folder: str, device: int) -> None:
