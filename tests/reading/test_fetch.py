@@ -12,6 +12,7 @@ import golden
 import numpy as np
 import pytest
 from adopted import adopt_golden
+from conftest import Address
 from kafka.record import MemoryRecords
 from logs import Log, appended, batches_of, changed, log_of, table
 
@@ -255,3 +256,20 @@ def test_a_fetch_from_a_large_remote_segment_reads_little(memory_url: Any, tmp_p
     topic.storage.counters.bytes_read = 0
     assert topic.read(0, 300_000, max_bytes=100_000).next_offset > 300_000
     assert topic.storage.counters.bytes_read < 200_000
+
+
+@pytest.mark.parametrize(("batch_bytes", "most"), [(16 << 10, 1.2), (128 << 10, 1.4), (900 << 10, 3.2)])
+def test_a_fetch_from_a_store_is_one_request_and_reads_no_further(
+    memory_url: Address, batch_bytes: int, most: float
+) -> None:
+    topic = distlog.create(f"{memory_url.url}/clicks", config={"batch.bytes": batch_bytes})
+    topic.append([{"value": bytes(1000)}] * 20_000)
+    end, counters, offset, fetches = topic.end_offsets()[0], topic.storage.counters, 0, 0
+    gets, size = counters.gets, counters.bytes_read
+    while offset < end:
+        fetched = topic.read(0, offset, max_bytes=1 << 20)
+        offset, fetches = fetched.next_offset, fetches + 1
+    log_bytes = topic.snapshot.partitions[0].segments[0].log_bytes
+    # besides the logs' ranges there are the index, and the head of the log
+    assert counters.gets - gets <= fetches + 2
+    assert counters.bytes_read - size < most * log_bytes

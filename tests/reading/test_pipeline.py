@@ -42,7 +42,7 @@ def filled(url: str, rows: int = 20_000, partitions: int = 1, **settings: str) -
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 100 kB, so that few records are many chunks."""
-    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000,))
+    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000, None))
     monkeypatch.setattr(pipeline, "GROUP_BYTES", 100_000)
     monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
 
@@ -267,7 +267,7 @@ def test_what_a_scan_gives_holds_no_file(tmp_path: Path, settings: dict[str, str
 
 
 def test_only_a_few_windows_of_a_large_file_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000,))
+    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000, None))
     topic = filled(str(tmp_path / "log"), rows=50_000)
     most = 0
     for _ in topic.scan(max_workers=2):
@@ -305,7 +305,7 @@ def test_few_chunks_wait_however_large_the_segment(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.long
 def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (10_000,))
+    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (10_000, None))
     monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
     monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
     topic = distlog.create(str(tmp_path / "log"), config={"compression.type": "zstd", "batch.bytes": str(MIB)})

@@ -46,7 +46,8 @@ class BatchWalk:
     Damage behind the sound batches is raised, or stops the walk, or a function is told of it: then the walk goes on
     behind it, if it is known where the next batch begins. A batch that the end cuts short is damage too, but it is
     not raised: as in Kafka's `FileLogInputStream`, a writer may be at it. `position` is where the walk has come
-    to; `damage` says why it stopped. Before `hint` no more is read than up to there, but to the end of a batch.
+    to, and `next_size` what the batch there would have, 0 if nothing of it was read; `damage` says why it stopped.
+    Before `hint` no more is read than up to there, but to the end of a batch.
     """
 
     read: Callable[[int, int], memoryview]
@@ -60,6 +61,7 @@ class BatchWalk:
     headers: Callable[[memoryview, int], Headers] | None = None
     hint: int = 0
     damage: CorruptRecordError | None = field(default=None, init=False)
+    next_size: int = field(default=0, init=False)
     _is_over: bool = field(default=False, init=False)
 
     def __iter__(self) -> Iterator[Batches]:
@@ -71,10 +73,11 @@ class BatchWalk:
             whole_bytes = 0
             if len(rows):
                 whole_bytes = int(rows["position"][-1] + rows["size"][-1])
-                size, hint = self.step, self.hint
                 batches = Batches(self.position, data[:whole_bytes], rows)
                 self.position = batches.end
+                self.next_size = size_of_first(data[whole_bytes:]) if whole_bytes < data.nbytes else 0
                 yield batches
+                size, hint = self.step, self.hint
             elif damage is None:
                 # the next batch is larger than what was read, unless the log ends within it
                 rest = self.end - self.position

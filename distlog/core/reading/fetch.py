@@ -28,10 +28,6 @@ from distlog.core.transactions.producer_states import ProducerStates
 # Kafka's fetch: the stored batches from an offset on, with the base offsets that readers must see.
 
 
-#: Bytes read beyond those asked for, since an index leads to a position before the first batch.
-_SPARE_BYTES = 64 << 10
-
-
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
@@ -173,7 +169,7 @@ def _nothing(next_offset: int) -> FetchedBatches:
 def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     chunks: list[Chunk] = []
     room = max_bytes
-    for chunk in reader.chunks(part, min(max_bytes + _SPARE_BYTES, CHUNK_BYTES - 1)):
+    for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
         ends = chunk.batches["position"] + chunk.batches["size"]
         count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
         if count:

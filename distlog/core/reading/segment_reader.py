@@ -25,6 +25,7 @@ from distlog.core.errors import (
 )
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.offset_and_time_index import (
+    OFFSET_ENTRY,
     GrowingOffsetIndex,
     GrowingTimeIndex,
     MappedIndex,
@@ -300,6 +301,8 @@ def _tag(segment: SegmentInfo, suffix: str) -> str:
 
 #: Log bytes read and decoded at once.
 CHUNK_BYTES = 8 << 20
+#: At least so many bytes are read beyond those asked for, since an index leads to a position before the first batch.
+_SPARE_BYTES = 64 << 10
 #: A range of fewer bytes is read whole, without asking an index.
 INDEX_WORTH_BYTES = 256 << 10
 
@@ -333,14 +336,18 @@ class SegmentReader:
         ]
         return chunk_of_files(pieces, data)
 
-    def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
         """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
 
-        Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch or a batch that is out of place
-        (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
+        With `most_bytes` they end before a batch that does not fit into so many, and nothing is read ahead for later
+        ones. Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch or a batch that is out of
+        place (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
         """
         start, hint = self._bounds(part)
-        walk = self._walk(part, start, hint, step)
+        if most_bytes is not None:
+            step = min(step, most_bytes + _spare_bytes(part.segment))
+            hint = min(hint, start + most_bytes + _spare_bytes(part.segment))
+        walk = self._walk(part, start, hint, step, most_bytes)
         if start > 0:
             try:
                 walk = chain([next(walk)], walk)
@@ -349,7 +356,7 @@ class SegmentReader:
             except (CorruptIndexError, CorruptRecordError) as error:
                 # the index may be wrong: the log is read from its start
                 self._distrust(part.segment, error)
-                walk = self._walk(part, 0, part.end_position, step)
+                walk = self._walk(part, 0, part.end_position, step, most_bytes)
         yield from walk
 
     def stored(self, part: SegmentSlice, most_bytes: int) -> StoredBatches | None:
@@ -380,7 +387,9 @@ class SegmentReader:
                 return StoredBatches(self.storage, log.name, begin, end, next_offset)
         return None
 
-    def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
+    def _walk(
+        self, part: SegmentSlice, position: int, hint: int, step: int, most_bytes: int | None
+    ) -> Iterator[Chunk]:
         """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""
         segment, log = part.segment, self.part(part.segment)
         following = -1 if position > 0 else segment.stored_base_offset
@@ -395,7 +404,7 @@ class SegmentReader:
             return headers_of(Piece(part, log, at, 0, len(data)), data), None
 
         walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, hint=hint)
-        batches = iter(walk)
+        batches, taken = iter(walk), 0
         try:
             while walk.position < part.end_position and following < part.end_offset - segment.shift:
                 found = next(batches, None)
@@ -407,9 +416,14 @@ class SegmentReader:
                     _check_start(chunk)
                 if owned := _owned(chunk):
                     yield owned
+                    taken += len(owned.data)
                 if found.position == 0:
                     self._identified.add(segment)
                 following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
+                if taken and most_bytes is not None:
+                    if taken + walk.next_size > most_bytes:
+                        return
+                    walk.step = min(walk.step, most_bytes - taken + _spare_bytes(segment))
         finally:
             file.close()
 
@@ -491,6 +505,12 @@ class SegmentReader:
             for segment in segments:
                 check_log(self.storage, segment, self.part(segment))
             raise
+
+
+def _spare_bytes(segment: SegmentInfo) -> int:
+    """The bytes that two entries of the offset index are apart, on average, twice; at least _SPARE_BYTES."""
+    apart = segment.log_bytes * OFFSET_ENTRY.itemsize // max(segment.offset_index_bytes, OFFSET_ENTRY.itemsize)
+    return min(max(2 * apart, _SPARE_BYTES), CHUNK_BYTES)
 
 
 def _check_start(chunk: Chunk) -> None:
