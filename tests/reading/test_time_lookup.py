@@ -10,6 +10,7 @@ import golden
 import pyarrow as pa
 import pytest
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
+from conftest import Address
 from histories import segment
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -225,3 +226,15 @@ def test_a_first_batch_with_a_base_time_of_no_record_is_looked_into() -> None:
     )
     assert time_lookup._by_metadata(usual, 0, 0) == (0, 5000)
     assert time_lookup._by_metadata(unusual, 0, 0) is None
+
+
+def test_a_time_among_large_batches_of_a_store_costs_the_index_and_one_request(memory_url: Address) -> None:
+    topic = distlog.create(f"{memory_url.url}/clicks", config={"batch.bytes": 200 << 10, "retention.ms": -1})
+    topic.append([{"value": bytes(1000), "timestamp": 1_700_000_000_000 + number} for number in range(20_000)])
+    counters = topic.storage.counters
+    for offset in range(500, 20_000, 1000):
+        gets, size = counters.gets, counters.bytes_read
+        assert topic.offsets_for_times(1_700_000_000_000 + offset) == {0: (offset, 1_700_000_000_000 + offset)}
+        # besides the log's range there are the time index, the offset index, and the head of the log
+        assert counters.gets - gets <= 4
+        assert counters.bytes_read - size < 1 << 20

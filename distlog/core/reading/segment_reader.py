@@ -345,8 +345,8 @@ class SegmentReader:
         """
         start, hint = self._bounds(part)
         if most_bytes is not None:
-            step = min(step, most_bytes + _spare_bytes(part.segment))
-            hint = min(hint, start + most_bytes + _spare_bytes(part.segment))
+            step = min(step, most_bytes + spare_bytes(part.segment))
+            hint = min(hint, start + most_bytes + spare_bytes(part.segment))
         walk = self._walk(part, start, hint, step, most_bytes)
         if start > 0:
             try:
@@ -423,7 +423,7 @@ class SegmentReader:
                 if taken and most_bytes is not None:
                     if taken + walk.next_size > most_bytes:
                         return
-                    walk.step = min(walk.step, most_bytes - taken + _spare_bytes(segment))
+                    walk.step = min(walk.step, most_bytes - taken + spare_bytes(segment))
         finally:
             file.close()
 
@@ -507,7 +507,7 @@ class SegmentReader:
             raise
 
 
-def _spare_bytes(segment: SegmentInfo) -> int:
+def spare_bytes(segment: SegmentInfo) -> int:
     """The bytes that two entries of the offset index are apart, on average, twice; at least _SPARE_BYTES."""
     apart = segment.log_bytes * OFFSET_ENTRY.itemsize // max(segment.offset_index_bytes, OFFSET_ENTRY.itemsize)
     return min(max(2 * apart, _SPARE_BYTES), CHUNK_BYTES)

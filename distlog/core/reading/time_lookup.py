@@ -24,7 +24,7 @@ from distlog.core.indexes.offset_and_time_index import TimestampOffset
 from distlog.core.paths import stem_read_version
 from distlog.core.reading.chunks import Chunk
 from distlog.core.reading.point_read import first_at
-from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader, spare_bytes
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
@@ -180,7 +180,9 @@ def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOff
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
-    return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), INDEX_WORTH_BYTES)
+    # mostly the record is in the batches behind the one that the index leads to: one request should have them
+    step = max(INDEX_WORTH_BYTES, 2 * spare_bytes(segment))
+    return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), step)
 
 
 def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> Found | None:
