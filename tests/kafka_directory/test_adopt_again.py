@@ -94,14 +94,15 @@ def test_a_second_adoption_adds_the_partitions_of_another_directory(storage_url:
 def test_a_second_adoption_adds_partitions_without_records(tmp_path: Path) -> None:
     log_dir, url = some_of(tmp_path / "a", "multi-0"), str(tmp_path / "topics")
     distlog.adopt(log_dir, url)
-    for number in (1, 2):
+    for number in (1, 3):
         shutil.copytree(log_dir / "multi-0", log_dir / f"multi-{number}")
         for file in (log_dir / f"multi-{number}").iterdir():
             if file.name.startswith("0"):
                 file.unlink()
     report = distlog.adopt(log_dir, url)
-    assert "multi: partition 2: added, without records" in report.notes
-    assert distlog.open(f"{url}/multi").end_offsets() == {0: len(GOLDEN["multi-0"].records()), 1: 0, 2: 0}
+    assert "multi: partition 3: added, without records" in report.notes
+    assert "multi: partition 2 is not in this directory: it is empty here" in report.notes
+    assert distlog.open(f"{url}/multi").end_offsets() == {0: len(GOLDEN["multi-0"].records()), 1: 0, 2: 0, 3: 0}
     assert report.topics["multi"].verify().ok
 
 

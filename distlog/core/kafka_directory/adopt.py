@@ -528,7 +528,9 @@ def _grow(
     parts = (_new_part(existing, states[each.name.partition], each, adopted_ends, topic.url) for each in partitions)
     new = [part for part in parts if part is not None]
     notes = [_growth_note(states[part.name.partition], part) for part in new]
-    adopted = AdoptedTopic(existing.name, topic.url, tuple(new), (*notes, *_notes_of(new)), was_there=True)
+    adopted = AdoptedTopic(
+        existing.name, topic.url, tuple(new), (*notes, *_notes(new, len(existing.partitions))), was_there=True
+    )
     if dry_run or not new:
         if not dry_run:
             end(topic)
@@ -666,16 +668,14 @@ def _check_is_same(existing: Snapshot, topic: Storage, topic_id: str | None) -> 
     raise TopicExistsError(text, url=topic.url)
 
 
-def _notes(partitions: Sequence[AdoptedPartition]) -> list[str]:
+def _notes(partitions: Sequence[AdoptedPartition], existing: int = 0) -> list[str]:
+    """Notes on `partitions`, and on those that a topic with so many `existing` ones gets beside them."""
     here = {partition.name.partition for partition in partitions}
-    absent = sorted(set(range(max(here) + 1)) - here)
-    return [f"partition {number} is not in this directory: it is empty here" for number in absent] + _notes_of(
-        partitions
+    absent = sorted(set(range(existing, max(here, default=-1) + 1)) - here)
+    of_each = (
+        f"partition {partition.name.partition}: {note}" for partition in partitions for note in partition.notes
     )
-
-
-def _notes_of(partitions: Iterable[AdoptedPartition]) -> list[str]:
-    return [f"partition {partition.name.partition}: {note}" for partition in partitions for note in partition.notes]
+    return [*(f"partition {number} is not in this directory: it is empty here" for number in absent), *of_each]
 
 
 def by_topic(
