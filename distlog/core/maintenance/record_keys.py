@@ -309,7 +309,7 @@ def judge(
 ) -> Verdicts:
     """The verdicts on the batches of `segments`, which are all of the partition's segments, to its end."""
     start_offset = _start_offset(reader, segments, log_start_offset)
-    read = [segment for segment in segments if segment.may_have_producers]
+    read = [each for each in segments if each.may_have_producers and each.next_offset > start_offset]
     if not read:
         return Verdicts(start_offset=start_offset)
     aborted = sorted(
