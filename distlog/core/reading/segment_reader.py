@@ -509,7 +509,8 @@ class SegmentReader:
 
 def spare_bytes(segment: SegmentInfo) -> int:
     """The bytes that two entries of the offset index are apart, on average, twice; at least _SPARE_BYTES."""
-    apart = segment.log_bytes * OFFSET_ENTRY.itemsize // max(segment.offset_index_bytes, OFFSET_ENTRY.itemsize)
+    entries = segment.offset_index_bytes // OFFSET_ENTRY.itemsize
+    apart = segment.log_bytes // entries if entries else 0
     return min(max(2 * apart, _SPARE_BYTES), CHUNK_BYTES)
 
 
