@@ -644,9 +644,10 @@ class Connection(asyncio.BufferedProtocol):
                     self._write_first(unsent)
                 except (OSError, StorageError) as error:
                     if isinstance(error, StorageError):
-                        where = error.details
-                        why = f"{error.message}, position={where.get('position')}"
-                        self._processor.unreadable.note(str(where.get("file")), why)
+                        facts = dict(error.details)
+                        file = str(facts.pop("file", None))
+                        why = ", ".join([error.message, *(f"{name}={value}" for name, value in facts.items())])
+                        self._processor.unreadable.note(file, why)
                     self.hang_up(f"the response cannot be sent: {error}")
                     return
             if self._is_paused:
