@@ -648,7 +648,8 @@ class Connection(asyncio.BufferedProtocol):
                         file = str(facts.pop("file", None))
                         why = ", ".join([error.message, *(f"{name}={value}" for name, value in facts.items())])
                         self._processor.unreadable.note(file, why)
-                    self.hang_up(f"the response cannot be sent: {error}")
+                    # a client may be gone, and what cannot be read was told of
+                    self.hang_up(f"the response cannot be sent: {error}", is_routine=True)
                     return
             if self._is_paused:
                 if self._is_stopping:
