@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, TimeoutError
 from contextlib import closing
 from functools import partial
 from typing import Any, Literal
@@ -50,7 +50,7 @@ from distlog.gateway.root_users import RootUsers
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.tls import TlsContext, TlsFiles
 from distlog.gateway.server.acceptor import Acceptor
-from distlog.gateway.server.connection import Processor, ShutdownDeadline
+from distlog.gateway.server.connection import Processor
 from distlog.gateway.server.fairness import CpuUses, owner_of
 from distlog.gateway.server.quotas import Quotas
 from distlog.gateway.server.request import PRODUCE_KEY, KafkaRequestHandlerPool, Request
@@ -136,6 +136,44 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
 
 def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: int) -> Metric:
     return Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
+
+
+# ---
+# One deadline for the stop of a gateway, so that no part of it takes longer.
+
+
+class ShutdownDeadline:
+    """The moment `timeout_s` from now."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end_s = time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that are left; 0 if none."""
+        return max(self._end_s - time.monotonic(), 0)
+
+    def result_of(self, work: Future[bool]) -> bool:
+        """The result of `work`; False if it is not done in time. Raises its errors."""
+        try:
+            return work.result(self.left_s)
+        except TimeoutError:
+            return False
+
+    def has_done(self, work: Callable[[], None]) -> bool:
+        """Do `work` in another thread; False if it is not done in time, and goes on. Raises its errors."""
+        done: Future[bool] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(True)
+
+        threading.Thread(target=run, name="gateway-close", daemon=True).start()
+        return self.result_of(done)
 
 
 # ---

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from distlog.core import errors
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.segment_recovery import DamagedLogError
@@ -148,6 +150,106 @@ def _is_for_clients(error: BaseException) -> bool:
         # a record on storage, not in a request
         return False
     return isinstance(error, _ABOUT_REQUESTS)
+
+
+# ---
+# Received bytes are cut into frames: a length, and as many bytes, as Kafka's protocol has them.
+#
+# Received bytes go into a buffer that all connections share; only a frame that is larger than that, or incomplete,
+# has memory of its own. So an idle connection has none, and a length without its bytes costs no memory either:
+# unwritten pages of a large frame are only an address, and memory is requested as the frame comes.
+
+
+_LENGTH = 4
+#: The first request for memory; later ones double the frame's.
+_STEP = 64 << 10
+#: What else begins with these bytes, where a length is due: the usual faults of a client's settings.
+_OTHER_PROTOCOLS = {
+    b"\x16\x03": ": it is TLS, and this listener has none",
+    b"GE": ": it is HTTP",
+    b"PO": ": it is HTTP",
+    b"HE": ": it is HTTP",
+}
+
+
+class FrameReader:
+    """The frames of one connection. `largest` bounds their length; it may be changed between frames."""
+
+    def __init__(self, shared: memoryview, largest: int) -> None:
+        self._shared, self.largest = shared, largest
+        # received bytes, from a position on without a frame yet: to take a frame out copies nothing else
+        self._rest, self._at = b"", 0
+        self._frame: memoryview | None = None
+        self._filled = self._granted = 0
+
+    @property
+    def wanted(self) -> int:
+        """The bytes of memory that the present frame needs now; 0 if it needs none."""
+        if self._frame is None or self._filled < self._granted:
+            return 0
+        return min(max(2 * self._filled, _STEP), len(self._frame)) - self._granted
+
+    @property
+    def missing(self) -> int:
+        """The missing bytes of the present frame."""
+        return 0 if self._frame is None else len(self._frame) - self._filled
+
+    @property
+    def is_begun(self) -> bool:
+        """True if a part of a frame is there, and the rest is missing."""
+        return self._frame is not None or self.unframed > 0
+
+    @property
+    def unframed(self) -> int:
+        """The received bytes that belong to no frame yet."""
+        return len(self._rest) - self._at
+
+    def room(self) -> memoryview:
+        """The buffer for the next received bytes."""
+        return self._shared if self._frame is None else self._frame[self._filled : self._granted]
+
+    def grant(self, size: int) -> None:
+        """Take memory for so many bytes more."""
+        self._granted += size
+
+    def received(self, count: int) -> None:
+        """Take `count` bytes that were received into the buffer."""
+        if self._frame is None:
+            self._rest, self._at = self._rest[self._at :] + self._shared[:count], 0
+        else:
+            self._filled += count
+
+    def begin(self) -> int:
+        """Begin the next frame if its length is there; returns the length, or 0 if no frame was begun.
+
+        Raises InvalidRequestError for a length that cannot be.
+        """
+        start = self._at + _LENGTH
+        if self._frame is not None or len(self._rest) < start:
+            return 0
+        length = int.from_bytes(self._rest[self._at : start], "big", signed=True)
+        if not 0 < length <= self.largest:
+            hint = _OTHER_PROTOCOLS.get(self._rest[self._at : self._at + 2], "")
+            raise InvalidRequestError(
+                f"a request has an impossible length{hint}", length=length, largest=self.largest
+            )
+        part, self._at = self._rest[start : start + length], start + length
+        if self.unframed < _LENGTH:
+            self._rest, self._at = self._rest[self._at :], 0
+        self._filled, self._granted = len(part), 0
+        if self._filled == length:
+            self._frame = memoryview(part)
+        else:
+            self._frame = np.empty(length, np.uint8).data
+            self._frame[: self._filled] = part
+        return length
+
+    def next(self) -> memoryview | None:
+        """The frame that was begun, without its length, if all of it is there."""
+        if self._frame is None or self._filled < len(self._frame):
+            return None
+        frame, self._frame, self._filled = self._frame.toreadonly(), None, 0
+        return frame
 
 
 # ---

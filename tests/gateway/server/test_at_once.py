@@ -38,7 +38,7 @@ from distlog.gateway import delayed_operations
 from distlog.gateway.apis import records
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.server.connection import FrameReader
+from distlog.gateway.protocol.frames import FrameReader
 from distlog.gateway.server.fairness import CpuUses
 
 #: A flush policy as a broker's default: the system writes to the device when it likes.
