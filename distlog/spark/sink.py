@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -499,8 +500,14 @@ def _micro_batch(context: TaskContext | None) -> MicroBatch | None:
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     if not query_id or not batch_id:
         return None
-    run_id = context.getLocalProperty("spark.jobGroup.id") or ""
+    tag = _RUN_TAG.search(context.getLocalProperty("spark.job.tags") or "")
+    run_id = tag[1] if tag else context.getLocalProperty("spark.jobGroup.id") or ""
     return MicroBatch(query_id, int(batch_id), run_id[:LONGEST_NAME] or None)
+
+
+#: A tag of all jobs of a run, in which is the session that Spark makes for it. A foreachBatch function may change the
+#: group of its jobs, which is the run's id at first.
+_RUN_TAG = re.compile(r"spark-session-([0-9a-f-]{36})-execution-root-id-")
 
 
 # ---

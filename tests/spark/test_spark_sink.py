@@ -190,9 +190,10 @@ def test_a_commit_bears_the_ids_of_its_write_and_its_run(topic: distlog.Topic) -
     assert "mine" not in first.writer
 
 
-def in_task_of(run: str | None) -> Any:
+def in_task_of(run: str | None, tags: str | None = None) -> Any:
     """The context of a task of a micro-batch."""
-    told = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "3", "spark.jobGroup.id": run}
+    told = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "3"}
+    told |= {"spark.jobGroup.id": run, "spark.job.tags": tags}
     return SimpleNamespace(getLocalProperty=told.get, partitionId=lambda: 0)
 
 
@@ -206,6 +207,19 @@ def test_whatever_spark_calls_a_run_can_be_committed(
         message = write(planned, "a")
     commit(planned, message)
     assert CommitFiles(topic.storage).read_existing(1).run_id == kept
+
+
+def test_a_run_is_known_by_the_tag_of_its_session_whatever_its_jobs_are_called(
+    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = "cb643511-fc53-4bfb-b979-3c5be17d0a4b", "f5143f4f-0cf1-4853-94f5-141bca18b9f7"
+    tags = f"mine,spark-session-{other},spark-session-{run}-execution-root-id-6"
+    planned = writer(topic.url)
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskContext, "get", lambda: in_task_of("nightly", tags))
+        message = write(planned, "a")
+    commit(planned, message)
+    assert CommitFiles(topic.storage).read_existing(1).run_id == run
 
 
 def test_an_id_that_no_commit_can_hold_is_refused_before_any_task(topic: distlog.Topic) -> None:

@@ -193,6 +193,28 @@ def test_two_writes_of_one_foreachBatch_without_names_never_lose_the_second(  # 
     assert values(topic) == ["first a", "second a"]
 
 
+def test_a_job_group_of_a_foreachBatch_function_hides_neither_a_repetition_nor_a_second_write(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    put_in(tmp_path, "a")
+
+    def grouped(frame: DataFrame, batch: int) -> None:
+        spark.sparkContext.setJobGroup("nightly", "the same in each run")
+        save(frame, topic.url)
+
+    def twice(frame: DataFrame, batch: int) -> None:
+        grouped(frame, batch)
+        spark.sparkContext.setJobGroup("hourly", "another for each write")
+        save(frame, topic.url)
+
+    with pytest.raises(Exception, match="its own txnAppId"):
+        run_each(spark, tmp_path, twice)
+    for _ in range(2):
+        run_each(spark, tmp_path, grouped)
+        forget(tmp_path, 0)
+    assert values(topic) == ["a"]
+
+
 def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(  # noqa: N802 - Spark's name
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
