@@ -116,6 +116,8 @@ def check_writable(schema: StructType, config: TopicConfig) -> None:
     """Raise InvalidRecordError unless rows of `schema` can be appended to a topic of this config."""
     if unknown := set(schema.names).difference(_WRITABLE, IGNORED):
         raise InvalidRecordError(unknown_columns(unknown, _WRITABLE))
+    if len(set(schema.names)) < len(schema.names):
+        raise InvalidRecordError("name each column once", columns=",".join(schema.names))
     for field in schema:
         if field.name in IGNORED:
             continue

@@ -149,7 +149,8 @@ def arrow_schema(schema: StructType) -> Any:
 def by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
     """The frame in `count` partitions, with equal numbers in `column` in the same one, and mostly each in its own."""
     if HAS_SHUFFLE_BY_ID:
-        return frame.repartitionById(count, column)
+        # Spark takes an int alone; a number beyond that is for the work on the rows to refuse
+        return frame.repartitionById(count, F.col(column).try_cast("int"))
     return frame.repartitionByRange(count, column)
 
 

@@ -169,6 +169,15 @@ def test_a_shuffle_respects_given_partitions_and_spreads_rows_without_keys(
     assert min(ends[0], ends[1]) > 0
 
 
+def test_a_shuffle_takes_partitions_of_any_type_and_none_beyond_an_int(
+    spark: SparkSession, topic: distlog.Topic
+) -> None:
+    append(spark.sql("select 'a' as value, 2L as partition"), topic.url, shuffle=True)
+    assert topic.refresh().end_offsets() == {0: 0, 1: 0, 2: 1}
+    with pytest.raises(Exception, match="4294967296 not in range"):
+        append(spark.sql("select 'b' as value, 4294967296L as partition"), topic.url, shuffle=True)
+
+
 def test_append_of_a_frame_in_foreachBatch_tells_a_replay(  # noqa: N802 - Spark's name
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:

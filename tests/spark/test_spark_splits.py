@@ -231,6 +231,7 @@ def test_a_schema_is_narrowed_by_names_and_types() -> None:
         ("value binary, partition string", {}, "column partition must be integer"),
         ("value binary, headers array<string>", {}, "column headers must be array"),
         ("value binary, id int", {}, "unknown column id"),
+        ("value binary, value string", {}, "name each column once"),
     ],
 )
 def test_what_cannot_be_appended_is_refused_by_its_schema(ddl: str, config: dict[str, Any], message: str) -> None:
