@@ -9,6 +9,7 @@ Iceberg, which have commits of their own, are in the module `lake`.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -218,9 +219,14 @@ class _Writer:
         raise self.refused
 
 
+def _named(folder: str) -> str:
+    """A path that Spark reads as it is, and not as a pattern of paths."""
+    return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", folder)
+
+
 def _texts(spark: SparkSession, folder: str) -> list[str]:
     try:
-        return [row.value for row in spark.read.text(folder).collect()]
+        return [row.value for row in spark.read.text(_named(folder)).collect()]
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -229,7 +235,7 @@ def _texts(spark: SparkSession, folder: str) -> list[str]:
 
 def _has_rows(spark: SparkSession, folder: str) -> bool:
     try:
-        spark.read.parquet(folder)
+        spark.read.parquet(_named(folder))
     except AnalysisException as error:
         if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise

@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next_one(spark: SparkSession, t
 
 
 def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    topic, table = topic_at(tmp_path), tmp_path / "table"
+    topic, table = topic_at(tmp_path), tmp_path / "table [a]{b}"
     append(topic, 0, 10)
     to_table(spark, topic, str(table), checkpoint=str(tmp_path / "state"))
     before = rows(table)
@@ -87,9 +87,9 @@ def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, 
     append(other, 100, 3)
     with pytest.raises(distlog.InvalidConfigError, match="of another topic or checkpoint"):
         to_table(spark, other, str(table))
-    spark.range(3).write.parquet(str(tmp_path / "foreign"))
+    spark.range(3).write.parquet(str(tmp_path / "foreign[c]"))
     with pytest.raises(distlog.InvalidConfigError, match="no table of a topic"):
-        to_table(spark, topic, str(tmp_path / "foreign"))
+        to_table(spark, topic, str(tmp_path / "foreign[c]"))
     assert rows(table) == before
 
 
