@@ -93,6 +93,11 @@ def test_a_job_that_is_repeated_appends_once(job: Any, url: str, tmp_path: Path)
     assert len(records(url)) == 2
 
 
+def test_a_job_without_rows_tells_of_no_version(job: Any, url: str, tmp_path: Path) -> None:
+    ran = job("append", "--input", lines_file(tmp_path, "a.txt", []), "--topic", url, "--create")
+    assert (ran.status, ran.out.startswith(f"appended 0 records to {url} in ")) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -104,6 +109,8 @@ def test_a_job_that_is_repeated_appends_once(job: Any, url: str, tmp_path: Path)
         (("--format", "xml"), "invalid choice: 'xml'"),
         (("--config", "retention.ms"), "write NAME=VALUE"),
         (("--create", "--partitions", "2", "--config", "retention=5"), "unknown setting retention"),
+        (("--partitions", "2"), "--partitions and --config need --create"),
+        (("--config", "retention.ms=5"), "--partitions and --config need --create"),
         (("--app-id", "x"), "give --app-id and --batch-id together"),
     ],
 )

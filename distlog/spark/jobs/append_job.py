@@ -336,6 +336,8 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     started = time.monotonic()
     if (chosen.app_id is None) != (chosen.batch_id is None):
         raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
+    if not chosen.create and (chosen.config or chosen.partitions is not None):
+        raise InvalidConfigError("--partitions and --config need --create; `distlog alter` changes a topic")
     storage = dict(chosen.storage)
     created = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage) if chosen.create else None
     source = JobInput(
@@ -399,7 +401,8 @@ def _summary(url: str, retention_ms: int, result: AppendResult, skipped: int, se
         "seconds": round(seconds, 3),
     }
     verb = "had appended" if result.replayed else "appended"
-    lines = [f"{verb} {counted(records, 'record')} to {url} as version {result.version} in {seconds:.1f} s"]
+    version = "" if result.version is None else f" as version {result.version}"
+    lines = [f"{verb} {counted(records, 'record')} to {url}{version} in {seconds:.1f} s"]
     lines += [
         f"partition {number}: offsets {first} to {end}" for number, (first, end) in sorted(result.offsets.items())
     ]
