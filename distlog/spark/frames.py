@@ -39,6 +39,7 @@ from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
 from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
+from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
 from distlog.core.topics.append_commit import (
@@ -85,6 +86,7 @@ def append_to(
     """
     batch_id = check_batch(app_id, batch_id)
     check_unit(timestamp_unit)
+    codec_of(topic.config, compression)
     batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
     if shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
@@ -160,8 +162,8 @@ def append(
     is the codec if the topic's compression.type is producer. Numbers in the column timestamp count
     `timestamp_unit`: s, ms, us or ns. A TimestampWarning tells of times before 1990.
 
-    Raises InvalidRecordError before any task runs. After that it raises Spark's own exceptions, with the text of
-    distlog's.
+    Raises InvalidRecordError and InvalidConfigError before any task runs. After that it raises Spark's own
+    exceptions, with the text of distlog's.
     """
     _check_frame(df)
     topic, storage_options = _writable(url, storage_options)

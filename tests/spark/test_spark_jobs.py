@@ -111,6 +111,10 @@ def test_a_job_without_rows_tells_of_no_version(job: Any, url: str, tmp_path: Pa
         (("--create", "--partitions", "2", "--config", "retention=5"), "unknown setting retention"),
         (("--partitions", "2"), "--partitions and --config need --create"),
         (("--config", "retention.ms=5"), "--partitions and --config need --create"),
+        (
+            ("--compression", "lzma"),
+            "append.py: compression must be one of none, gzip, snappy, lz4, zstd (value=lzma)",
+        ),
         (("--app-id", "x"), "give --app-id and --batch-id together"),
     ],
 )
