@@ -98,13 +98,18 @@ class DistlogDataSource(DataSource):
         with without_collections():
             from distlog.spark.batch_source import check_schema
             from distlog.spark.stream_plan import StreamOptions
-            from distlog.spark.stream_source import DistlogStreamReader, WholeStreamReader
+            from distlog.spark.stream_source import DistlogStreamReader, RefusedStreamReader, WholeStreamReader
 
         settle()
-        check_schema(schema)
         # as in `reader`; a stream loads its own, since a query may start long after `load()`
         self._loaded = None
-        options = StreamOptions.parse(self._given)
+        try:
+            check_schema(schema)
+            options = StreamOptions.parse(self._given)
+        except InvalidConfigError as error:
+            if not HAS_ADMISSION:
+                raise
+            return RefusedStreamReader(error)
         if HAS_ADMISSION:
             return DistlogStreamReader(options, schema)
         check_part(not options.limits.are_set, "a limit of micro-batches", "4.2", ": leave the option out")

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from distlog.core.errors import InvalidConfigError
 from distlog.spark.batch_source import SplitReader
 from distlog.spark.stream_plan import INITIAL, StreamOptions, StreamPlan, StreamSplit
 from distlog.spark.versions import (
@@ -81,6 +82,24 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._plan is None:
             raise RuntimeError("a stream is planned in the driver only")
         return self._plan
+
+
+class RefusedStreamReader(DistlogStreamReader):
+    """A stream that cannot be: raises `error` when it is planned.
+
+    Where no reader is made at all, Spark's last word is an error of its own, about a variable without a value.
+    """
+
+    def __init__(self, error: InvalidConfigError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Raise the error."""
+        raise self._error
+
+    @property
+    def _planner(self) -> StreamPlan:
+        raise self._error
 
 
 class WholeStreamReader(DistlogStreamReader):

@@ -23,6 +23,7 @@ import distlog
 from distlog import EARLIEST, Topic
 from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
 from distlog.spark import stream
+from distlog.spark.jobs.job import reason
 
 pytestmark = pytest.mark.spark
 
@@ -288,6 +289,8 @@ def test_wrong_options_are_explained_when_the_query_starts(topic: Topic, write: 
     assert "option endingOffsets is for batch reads" in failure(write(topic.url, endingOffsets="latest"))
     assert "a stream follows the newest version" in failure(write(topic.url, versionAsOf="1"))
     assert "column offset must be bigint, not int" in failure(write(topic.url, schema="offset int"))
+    last = reason(Exception(failure(write(topic.url, maxOffsetsPerTrigger="0"))))
+    assert last.startswith("InvalidConfigError: option maxOffsetsPerTrigger must be a whole number, at least 1")
 
 
 def test_a_batch_read_takes_no_notice_of_the_options_of_streams(topic: Topic, spark: SparkSession) -> None:
