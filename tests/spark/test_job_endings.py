@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -49,6 +50,15 @@ def test_an_interrupt_and_a_reader_who_went_away_end_it_without_a_word() -> None
     command = ["bash", "-c", 'set -o pipefail; "$0" -c "$1" | head -n 1', sys.executable, program]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.count("\n"), run.stderr) == (1, 1, "")
+
+
+def test_a_closed_output_and_one_that_lacks_characters_fail_no_job() -> None:
+    program = PROGRAM.format(body="print('\u00e9', flush=True); sys.stdout.flush(); return 0", given=["--topic", "t"])
+    for redirected, shown in ((">&-", ""), ("", "\\xe9\n")):
+        command = ["bash", "-c", f'exec "$0" -c "$1" {redirected}', sys.executable, program]
+        env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, shown, "")
 
 
 def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_first() -> None:

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from distlog.console import arguments
 from distlog.console.output import DONE, FAILED, INTERRUPTED, Summary, fail, print_report
+from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
 
@@ -236,6 +237,8 @@ def exit_status(
     a reader of the output who went away end it without a word.
     """
     given = sys.argv[1:] if given is None else given
+    open_closed_streams()
+    escape_what_cannot_be_encoded()
     # py4j logs stacks by the root logger itself: of an interrupt, and of a JVM that is gone, which it raises as well
     logging.getLogger().addFilter(_is_news)
     try:
