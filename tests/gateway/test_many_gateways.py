@@ -12,11 +12,13 @@ from conftest import Address
 from gateway_pairs import address as address
 from gateway_pairs import begin as begin
 from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
+from gateway_pairs import until_soon as until_soon
 from gateways import METADATA, Wire, until
 from kio.schema.errors import ErrorCode
 
 from distlog.core.consumer_offsets import offsets_partition
 from distlog.gateway import gateway_server
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 
 pytestmark = pytest.mark.long
@@ -59,14 +61,15 @@ def test_each_gateway_names_all_of_them_and_the_same_leaders_and_coordinators(be
 
 
 def test_a_gateway_that_begins_answers_nobody_before_the_others_name_it(begin: Any) -> None:
-    one, two = begin(10_000), begin(10_000)
+    one, two = begin(5000), begin(5000)
     with Wire(two) as at_two, Wire(one) as at_one:
         answers = [wire.ask(METADATA, 9, topics=None, **no_operations()) for wire in (at_two, at_one)]
     assert [{each.port for each in told.brokers} for told in answers] == 2 * [{one.port, two.port}]
 
 
 def test_a_gateway_whose_start_is_interrupted_is_gone(begin: Any, address: Address) -> None:
-    one, two = begin(60_000), GatewayServer(address.url, port=0, storage_options=address.options)
+    config = GatewayConfig(broker_session_timeout_ms=60_000)
+    one, two = begin(), GatewayServer(address.url, port=0, config=config, storage_options=address.options)
 
     def interrupted() -> bool:
         until(lambda: len(one.broker.cluster.nodes) == 2, 30)
@@ -123,7 +126,7 @@ def test_positions_and_members_are_there_when_another_gateway_takes_over(begin: 
 
 
 def test_a_gateway_that_lost_its_lease_and_does_not_know_commits_nothing(
-    begin: Any, monkeypatch: pytest.MonkeyPatch
+    begin: Any, until_soon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when it was paused between its look at the lease and the storage: the epoch of the partition decides."""
     one, two = pair(begin)
@@ -133,8 +136,8 @@ def test_a_gateway_that_lost_its_lease_and_does_not_know_commits_nothing(
     with Wire(one) as zombie, Wire(two) as wire:
         assert commit(zombie, group, 7) is ErrorCode.none
         stop_syncing(monkeypatch, one)
-        until(lambda: not lease.held_partitions)
-        until(lambda: two.broker.cluster.held_partitions == set(range(50)) and not is_loading(two))
+        until_soon(lambda: not lease.held_partitions)
+        until_soon(lambda: two.broker.cluster.held_partitions == set(range(50)) and not is_loading(two))
         assert fetched(wire, group) == (ErrorCode.none, {0: 7})
         # its clock stood still: it takes itself for the coordinator
         blind(monkeypatch, one, held, term)
@@ -160,7 +163,7 @@ def test_who_waits_for_others_is_sent_to_look_for_the_coordinator_when_the_group
 
 
 def test_a_gateway_without_its_storage_says_that_nobody_coordinates_and_goes_on_when_it_is_back(
-    begin: Any, monkeypatch: pytest.MonkeyPatch
+    begin: Any, until_soon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from distlog.core.errors import StorageError
 
@@ -173,7 +176,7 @@ def test_a_gateway_without_its_storage_says_that_nobody_coordinates_and_goes_on_
     with Wire(one) as wire:
         assert commit(wire, "billing", 7) is ErrorCode.none
         monkeypatch.setattr(lease, "sync", fails)
-        until(lambda: not lease.held_partitions)
+        until_soon(lambda: not lease.held_partitions)
         assert coordinator(wire, "billing").error_code is ErrorCode.coordinator_not_available
         assert commit(wire, "billing", 8) is ErrorCode.not_coordinator
         monkeypatch.setattr(lease, "sync", sync)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import Address
 from fault_proxy import FOREVER, FaultProxy, answer
+from gateway_pairs import SESSION_MS
 from gateways import FETCH, PRODUCE, Wire, fetch_fields, fetching, produce_fields, producing, until
 from gateways import lingers as lingers
 from kio.schema.errors import ErrorCode
@@ -30,7 +31,7 @@ def data(value: bytes = b"v", *, producer: int = -1, sequence: int = -1) -> byte
 
 
 def started(address: Address, linger_ms: int = 20) -> GatewayServer:
-    config = GatewayConfig(linger_ms=linger_ms, metadata_max_age_ms=50)
+    config = GatewayConfig(linger_ms=linger_ms, metadata_max_age_ms=50, broker_session_timeout_ms=SESSION_MS)
     return GatewayServer(address.url, port=0, config=config, storage_options=address.options)
 
 

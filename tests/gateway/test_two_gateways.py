@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import Address
+from gateway_pairs import SESSION_MS
 from gateways import Wire, producing
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
@@ -23,7 +24,7 @@ def data(sequence: int, producer: int = 7) -> bytes:
 
 
 def started(address: Address) -> GatewayServer:
-    config = GatewayConfig(linger_ms=1, metadata_max_age_ms=50)
+    config = GatewayConfig(linger_ms=1, metadata_max_age_ms=50, broker_session_timeout_ms=SESSION_MS)
     return GatewayServer(address.url, port=0, config=config, storage_options=address.options)
 
 

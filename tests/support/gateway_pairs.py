@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from gateways import Wire, until
 
 import distlog
 from distlog.core.consumer_offsets import offsets_partition
+from distlog.core.times import elapsed_s
+from distlog.gateway import gateway_server
+from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
 
@@ -22,7 +26,21 @@ SESSION_MS = 2000
 
 
 @pytest.fixture
-def begin(address: Address) -> Iterator[Any]:
+def until_soon(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """As `until`, while the clock of all leases goes some times as fast."""
+    ahead_s = 0.0
+    monkeypatch.setattr(gateway_server, "GatewayLease", partial(GatewayLease, clock=lambda: elapsed_s() + ahead_s))
+
+    def hurry(condition: Callable[[], object]) -> object:
+        nonlocal ahead_s
+        ahead_s += 0.01
+        return condition()
+
+    return lambda condition: until(lambda: hurry(condition))
+
+
+@pytest.fixture
+def begin(address: Address, until_soon: object) -> Iterator[Any]:
     """Begins a gateway of the root; all of them end with the test."""
     with ExitStack() as ends:
 

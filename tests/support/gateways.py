@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 import socket
@@ -17,9 +18,10 @@ from waiting import until as until
 
 import distlog
 from distlog.core.topics.topic import Topic
-from distlog.gateway import gathered_appends
+from distlog.gateway import cluster, gateway_server, gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.server import acceptor
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
 #: The version of Produce and Fetch from which on topics have their ids.
@@ -39,6 +41,15 @@ def serving(root: object, *, tls: Any = None, authentication: Any = None, **sett
 def lingers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the first batches behind a pause linger like all others, so that a test says what comes together."""
     monkeypatch.setattr(gathered_appends, "_TOGETHER_S", 3600.0)
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have gateways look at once for what they look for each second: times of clients, files, changes of others."""
+    monkeypatch.setattr(acceptor, "_LOOK_S", 0.02)
+    # of a lease of nine seconds
+    monkeypatch.setattr(cluster, "FREQUENT", dataclasses.replace(cluster.FREQUENT, look=1 / 400))
+    monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 20, False: 20})
 
 
 @pytest.fixture

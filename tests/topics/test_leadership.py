@@ -15,7 +15,6 @@ from topics import contents
 import distlog
 from distlog.core import paths
 from distlog.core.errors import LeaderFencedError, StorageError
-from distlog.core.log import sealed_commit
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.topics.writer import Writer
 from distlog.gateway import leadership as leadership_module
@@ -104,7 +103,7 @@ def test_nobody_leads_beside_a_process_that_holds_the_lock_and_stands_still(
     topic = distlog.create(str(tmp_path / "events"))
     Leader(topic, 0).append(b"first")
     path = os.path.join(topic.storage.local_path(paths.partition_dir("events", 0)), paths.LOCK_FILE)
-    monkeypatch.setattr(sealed_commit.wait_for_appends, "__defaults__", (None, 0.05))
+    monkeypatch.setattr(leadership_module, "_LOCK_WAIT_S", 0.05)
     leadership = Leadership(topic.handle, topic.current)
     with closing(FileLock(path)) as lock, lock.held(), pytest.raises(StorageError):
         leadership.begin([0])

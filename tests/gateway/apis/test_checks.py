@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from gateways import Wire, fetch_fields, opened, serving, until
+from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 from rights import UserWire, codes, right, with_acls
@@ -33,6 +34,8 @@ from distlog.gateway.topics.metadata_cache import (
     MetadataCache,
 )
 from distlog.gateway.transactions.transaction_log import own_batch
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 E = ErrorCode
 OF_TOPIC, OF_GROUP = E.topic_authorization_failed, E.group_authorization_failed

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gateways import Wire, opened, producing, serving, until
 from gateways import gateway as gateway
+from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v1.request import OffsetFetchRequestTopic
 from raw_batches import batch, record
@@ -19,6 +20,8 @@ from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.times import now_ms
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.committed_offsets import commit_positions
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")

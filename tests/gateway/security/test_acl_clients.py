@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateways import looks_often as looks_often
 from gateways import serving, until
 from rights import with_acls
 from users_files import PASSWORD
 
 import distlog
+from distlog.gateway.config import GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
     """One with ACLs, for root, alice and mallory."""
-    with with_acls(tmp_path) as served:
+    with with_acls(tmp_path, groups=GroupSettings(initial_rebalance_delay_ms=0)) as served:
         yield served
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from gateways import API_VERSIONS, Wire, serving, until
+from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from rights import UserWire, codes, right
 from tls_certificates import Authority, Certificate, TlsWire
@@ -21,6 +22,8 @@ from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.tls import PrincipalMapper, TlsFiles, subject_name
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateways import looks_often as looks_often
 from gateways import opened, serving, until
 from kio.schema.errors import ErrorCode
 from rights import UserWire, with_acls
@@ -20,6 +21,8 @@ from distlog.gateway.security.authentication import PLAIN
 from distlog.gateway.security.users_file import HASHES, secret_of
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC
 from distlog.gateway.transactions.transaction_log import own_batch
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 DESCRIBE, ALTER = 50, 51
 E = ErrorCode

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gateways import API_VERSIONS, FETCH, METADATA, PRODUCE, framed, request, serving, until
+from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from users_files import AUTHENTICATE, HANDSHAKE, PASSWORD, SaslWire, client_first, client_last, users_file
 
@@ -18,6 +19,8 @@ import distlog
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.authentication import MECHANISMS, PLAIN, Authentication
 from distlog.gateway.security.users_file import UsersFile, write_users
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 ALL = {

@@ -27,6 +27,7 @@ from gateways import (
     until,
 )
 from gateways import gateway as gateway
+from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -34,6 +35,8 @@ import distlog
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 DATA = batch([record(0)])

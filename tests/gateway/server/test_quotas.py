@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from gateways import FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, serving, until
+from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
@@ -26,6 +27,8 @@ from distlog.gateway.server.quotas import (
     Quotas,
 )
 from distlog.gateway.topics.metadata_cache import MetadataCache
+
+pytestmark = pytest.mark.usefixtures("looks_often")
 
 DESCRIBE, ALTER = 48, 49
 DATA = batch([record(0, value=b"x" * 10_000)])

@@ -157,7 +157,7 @@ def test_the_ends_of_transactions_that_wait_for_a_stopped_process_hold_up_no_oth
 ) -> None:
     distlog.create(str(tmp_path / "clicks"), partitions=2)
     with serving(tmp_path, num_io_threads=1) as served, ExitStack() as stack, Wire(served) as other:
-        producers = [RawProducer(stack.enter_context(Wire(served)), f"waits-{number}") for number in range(3)]
+        producers = [RawProducer(stack.enter_context(Wire(served)), f"waits-{number}") for number in range(2)]
         for each in producers:
             assert (each.init(), each.add(("clicks", 0)), each.send(b"v")) == (FINE, [FINE], FINE)
         late = RawProducer(other, "late")
@@ -168,13 +168,16 @@ def test_the_ends_of_transactions_that_wait_for_a_stopped_process_hold_up_no_oth
             assert (late.send(b"v", 1), late.end()) == (FINE, FINE)
             assert position(other) == -1
             # they are decided, though not seen yet
-            assert [each.end_of(number) for each, number in asked] == [FINE] * 3
+            assert [each.end_of(number) for each, number in asked] == [FINE] * 2
             assert seen(opened(served)) == {0: [], 1: [b"v"]}
-        until(lambda: seen(opened(served))[0] == [b"v"] * 3)
+        until(lambda: seen(opened(served))[0] == [b"v"] * 2)
     assert "is decided, but not visible yet" in caplog.text
 
 
-def test_states_of_transactions_that_wait_for_a_stopped_process_hold_up_no_other_partition(tmp_path: Path) -> None:
+def test_states_of_transactions_that_wait_for_a_stopped_process_hold_up_no_other_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.gateway.topics.partition.OWN_WAIT_S", 0.3)
     distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path, num_io_threads=1) as served, ExitStack() as stack, Wire(served) as other:
         late, ids = RawProducer(other, "late"), [f"waits-{number}" for number in range(1000)]
@@ -326,7 +329,7 @@ def test_a_gateway_ends_while_appends_wait(tmp_path: Path) -> None:
     with stopped_holder(tmp_path / "clicks" / "clicks-0"), serving(tmp_path) as gateway:
         begun_s = time.monotonic()
         with waiting_producers(gateway, 2, timeout_s=120) as asked:
-            gateway.stop(timeout_s=4)
+            gateway.stop(timeout_s=1)
             assert {code for code, _ in answers(asked)} == {ErrorCode.kafka_storage_error}
         assert time.monotonic() - begun_s < 60
 

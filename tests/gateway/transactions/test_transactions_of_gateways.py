@@ -9,6 +9,7 @@ from conftest import Address
 from gateway_pairs import address as address
 from gateway_pairs import begin as begin
 from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
+from gateway_pairs import until_soon as until_soon
 from gateways import Wire, until
 from kio.schema.errors import ErrorCode
 from transacting import seen
@@ -94,7 +95,7 @@ def test_another_gateway_finishes_what_was_decided_and_the_producer_goes_on_ther
 
 
 def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_nothing(
-    begin: Any, address: Address, monkeypatch: pytest.MonkeyPatch
+    begin: Any, until_soon: Any, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = pair(begin)
     id_, lease = group_of(one), one.broker.cluster
@@ -105,8 +106,8 @@ def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_no
         stopped.add(("clicks", 0))
         stopped.send(b"a")
         stop_syncing(monkeypatch, one)
-        until(lambda: not lease.held_partitions)
-        until(lambda: coordinator(wire, id_).port == two.port and not is_loading(two))
+        until_soon(lambda: not lease.held_partitions)
+        until_soon(lambda: coordinator(wire, id_).port == two.port and not is_loading(two))
         blind(monkeypatch, one, held, term)
         following = RawProducer(wire, id_)
         until(lambda: following.init() is FINE)
