@@ -22,6 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--histories", type=int, default=1, help="how many seeds, at most")
+    parser.add_argument("--seeds", metavar="N,...", help="these, in place of those from the first one on")
     parser.add_argument("--disk", action="store_true", help="on a local disk")
     parser.add_argument("--short", action="store_true", help="of few actors and requests")
     parser.add_argument("--mixed", action="store_true", help="short ones, and a twentieth as many of the others")
@@ -64,7 +65,8 @@ def _run(arguments: argparse.Namespace, kind: Kind) -> int:
 
     begun, calls, broken, count = time.perf_counter(), 0, 0, 0
     flaws = Flaws(listing_lag_s=arguments.listing_lag)
-    for seed in range(arguments.seed, arguments.seed + arguments.histories):
+    span = range(arguments.seed, arguments.seed + arguments.histories)
+    for seed in map(int, arguments.seeds.split(",")) if arguments.seeds else span:
         if time.perf_counter() - begun > 60 * arguments.minutes:
             break
         count += 1

@@ -9,7 +9,7 @@ from simulation.test_histories import simulated
 
 @pytest.mark.long
 def test_histories_on_a_disk_keep_every_promise() -> None:
-    done = simulated("--disk", "--histories", "20")
+    done = simulated("--disk", "--histories", "12")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

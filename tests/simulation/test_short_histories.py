@@ -6,13 +6,14 @@ from itertools import combinations
 
 import pytest
 
+from simulation.kinds import SHORT
 from simulation.short_histories import ROLES, plan
 from simulation.test_histories import simulated
 
 
 @pytest.mark.long
 def test_short_histories_keep_every_promise() -> None:
-    done = simulated("--short", "--histories", "130")
+    done = simulated("--short", "--seeds", ",".join(map(str, telling_seeds())))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -22,11 +23,28 @@ def test_old_listings_lose_nothing_in_short_histories() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_pair_of_actors_meets() -> None:
-    met = set[tuple[str, ...]]()
-    for drawn in map(plan, range(1000)):
-        met.update(combinations(sorted({name for name, _ in drawn.cast}), 2))
-    assert met == set(combinations(sorted(ROLES), 2))
+def pairs(seed: int) -> set[tuple[str, ...]]:
+    """The pairs of actors that meet in a history."""
+    return {*combinations(sorted({name for name, _ in plan(seed).cast}), 2)}
+
+
+def telling_seeds() -> list[int]:
+    """The seeds that find planted bugs, and few more, until every pair of actors meets.
+
+    In twice as many seeds in a row, one pair in seven does not meet, and one planted bug in three is not found.
+    """
+    seeds = sorted({seed for seed in SHORT.found().values() if seed is not None})
+    left = {*combinations(sorted(ROLES), 2)}.difference(*map(pairs, seeds))
+    met = {seed: pairs(seed) for seed in range(1000)}
+    while left:
+        seeds.append(max(met, key=lambda seed: len(met[seed] & left)))
+        assert met[seeds[-1]] & left, left
+        left -= met[seeds[-1]]
+    return seeds
+
+
+def test_few_histories_let_every_pair_of_actors_meet() -> None:
+    assert len(telling_seeds()) < 150
 
 
 def test_a_history_lasts_longer_than_the_leases_in_it_unless_a_crowd_makes_it_short() -> None:

@@ -73,7 +73,9 @@ def test_a_zip_brings_the_library_to_a_session_that_knows_nothing_of_it(tmp_path
     clean = tmp_path / "clean"
     venv.create(clean, symlinks=True)
     (site,) = clean.glob("lib/python*/site-packages")
-    (site / "needs.pth").write_text(f"{Path(pyarrow.__file__).parents[1]}\n")
+    packages = str(Path(pyarrow.__file__).parents[1])
+    # PySpark comes from there too: each process would compile that of Spark's own zip, which has no compiled files
+    (site / "needs.pth").write_text(f"import sys; sys.path.insert(0, {packages!r})\n")
     archive, program = tmp_path / "distlog.zip", tmp_path / "plain.py"
     subprocess.run([sys.executable, ROOT / "tools" / "spark_zip.py", archive], check=True)
     # the first one; another is about archives of PySpark itself

@@ -50,7 +50,8 @@ class Program:
     ) -> None:
         """Start it; `subprocess.PIPE` for an input or output gives a stream of text, as there.
 
-        What it `imports` besides distlog, later programs have too. One that has no distlog yet has numba.
+        What it `imports` besides distlog, later programs have too. One that has no distlog yet has numba. Sets of
+        texts are in the order of a PYTHONHASHSEED in `env`.
         """
         self.args = [text, *map(str, arguments)]
         self.stdin: IO[str] | None = None
@@ -80,7 +81,8 @@ class Program:
             "folder": str(cwd or Path.cwd()),
             "imports": list(imports),
         }
-        server = _server() if has_distlog else _server_without_distlog()
+        hash_seed = request["environment"].get("PYTHONHASHSEED", "random")
+        server = _server(hash_seed) if has_distlog else _server_without_distlog()
         socket.send_fds(server, [json.dumps(request).encode()], [*given, theirs[-1]])
         for descriptor in theirs:
             os.close(descriptor)
@@ -186,8 +188,8 @@ def run(
 
 
 @functools.cache
-def _server() -> socket.socket:
-    return start_server()
+def _server(hash_seed: str) -> socket.socket:
+    return start_server(hash_seed=hash_seed)
 
 
 @functools.cache
@@ -196,14 +198,20 @@ def _server_without_distlog() -> socket.socket:
 
 
 def start_server(
-    door: str = "", imports: Sequence[str] = (), first: Sequence[str] = (), *, has_distlog: bool = True
+    door: str = "",
+    imports: Sequence[str] = (),
+    first: Sequence[str] = (),
+    *,
+    has_distlog: bool = True,
+    hash_seed: str = "random",
 ) -> socket.socket:
     """The socket of a new process that forks, which ends with this one; it takes requests at the `door` as well.
 
     It imports from the folders `first` before all others.
     """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*first, *sys.path]))}
+    path = os.pathsep.join(filter(None, [*first, *sys.path]))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
     with its, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way_in:
         if door:
             way_in.bind(door)
