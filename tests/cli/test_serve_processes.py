@@ -72,7 +72,8 @@ def serving(root: Path, *options: object) -> Iterator[Serving]:
 def produced(addresses: str, values: range) -> int:
     """How many records of all partitions are acknowledged."""
     told: list[Any] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": addresses, "enable.idempotence": True, "log_level": 0})
+    quick = {"reconnect.backoff.max.ms": 200, "log_level": 0}
+    producer = confluent_kafka.Producer({"bootstrap.servers": addresses, "enable.idempotence": True, **quick})
     for number in values:
         producer.produce(
             "clicks", str(number).encode(), partition=number % PARTITIONS, on_delivery=lambda e, m: told.append(e)
@@ -94,7 +95,7 @@ def test_clients_use_all_partitions_of_two_processes_and_sigterm_ends_both(tmp_p
         consumer = confluent_kafka.Consumer(settings)
         consumer.subscribe(["clicks"])
         values = set[bytes]()
-        until(lambda: values.update(each.value() for each in consumer.consume(600, 1)) or len(values) == 600)
+        until(lambda: values.update(each.value() for each in consumer.consume(600, 0.1)) or len(values) == 600)
         topic = consumer.list_topics("clicks").topics["clicks"]
         assert {each.leader for each in topic.partitions.values()} == {0, 1}
         brokers = {f"{each.host}:{each.port}" for each in consumer.list_topics().brokers.values()}

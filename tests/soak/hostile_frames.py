@@ -25,6 +25,7 @@ from raw_batches import batch, record, with_right_crc
 import distlog
 from distlog.core.batches.compression import CODEC_NAMES, compress
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
+from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.messages import FIXED, MessageSchema, SchemaField, request_schema, uvarint
@@ -292,7 +293,8 @@ def _taped(root: Path) -> list[bytes]:
             frames.append(bytes(request.frame))
         read(request, *bounds)
 
-    with patch.object(Request, "read", taping), GatewayServer(str(root), port=0) as gateway:
+    config = GatewayConfig(groups=GroupSettings(initial_rebalance_delay_ms=0))
+    with patch.object(Request, "read", taping), GatewayServer(str(root), port=0, config=config) as gateway:
         where = {"bootstrap.servers": gateway.address, "log_level": 0}
         producer = confluent_kafka.Producer({**where, "transactional.id": "taped", "compression.type": "lz4"})
         producer.init_transactions(60)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Address
-from forked_programs import run as run_program
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from spark_python import forked_python
 
 import distlog
 from distlog.core.commits.actions import SetTransaction
@@ -229,33 +226,6 @@ def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(
     assert sorted(values(topic)) == list("bcdefghij")
     assert topic.segments().num_rows == 2
     assert sum(before == after for before, after in zip([0, *versions], versions, strict=False)) == 1
-
-
-def test_a_driver_killed_between_the_commits_and_sparks_own_leaves_each_row_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """By the sink, and by foreachBatch."""
-    topics = {kind: distlog.create(str(tmp_path / kind / "clicks")) for kind in ("foreachBatch", "sink")}
-    for kind in topics:
-        put_in(tmp_path / kind, "a", "b", "c")
-    places = [place for kind, topic in topics.items() for place in (tmp_path / kind, topic.url)]
-    options = {"env": {**os.environ, **forked_python()}, "imports": ["distlog.spark"], "timeout": 1000}
-    killed = run_program("killed_query", *places, module=True, **options)
-    assert killed.returncode
-    before = {}
-    for kind, topic in topics.items():
-        checkpoint = tmp_path / kind / "checkpoint"
-        assert sorted(file.name for file in (checkpoint / "offsets").glob("?")) == ["0", "1"], killed.stderr
-        assert sorted(file.name for file in (checkpoint / "commits").glob("?")) == ["0"]
-        before[kind] = values(topic)
-        assert (len(before[kind]), topic.version) == (2, 2)
-    run(spark, tmp_path / "sink", topics["sink"].url)
-    each = topics["foreachBatch"]
-    run_each(spark, tmp_path / "foreachBatch", lambda frame, batch: save(frame, each.url))
-    for kind, topic in topics.items():
-        assert values(topic)[:2] == before[kind]
-        assert sorted(values(topic)) == ["a", "b", "c"]
-        assert topic.verify().ok
 
 
 def test_spark_refuses_real_time_mode_by_the_names_that_the_documentation_has(

@@ -111,18 +111,19 @@ def test_a_micro_batch_from_topic_to_topic_takes_seven_requests(s3_server: S3Ser
 
 def test_processes_that_begin_anew_read_no_more_than_what_follows_the_last_checkpoint(counted: Counted) -> None:
     made = {}
-    for number in range(35):
+    for number in range(25):
         if number % CHECKPOINT_COMMITS == 4:
             counted.restart_processes()
         made[number] = counted.batch(number)
-    assert made[14] == made[24] == made[34]
+    assert made[4] != (0, 0)
+    assert made[14] == made[24]
 
 
 def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
     spark: SparkSession, counted: Counted, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
-    for number in range(12):
+    for number in range(6):
         (tmp_path / "in" / f"{number}.txt").write_text("a")
     stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
     query = stream.writeStream.format("distlog").option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -131,7 +132,7 @@ def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
     query.start(counted.url).awaitTermination()
     # the planner reads the last commit, and looks for a later one if that was a second ago
     made = reads_of_metadata(counted.proxy.requests)[2:]
-    assert len(made) == 10
+    assert len(made) == 4
     assert set(made) <= {1, 2}
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from forked_programs import run
 from framed_values import avro, framed, registered
 from job_runs import job as job
 from pyspark.sql import SparkSession
-from spark_python import forked_python
 
 import distlog
 from distlog.spark import to_table
@@ -58,22 +55,6 @@ def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
     found = spark.read.parquet(str(table))
     assert found.columns == ["partition", "offset", "timestamp", "key", "value", "batch"]
     assert (found.count(), found.where("batch = 0").count()) == (55, 30)
-
-
-@pytest.mark.long
-def test_a_run_that_is_killed_is_finished_by_the_next_one(spark: SparkSession, tmp_path: Path) -> None:
-    """Whether a part of a batch is there, or all of it and only Spark has not noted so."""
-    topic, part, whole = topic_at(tmp_path), tmp_path / "part", tmp_path / "whole"
-    append(topic, 0, 45)
-    options = {"env": {**os.environ, **forked_python()}, "imports": ["distlog.spark"], "timeout": 1000}
-    killed = run("killed_table", 2, topic.url, part, whole, module=True, **options)
-    assert killed.returncode == -9, killed.stderr
-    assert 20 < len(rows(part)) < 30
-    assert len(rows(whole)) == 30
-    append(topic, 45, 5)
-    for table in (part, whole):
-        to_table(spark, topic, str(table))
-        assert rows(table) == stored(topic)
 
 
 def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def race(address: tuple[str, dict[str, Any]], writers: int, names: list[str]) ->
 
 @pytest.mark.parametrize(
     ("kind", "writers", "count"),
-    [("local", 8, 50), pytest.param("s3", 4, 10, marks=pytest.mark.s3)],
+    [("local", 8, 50), pytest.param("s3", 4, 5, marks=pytest.mark.s3)],
 )
 def test_each_name_has_one_winner_whom_everybody_sees(
     kind: str, writers: int, count: int, request: pytest.FixtureRequest, tmp_path: Any

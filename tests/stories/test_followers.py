@@ -19,7 +19,7 @@ import distlog
 pytestmark = pytest.mark.long
 
 PARTITIONS = 4
-RECORDS = 3000
+RECORDS = 1500
 #: Prints each record once it has it, then commits; a few batches later, it looks at its own lease again.
 _FOLLOWING = """
 import json, sys
@@ -27,7 +27,7 @@ import distlog
 
 url, options = sys.argv[1], json.loads(sys.argv[2])
 topic = distlog.open(url, storage_options=options)
-with topic.follow(group="jobs", lease=3.0, columns=["partition", "offset", "value"]) as follower:
+with topic.follow(group="jobs", lease=2.0, columns=["partition", "offset", "value"]) as follower:
     for number, batch in enumerate(follower):
         rows = zip(*(column.to_pylist() for column in batch.columns))
         sys.stdout.write("".join(f"{number} {p} {o} {v.decode()}\\n" for p, o, v in rows))
@@ -149,4 +149,4 @@ def test_three_members_on_a_disk_two_of_them_killed(tmp_path: Path) -> None:
 
 @pytest.mark.s3
 def test_three_members_on_s3_one_of_them_killed(s3_url: Address, tmp_path: Path) -> None:
-    run(f"{s3_url.url}/topic", s3_url.options, tmp_path, 400, kills=1)
+    run(f"{s3_url.url}/topic", s3_url.options, tmp_path, 200, kills=1)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import subprocess
-import sys
 import time
 from datetime import datetime, timezone
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from forked_programs import Program
 from soak import disk_errors, kills, merge_plans, merging, power, searches, stops, transactions
 from soak.__main__ import Outcome, page, run
 from soak.lossy_disk import LossyDisk
@@ -23,18 +22,14 @@ from distlog.core.maintenance.merge import MergeReport
 pytestmark = pytest.mark.long
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
 def test_nothing_acknowledged_is_lost_while_processes_are_killed(tmp_path: Path) -> None:
-    counted = kills.run(tmp_path, 0, seconds=2)
+    counted = kills.run(tmp_path, 0, seconds=1)
     assert counted["kills"]
     assert counted["records acknowledged"] == counted["records verified"] + counted["records expired"]
 
 
 def test_transactions_are_whole_while_their_producers_are_killed(tmp_path: Path) -> None:
-    counted = transactions.run(tmp_path, 0, seconds=2)
+    counted = transactions.run(tmp_path, 0, seconds=1)
     assert counted["kills"]
     assert counted["transactions acknowledged"] == counted["transactions verified"] > 0
 
@@ -53,19 +48,17 @@ def test_a_campaign_whose_processes_end_by_themselves_fails(tmp_path: Path, monk
 def test_the_processes_of_a_campaign_end_with_it(tmp_path: Path) -> None:
     """Also when it is killed: nobody is left to kill them."""
     code = f"from pathlib import Path; from soak import kills; kills.run(Path({str(tmp_path)!r}), 0, 600)"
-    with subprocess.Popen(
-        [sys.executable, "-c", f"if __name__ == '__main__': {code}"], env=environment()
-    ) as campaign:
+    with Program(code) as campaign:
         acks, last = tmp_path / "round 0" / "acks", 0.0
         while not any(acks.glob("*.read")):
             assert campaign.poll() is None
             time.sleep(0.05)
         campaign.kill()
-    for _ in range(30):
+    for _ in range(100):
         before, last = last, max(path.stat().st_mtime for path in acks.iterdir())
         if before == last:
             return
-        time.sleep(1)
+        time.sleep(0.3)
     pytest.fail("they append and read without it")
 
 
@@ -143,7 +136,7 @@ def test_a_stopped_process_stops_nobody_for_ever(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", disk_errors.KINDS)
 def test_a_disk_that_fails_loses_nothing_quietly(tmp_path: Path, kind: str) -> None:
-    counted = disk_errors.run(tmp_path, 0, kind, histories=4)
+    counted = disk_errors.run(tmp_path, 0, kind, histories=2)
     if not counted:
         pytest.skip("this machine cannot make such a disk")
     assert counted["actions that failed"]
