@@ -86,7 +86,7 @@ threads = [threading.Thread(target=write) for _ in range(1 if options else 2)]
 for thread in threads:
     thread.start()
 try:
-    for _ in range(2):
+    for _ in range(1 if options else 2):
         assert forked(work) == 0
 finally:
     done.set()
