@@ -35,8 +35,6 @@ from distlog.gateway.topics.metadata_cache import (
 )
 from distlog.gateway.transactions.transaction_log import own_batch
 
-pytestmark = pytest.mark.usefixtures("looks_often")
-
 E = ErrorCode
 OF_TOPIC, OF_GROUP = E.topic_authorization_failed, E.group_authorization_failed
 OF_CLUSTER, OF_ID = E.cluster_authorization_failed, E.transactional_id_authorization_failed
@@ -614,6 +612,7 @@ def test_a_topic_is_created_at_first_use_only_with_the_right_to_create_it(tmp_pa
         assert "other" not in gateway.broker.metadata.all_topics()
 
 
+@pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize("everyone_if_none", [False, True])
 def test_acls_outlive_a_gateway_and_other_gateways_have_them(tmp_path: Path, everyone_if_none: bool) -> None:
     def allowed(wire: UserWire) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Address
 from gateways import API_VERSIONS, Wire
+from gateways import looks_often as looks_often
 
 import distlog
 from distlog.gateway.config import GatewayConfig, GroupSettings
@@ -135,6 +136,7 @@ def test_members_on_an_object_store_share_partitions(memory_url: Address) -> Non
             each.close()
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_pattern_takes_topics_that_are_made_later(gateway: GatewayServer) -> None:
     member = Member(gateway, "^cl.*")
     polled([member], lambda: member.has == all_of())

@@ -21,8 +21,6 @@ from distlog.core.times import now_ms
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.committed_offsets import commit_positions
 
-pytestmark = pytest.mark.usefixtures("looks_often")
-
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
 OFFSET_FETCH = 9
@@ -38,6 +36,7 @@ def member(gateway: GatewayServer) -> Any:
     client.close()
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_topic_that_is_dropped_takes_the_positions_in_it_with_it(gateway: GatewayServer, member: Any) -> None:
     admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
     assert [each.offset for each in member.committed(PLACES, 30)] == [7]
@@ -47,6 +46,7 @@ def test_a_topic_that_is_dropped_takes_the_positions_in_it_with_it(gateway: Gate
     until(lambda: [each.offset for each in member.committed(PLACES, 30)] == [confluent_kafka.OFFSET_INVALID])
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_topic_that_was_made_anew_while_no_gateway_ran_has_no_positions(tmp_path: Path) -> None:
     topic = distlog.create(f"{tmp_path}/clicks")
     commit_positions(topic.handle.storage, "billing", {0: 7})

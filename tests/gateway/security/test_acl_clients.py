@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import looks_often as looks_often
 from gateways import serving, until
 from rights import with_acls
 from users_files import PASSWORD
@@ -16,8 +15,6 @@ from users_files import PASSWORD
 import distlog
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.gateway_server import GatewayServer
-
-pytestmark = pytest.mark.usefixtures("looks_often")
 
 
 @pytest.fixture

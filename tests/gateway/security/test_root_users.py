@@ -22,8 +22,6 @@ from distlog.gateway.security.users_file import HASHES, secret_of
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC
 from distlog.gateway.transactions.transaction_log import own_batch
 
-pytestmark = pytest.mark.usefixtures("looks_often")
-
 DESCRIBE, ALTER = 50, 51
 E = ErrorCode
 CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -66,6 +64,7 @@ def described(wire: UserWire, *names: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_users_of_the_root_log_in_at_all_gateways_and_outlive_them(tmp_path: Path, gateway: GatewayServer) -> None:
     with with_acls(tmp_path) as other, UserWire(gateway, "root") as root:
         assert not logs_in(gateway, "carol", "sesame", "SCRAM-SHA-256")
@@ -87,6 +86,7 @@ def test_users_of_the_root_log_in_at_all_gateways_and_outlive_them(tmp_path: Pat
         assert logs_in(later, "carol", "sesame", "SCRAM-SHA-256")
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_user_that_is_deleted_or_has_another_password_is_disconnected(gateway: GatewayServer) -> None:
     with UserWire(gateway, "root") as root, SaslWire(gateway) as carol, SaslWire(gateway) as dave:
         assert set(altered(root, upsertion("carol"), upsertion("dave")).values()) == {E.none}

@@ -20,8 +20,6 @@ from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.authentication import MECHANISMS, PLAIN, Authentication
 from distlog.gateway.security.users_file import UsersFile, write_users
 
-pytestmark = pytest.mark.usefixtures("looks_often")
-
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 ALL = {
     "include_cluster_authorized_operations": False,
@@ -171,6 +169,7 @@ def test_a_failure_is_told_late_and_others_do_not_wait_for_it(tmp_path: Path) ->
         assert time.monotonic() - begun_s >= 0.6
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_who_does_not_authenticate_in_time_is_closed(tmp_path: Path) -> None:
     with (
         guarded(tmp_path, authentication_timeout_ms=1000) as gateway,
@@ -194,6 +193,7 @@ def test_an_unknown_client_may_send_less(gateway: GatewayServer) -> None:
         assert wire.is_closed
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_users_are_read_again_and_who_is_deleted_or_has_another_password_is_disconnected(tmp_path: Path) -> None:
     with guarded(tmp_path) as gateway, SaslWire(gateway) as alice, SaslWire(gateway) as bob:
         assert alice.log_in("alice", mechanism="SCRAM-SHA-512").error_code is ErrorCode.none
@@ -208,6 +208,7 @@ def test_users_are_read_again_and_who_is_deleted_or_has_another_password_is_disc
         assert bob.is_closed
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_file_of_users_that_is_broken_changes_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with guarded(tmp_path) as gateway, SaslWire(gateway) as wire, SaslWire(gateway) as other:
         assert wire.log_in().error_code is ErrorCode.none

@@ -36,8 +36,6 @@ from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
 
-pytestmark = pytest.mark.usefixtures("looks_often")
-
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 DATA = batch([record(0)])
 LARGE = batch([record(0, 0, None, b"x" * 700_000)])
@@ -144,6 +142,7 @@ def test_garbage_ends_nothing_but_its_connections(gateway: GatewayServer) -> Non
     until(lambda: gateway.connections == 0)
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_half_request_is_waited_for_only_so_long(tmp_path: Path) -> None:
     with serving(tmp_path, request_timeout_ms=50) as gateway, Wire(gateway) as half, Wire(gateway) as silent:
         half.socket.sendall(framed(request(API_VERSIONS, 3, 1, **SOFTWARE))[:-1])
@@ -151,6 +150,7 @@ def test_a_half_request_is_waited_for_only_so_long(tmp_path: Path) -> None:
         assert silent.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     with serving(tmp_path, connections_max_idle_ms=50) as gateway, Wire(gateway) as wire:
         assert wire.is_closed
@@ -185,6 +185,7 @@ def test_large_requests_wait_for_memory_and_are_all_answered(tmp_path: Path) -> 
         assert offsets == set(range(5))
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_client_that_reads_nothing_is_closed_and_others_are_served(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"))
     with serving(tmp_path, request_timeout_ms=300) as gateway, Wire(gateway) as producer:

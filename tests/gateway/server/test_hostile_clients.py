@@ -45,8 +45,6 @@ from distlog.gateway.server import connection
 from distlog.gateway.server.connection import ConnectionTimeouts, Processor
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
-pytestmark = pytest.mark.usefixtures("looks_often")
-
 LARGE = batch([record(0, 0, None, b"x" * 700_000)])
 
 
@@ -94,6 +92,7 @@ def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_t
         until(lambda: gateway._processor.memory.used == 0)
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_request_that_comes_byte_by_byte_has_a_deadline(root: Path) -> None:
     with serving(root, request_timeout_ms=300) as gateway, Wire(gateway) as slow:
         slow.socket.sendall(struct.pack(">i", 10_000))
@@ -105,6 +104,7 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline(root: Path) -> None:
         assert time.monotonic() < end_s
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_response_that_is_taken_byte_by_byte_has_a_deadline(root: Path) -> None:
     with serving(root, request_timeout_ms=300) as gateway, Wire(gateway) as producer:
         for _ in range(6):

@@ -28,8 +28,6 @@ from distlog.gateway.server.quotas import (
 )
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
-pytestmark = pytest.mark.usefixtures("looks_often")
-
 DESCRIBE, ALTER = 48, 49
 DATA = batch([record(0, value=b"x" * 10_000)])
 
@@ -176,6 +174,7 @@ def test_quotas_that_cannot_be_are_refused(root: Path) -> None:
         assert described(wire) == []
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
     with serving(root) as one, serving(root) as other, Wire(one) as wire, Wire(other) as second:
         assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
