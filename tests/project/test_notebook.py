@@ -37,7 +37,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("notebook")
     folders = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     ran = nbclient.NotebookClient(
-        nbformat.read(NOTEBOOK, 4), timeout=600, startup_timeout=300, resources={"metadata": {"path": str(folder)}}
+        nbformat.read(NOTEBOOK, 4),
+        timeout=600,
+        startup_timeout=300,
+        # nothing of it is needed any more, and its end takes two seconds
+        shutdown_kernel="immediate",
+        resources={"metadata": {"path": str(folder)}},
     )
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"PYTHONPATH": folders, **dict.fromkeys(_FOLDERS, str(folder)), **forked_python()}.items():
