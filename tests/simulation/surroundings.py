@@ -22,6 +22,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from distlog.core.indexes import index_cache
+from distlog.core.kernels import native
 from distlog.core.storage import parallel, retry
 from distlog.core.topics import writer
 from simulation.places import Places
@@ -96,6 +97,16 @@ def _uuid4(fiber: Fiber) -> uuid.UUID:
     return uuid.UUID(int=fiber.process.random.getrandbits(128), version=4)
 
 
+def _keep_code(kernel: Any, signature: Any, data: Any) -> None:
+    # the names of numba's files are random: a history is the same whether its kernels are compiled yet or not
+    fiber = current()
+    drawn = fiber.process.random.getstate() if fiber else None
+    _keep_code_as_it_is(kernel, signature, data)
+    if fiber and drawn:
+        fiber.process.random.setstate(drawn)
+
+
+_keep_code_as_it_is = native._CompiledOnce.save_overload
 _now = attrgetter("world.now")
 
 _SURROUNDINGS: list[tuple[Any, str, Any]] = [
@@ -124,6 +135,7 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (uuid, "uuid4", _choose_bare(uuid.uuid4, _uuid4)),
     (queue, "Queue", _choose(queue.Queue, lambda fiber, maxsize=0: SimQueue(fiber.world, maxsize))),
     (queue, "SimpleQueue", _choose_bare(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
+    (native._CompiledOnce, "save_overload", _keep_code),
     (retry, "jitter", _choose_bare(retry.jitter, lambda fiber: _draw(fiber))),
     (
         random,

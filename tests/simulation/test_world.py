@@ -8,9 +8,11 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from distlog.core.kernels import native
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.times import now_ms
 from simulation.object_store import Client, ObjectStore
@@ -57,6 +59,26 @@ def test_ids_are_those_of_the_seed_and_of_the_process() -> None:
 
     assert drawn(1) == drawn(1)
     assert len({*drawn(1), *drawn(2)}) == 4
+
+
+def test_the_code_of_a_kernel_that_is_kept_draws_nothing() -> None:
+    class Named:
+        cache_path = ""
+
+        def save_overload(self, signature: object, data: object) -> None:
+            uuid.uuid4()
+
+    def drawn(*, compiles: bool) -> str:
+        found = list[str]()
+        kernel = native._CompiledOnce(Named(), native._Turn(Path()))
+        with World(1) as world:
+            world.process("a").start(
+                lambda: (kernel.save_overload(None, None) if compiles else None, found.append(uuid.uuid4().hex))
+            )
+            world.run()
+        return found[0]
+
+    assert drawn(compiles=True) == drawn(compiles=False)
 
 
 def test_a_lock_is_held_by_one_fiber_while_time_passes() -> None:
