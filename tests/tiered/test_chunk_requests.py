@@ -100,6 +100,17 @@ def test_a_scan_fetches_and_decompresses_each_chunk_once(
     assert gets <= len(bucket.upload.log) // 100_000 + 1
 
 
+def test_so_does_a_read_that_ends_before_the_one_ahead_of_it_begins(
+    tmp_path: Path, made: Upload, decompressed: list[int]
+) -> None:
+    put(Storage(str(tmp_path / "bucket")), made)
+    topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
+    (segment,) = topic.live_snapshot.partitions[0].segments
+    for start, end in ((100_000, 200_000), (0, 100_000)):
+        assert topic.storage.read(topic.reader.name(segment), start, end) == made.log[start:end]
+    assert len(decompressed) == 4
+
+
 def test_without_compression_a_read_fetches_the_bytes_it_needs(s3_url: Address, made: Upload) -> None:
     plain = Upload(made.log, 0, RECORDS, index=made.index, time_index=made.time_index, compressed=False)
     put(Storage(*s3_url), plain)

@@ -119,7 +119,8 @@ def _variable_sizes(value: dict[str, Any], count: int) -> npt.NDArray[np.int64]:
 # Reads compressed logs chunk by chunk: each chunk is fetched and decompressed once, while it is wanted.
 
 
-#: How many bytes of chunks are kept that a read ended in, since the next one begins there; at least KEPT_CHUNKS.
+#: How many bytes of chunks are kept that a read began or ended in, since the one before or behind it needs these too,
+#: and may come later; at least KEPT_CHUNKS.
 KEPT_BYTES = 32 << 20
 KEPT_CHUNKS = 2
 
@@ -190,7 +191,7 @@ class ChunkReader:
             for key in mine:
                 self._begun.pop(key, None)
             for each in ranges:
-                for key in each.keys[-1:]:
+                for key in (*each.keys[:1], *each.keys[-1:]):
                     if key in chunks:
                         self._kept[key] = chunks[key]
                         self._kept.move_to_end(key)
