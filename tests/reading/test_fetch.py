@@ -273,3 +273,14 @@ def test_a_fetch_from_a_store_is_one_request_and_reads_no_further(
     # besides the logs' ranges there are the index, and the head of the log
     assert counters.gets - gets <= fetches + 2
     assert counters.bytes_read - size < most * log_bytes
+
+
+def test_a_fetch_from_a_store_without_an_index_reads_ahead_to_its_batches(memory_url: Address) -> None:
+    topic = distlog.create(f"{memory_url.url}/clicks", config={"batch.bytes": 16 << 10})
+    topic.append([{"value": bytes(1000)}] * 20_000)
+    topic.storage.delete([topic.reader.name(topic.snapshot.partitions[0].segments[0], ".index")])
+    counters = topic.storage.counters
+    gets = counters.gets
+    assert topic.read(0, 19_999, max_bytes=1).next_offset == 20_000
+    # 20 MB in steps of 64 KB are 313
+    assert counters.gets - gets < 20

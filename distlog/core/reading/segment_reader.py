@@ -346,7 +346,9 @@ class SegmentReader:
         start, hint = self._bounds(part)
         if most_bytes is not None:
             step = min(step, most_bytes + spare_bytes(part.segment))
-            hint = min(hint, start + most_bytes + spare_bytes(part.segment))
+            # without an index the wanted batches may lie far behind
+            if start > 0 or part.start_offset <= part.segment.base_offset:
+                hint = min(hint, start + step)
         walk = self._walk(part, start, hint, step, most_bytes)
         if start > 0:
             try:
