@@ -267,7 +267,7 @@ class HashKeys:
 
     def _keyed(self, item: KeysItem) -> Iterator[KeyedRecords]:
         for segment in item.segments:
-            yield from keyed_records(self._reader, segment, item.verdicts.start_offset, item.verdicts, self._secret)
+            yield from keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
 
 
 def _send_keys(item: KeysItem, parts: list[KeyedRecords]) -> pa.RecordBatch:
@@ -397,7 +397,7 @@ def clean_shared(
         return []
     now_ms = handle.trusted_ms()
     # the verdicts on the batches of each partition: tasks find them if there is something to read
-    read = [plan for plan in plans if plan.needs_verdicts]
+    read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     found = SparkRun(spark)(partial(_judge, handle, now_ms), read)
     verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, found, strict=True)}
     judged = list(zip(plans, [verdicts_of.get(plan.partition, Verdicts()) for plan in plans], strict=True))
@@ -408,8 +408,7 @@ def clean_shared(
 
 
 def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> Verdicts | RewriteFailure:
-    args = handle.reader, plan.segments, plan.log_start_offset, now_ms, handle.producer_expiration_ms
-    work = partial(judge, *args)
+    work = partial(judge, handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
     return result_or_failure(plan.partition, work)
 
 

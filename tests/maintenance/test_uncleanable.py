@@ -15,7 +15,6 @@ from crc32c import crc32c
 from raw_batches import batch, record, with_right_crc
 
 import distlog
-from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
 from distlog.core.commits.actions import Add
 from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.errors import StorageError
@@ -138,68 +137,6 @@ def test_a_malformed_record_behind_a_right_checksum_is_damage(log: CompactedTopi
     assert "offset=1" in (done.error or "")
 
 
-@pytest.fixture
-def deletable(tmp_path: Path) -> CompactedTopic:
-    """A compacted topic whose records may be deleted."""
-    return CompactedTopic(f"{tmp_path}/log", cleanup_policy="compact,delete")
-
-
-def damaged_below_the_log_start(topic: distlog.Topic) -> distlog.Topic:
-    """Damages the second of three batches of the one segment, and deletes the records up to the third."""
-    (segment,) = topic.snapshot.partitions[0].segments
-    name = topic.reader.name(segment)
-    data = bytearray(topic.storage.read(name))
-    data[int(read_headers(bytes(data))["position"][1]) + HEADER_SIZE] ^= 0xFF
-    topic.storage.put(name, data)
-    topic.delete_records({0: segment.next_offset - 1})
-    topic.append([{"key": b"b", "value": b"new"}])
-    return topic
-
-
-def test_damage_below_the_log_start_in_the_segment_that_it_cuts_stops_no_compaction(
-    deletable: CompactedTopic, caplog: pytest.LogCaptureFixture
-) -> None:
-    for key in (b"a", b"b", b"c"):
-        deletable.append((key, b"1"))
-    deletable.compact()
-    damaged_below_the_log_start(deletable.topic())
-    done = deletable.compact()
-    assert done is not None
-    assert done.error is None
-    assert deletable.values() == {b"c": b"1", b"b": b"new"}
-    assert deletable.first_dirty_offset == 4
-    assert "reads nothing below the log start 2" in caplog.text
-    caplog.clear()
-    deletable.append((b"c", b"2"))
-    deletable.compact()
-    assert deletable.values() == {b"b": b"new", b"c": b"2"}
-    assert not caplog.text
-    assert deletable.topic().verify().ok
-
-
-def test_batches_of_producers_behind_such_damage_stay_too(deletable: CompactedTopic) -> None:
-    batches = [batch([record(0, 0, b"abc"[n : n + 1])], base_offset=n, producer=(7, 0, n)) for n in range(3)]
-    deletable.add(b"".join(batches))
-    damaged_below_the_log_start(deletable.topic())
-    done = deletable.compact()
-    assert done is not None
-    assert done.error is None
-    assert deletable.values() == {b"c": b"v", b"b": b"new"}
-    assert deletable.topic().verify().ok
-
-
-def test_damage_above_the_log_start_still_does(deletable: CompactedTopic) -> None:
-    for key in (b"a", b"b", b"c"):
-        deletable.append((key, b"1"))
-    deletable.compact()
-    topic = damaged_below_the_log_start(deletable.topic())
-    topic.restore(topic.version - 2)
-    topic.delete_records({0: 1})
-    done = deletable.compact()
-    assert done is not None
-    assert "checksum" in (done.error or "")
-
-
 def test_what_no_file_is_the_reason_of_is_raised() -> None:
     def fail() -> None:
         raise StorageError("no answer")
@@ -228,21 +165,6 @@ def test_tasks_give_the_reason_back_and_do_not_fail(spark: Any, tmp_path: Path) 
     report = compact(spark, topic.url)
     assert name in error_of(report)
     assert offsets(topic.refresh(), 0, 2) == [1, 1]
-
-
-@pytest.mark.spark
-def test_tasks_that_share_a_partition_pass_over_damage_below_the_log_start(
-    spark: Any, deletable: CompactedTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from distlog.spark import compact
-
-    for key in (b"a", b"b", b"c"):
-        deletable.append((key, b"1"))
-    deletable.compact()
-    topic = damaged_below_the_log_start(deletable.topic())
-    monkeypatch.setattr("distlog.spark.tasks.too_large", lambda plans, *_: plans)
-    assert compact(spark, topic.url).ok
-    assert deletable.values() == {b"c": b"1", b"b": b"new"}
 
 
 @pytest.mark.spark

@@ -44,7 +44,6 @@ from distlog.core.maintenance.record_keys import (
     build_map,
     checked_chunks,
     judge,
-    needs_verdicts,
     scan_records,
 )
 from distlog.core.reading.chunks import Chunk
@@ -156,15 +155,16 @@ class GroupToClean:
 class CleaningPlan:
     """One round: looks for the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
 
-    `segments` are all of the partition's, since the meaning of transactions depends on them. They and the topic's
-    `config` are those of `read_version`. A plan pickles, so a task reads no commit.
+    `segments` are all of the partition's, since the meaning of transactions depends on them; the rows from `first` on
+    reach above the log start. They and the topic's `config` are those of `read_version`. A plan pickles, so a task
+    reads no commit.
     """
 
     partition: int
     start_offset: int
     end_offset: int
     segments: list[SegmentInfo]
-    log_start_offset: int
+    first: int
     config: TopicConfig
     read_version: int
 
@@ -172,23 +172,14 @@ class CleaningPlan:
     def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
         """The plan of one round over the whole dirty range that is due."""
         state = snapshot.partitions[due.partition]
+        segments, first = list(state.segments), state.segments.find(state.log_start_offset)
         start, end = first_dirty_offset(state), due.first_uncleanable_offset
-        segments, log_start = list(state.segments), state.log_start_offset
-        return cls(due.partition, start, end, segments, log_start, snapshot.config, snapshot.version)
-
-    @property
-    def needs_verdicts(self) -> bool:
-        """False if `judge` has nothing to read."""
-        return needs_verdicts(self.segments, self.log_start_offset)
+        return cls(due.partition, start, end, segments, first, snapshot.config, snapshot.version)
 
     @property
     def cleaned(self) -> list[SegmentInfo]:
         """The segments that reach above the log start, and begin below `end_offset`."""
-        return [
-            one
-            for one in self.segments
-            if one.next_offset > self.log_start_offset and one.base_offset < self.end_offset
-        ]
+        return [one for one in self.segments[self.first :] if one.base_offset < self.end_offset]
 
     @property
     def dirty(self) -> list[SegmentInfo]:
@@ -473,7 +464,7 @@ def clean_partition(
     """
     # a clock that is ahead would drop tombstones before their time
     now_ms = handle.trusted_ms()
-    verdicts = judge(handle.reader, plan.segments, plan.log_start_offset, now_ms, handle.producer_expiration_ms)
+    verdicts = judge(handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
     keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
     secret = handle.random.randbytes(SECRET_BYTES)
     build_map(handle.reader, plan.dirty, plan.start_offset, plan.end_offset, verdicts, keys, secret)
@@ -493,8 +484,7 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) ->
     """Write the records of the group that stay; raises what `rewrite_group` raises."""
     config, segments = due.config, due.group.segments
     chosen = BatchFilter(survivors, due.verdicts, due.end_offset, due.now_ms, config.delete_retention_ms)
-    start_offset = due.verdicts.start_offset
-    chunks = chain.from_iterable(checked_chunks(handle.reader, segment, start_offset) for segment in segments)
+    chunks = chain.from_iterable(checked_chunks(handle.reader, segment) for segment in segments)
     return rewrite_group(handle, due.group, chosen, chunks, config=config, read_version=due.read_version)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from distlog.core.batches.rewritten_batches import Bytes, Flags, Longs, upgraded
 from distlog.core.commits.producer_table import EXPIRATION_MS
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import CorruptRecordError, InvalidConfigError
+from distlog.core.errors import InvalidConfigError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kernels.keys import (
     HASH_WORDS,
@@ -41,8 +40,6 @@ from distlog.core.reading.chunks import Chunk
 from distlog.core.reading.pipeline import whole_log
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice
-
-_log = logging.getLogger("distlog")
 
 # ---
 # Hashes of record keys under a secret.
@@ -252,14 +249,12 @@ class Verdicts:
 
     A batch is `discardable` if it holds data of an aborted transaction, or a marker of a transaction that has no data
     left. A batch is `last` if it is the last one of a producer; it stays even if empty, for its sequence number.
-    `aborted` are the transactions whose abort marker stays, in the order of their markers. Below `start_offset` no
-    batch is read: it is above 0 where a batch below the log start is damaged, in the segment that the log start cuts.
+    `aborted` are the transactions whose abort marker stays, in the order of their markers.
     """
 
     discardable_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
     last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
     aborted: tuple[AbortedTransaction, ...] = ()
-    start_offset: int = 0
 
     def discardable(self, base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Flag the batches that are discardable."""
@@ -275,7 +270,6 @@ class Verdicts:
             _within(self.discardable_offsets, start_offset, end_offset),
             _within(self.last_offsets, start_offset, end_offset),
             tuple(each for each in self.aborted if start_offset <= each.last_offset < end_offset),
-            self.start_offset,
         )
 
 
@@ -291,56 +285,29 @@ def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) 
     return offsets[start:end]
 
 
-def needs_verdicts(segments: Iterable[SegmentInfo], log_start_offset: int) -> bool:
-    """False if `judge` has nothing to read."""
-    return any(each.may_have_producers or _cuts(log_start_offset, each) for each in segments)
-
-
-def _cuts(log_start_offset: int, segment: SegmentInfo) -> bool:
-    return segment.base_offset < log_start_offset < segment.next_offset
-
-
 def judge(
     reader: SegmentReader,
     segments: Sequence[SegmentInfo],
-    log_start_offset: int,
     now_ms: int,
     producer_expiration_ms: int = EXPIRATION_MS,
 ) -> Verdicts:
     """The verdicts on the batches of `segments`, which are all of the partition's segments, to its end."""
-    start_offset = _start_offset(reader, segments, log_start_offset)
-    read = [each for each in segments if each.may_have_producers and each.next_offset > start_offset]
+    read = [segment for segment in segments if segment.may_have_producers]
     if not read:
-        return Verdicts(start_offset=start_offset)
+        return Verdicts()
     aborted = sorted(
         (transaction for segment in read for transaction in reader.aborted_transactions(segment)),
         key=lambda transaction: transaction.first_offset,
     )
     transactions, producers = _Transactions(aborted), dict[int, _ProducerBatches]()
-    for batch in _batches(reader, read, start_offset, now_ms):
+    for batch in _batches(reader, read, now_ms):
         transactions.see(batch)
         producers.setdefault(batch.producer_id, _ProducerBatches()).see(batch)
     active = [one for one in producers.values() if one.is_active(now_ms, producer_expiration_ms)]
     last = [offset for one in active for offset in one.last_batches]
     return Verdicts(
-        np.array(transactions.discardable, np.int64),
-        np.array(sorted(last), np.int64),
-        tuple(transactions.retained),
-        start_offset,
+        np.array(transactions.discardable, np.int64), np.array(sorted(last), np.int64), tuple(transactions.retained)
     )
-
-
-def _start_offset(reader: SegmentReader, segments: Sequence[SegmentInfo], log_start_offset: int) -> int:
-    cut = next((each for each in segments if _cuts(log_start_offset, each)), None)
-    if cut is not None:
-        # who deletes records up to behind damage can read on, and compaction must go on, too
-        try:
-            for chunk in reader.chunks(SegmentSlice(cut, cut.base_offset, log_start_offset, 0, cut.log_bytes)):
-                chunk.check()
-        except CorruptRecordError as error:
-            _log.warning("compaction reads nothing below the log start %d: %s", log_start_offset, error)
-            return log_start_offset
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,12 +397,10 @@ class _ProducerBatches:
         return now_ms - self._last_timestamp < expiration_ms
 
 
-def _batches(
-    reader: SegmentReader, segments: Sequence[SegmentInfo], start_offset: int, now_ms: int
-) -> Iterator[_Batch]:
-    """The batches of producers, and control batches, but for those below `start_offset`."""
+def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Iterator[_Batch]:
+    """The batches of producers, and control batches."""
     for segment in segments:
-        for chunk in checked_chunks(reader, segment, start_offset):
+        for chunk in checked_chunks(reader, segment):
             batches = chunk.batches
             control = batches["attributes"] & CONTROL != 0
             kinds = np.where(control, _EMPTY_CONTROL, _DATA)
