@@ -135,7 +135,8 @@ class Acceptor:
             self._processor.tls_failed += 1
             # a probe of a load balancer connects, and says nothing
             if not isinstance(error, ConnectionResetError):
-                reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+                words = (getattr(error, name, None) for name in ("verify_message", "reason"))
+                reason = next(filter(None, words), str(error) or type(error).__name__)
                 self._processor.failures.note(f"a client at {session.address[0]}", f"TLS: {reason}")
         finally:
             if not connection.is_made:
