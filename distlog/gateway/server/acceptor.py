@@ -132,12 +132,12 @@ class Acceptor:
             tls = None if self._tls is None else self._tls.current
             await self._loop.connect_accepted_socket(lambda: connection, client, ssl=tls, **timeout)
         except OSError as error:
-            self._processor.tls_failed += 1
             # a probe of a load balancer connects, and says nothing
             if not isinstance(error, ConnectionResetError):
                 words = (getattr(error, name, None) for name in ("verify_message", "reason"))
                 reason = next(filter(None, words), str(error) or type(error).__name__)
                 self._processor.failures.note(f"a client at {session.address[0]}", f"TLS: {reason}")
+            self._processor.tls_failed += 1
         finally:
             if not connection.is_made:
                 self._processor.left(session)
