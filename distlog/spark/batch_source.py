@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from distlog.core.arrays import integers, new_array, numbers_of, texts
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG, MIN_LONG, TopicConfig
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.kernels.record_scan import to_microseconds
 from distlog.core.log.live_snapshot import with_tails
@@ -44,9 +44,10 @@ from distlog.core.reading.slices import ALWAYS, SegmentSlice, TimeRange, split_b
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
-from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.topic_handle import topic_log
 from distlog.core.topics.appendable import IGNORED, unknown_columns
 from distlog.core.transactions.open_transactions import Isolation
+from distlog.spark.known_topics import KNOWN_TOPICS, loaded
 from distlog.spark.options import settle
 from distlog.spark.read_options import Ranges, ReadOptions, read_bounds
 from distlog.spark.versions import (
@@ -279,18 +280,10 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
         from distlog.core.tiered.tiered_topic import load
 
         return load(options.storage)
+    if options.version is None and options.timestamp_ms is None:
+        return with_tails(*KNOWN_TOPICS.load(options.storage))
     log = topic_log(options.storage)
-    try:
-        snapshot = log.load(version=options.version, timestamp_ms=options.timestamp_ms)
-    except TopicNotFoundError:
-        # each query of a stream waits for what its process imports
-        from distlog.core.topics.open_topic import naming_topics
-
-        with naming_topics(options.storage):
-            raise
-    if options.version is not None or options.timestamp_ms is not None:
-        return snapshot
-    return with_tails(TopicHandle.of(options.storage, snapshot.name, log), snapshot)
+    return loaded(log, options.storage, version=options.version, timestamp_ms=options.timestamp_ms)
 
 
 class SplitReader:

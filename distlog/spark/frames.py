@@ -57,6 +57,7 @@ from distlog.core.topics.open_topic import topics
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
 from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
+from distlog.spark.known_topics import KNOWN_TOPICS
 from distlog.spark.merging import MERGE_MEMORY_BYTES, MergeRun
 from distlog.spark.read_options import format_assign, format_offsets
 from distlog.spark.sink import TopicFacts, find_write, parse_batch_id, partition_column
@@ -190,7 +191,7 @@ def append(
 def _writable(url: str | Topic, storage_options: StorageSettings | None) -> tuple[Topic, StorageSettings | None]:
     """The topic as it is now, and the options that tasks need to write to its storage."""
     if not isinstance(url, Topic):
-        return open_topic(url, storage_options=storage_options), storage_options
+        return _opened(url, None, None, storage_options), storage_options
     if storage_options is not None:
         raise InvalidConfigError("a Topic has its storage: give its url, or leave storage_options out")
     url.current.check_writable(url.storage)
@@ -351,7 +352,10 @@ def register_tables(spark: SparkSession, root: str, *, storage_options: StorageS
 def _opened(
     url: str | Topic, version: int | None, timestamp: Time | None, storage_options: StorageSettings | None
 ) -> Topic:
+    """The topic to read, or to append to; its newest version is loaded from where this process saw it last."""
     if not isinstance(url, Topic):
+        if version is None and timestamp is None:
+            return Topic(*KNOWN_TOPICS.load(Storage(url, storage_options)))
         return open_topic(url, version, timestamp, storage_options)
     if (version, timestamp, storage_options) != (None, None, None):
         raise InvalidConfigError("a Topic has its version and its storage: give its url, or leave these out")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from distlog.core.arrays import integers
 from distlog.core.commits import fields
 from distlog.core.commits.actions import MAX_PARTITIONS, REPEATED_APP, Add, Seal, SetTransaction, each
 from distlog.core.commits.commit_json import Commit, Origin
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.fields import LONG, LONGEST_NAME, UUID, Integer, optional, stored
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -37,13 +35,12 @@ from distlog.core.errors import (
     InvalidConfigError,
     InvalidRecordError,
 )
-from distlog.core.locks import process_lock
 from distlog.core.maintenance.merge import merge_tails
 from distlog.core.paths import check_topic_name
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import check_unit, now_ms
-from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import (
     AppendResult,
     BatchId,
@@ -56,8 +53,8 @@ from distlog.core.topics.append_commit import (
 )
 from distlog.core.topics.appendable import early_of, early_text, is_first_warning
 from distlog.core.topics.appender import STICKY_BYTES, Appender, StickyState, assign_partitions
-from distlog.core.topics.open_topic import naming_topics
 from distlog.spark.batch_source import check_writable
+from distlog.spark.known_topics import KNOWN_TOPICS
 from distlog.spark.options import Options, settle, storage_of
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
 
@@ -126,69 +123,6 @@ class TopicFacts:
             raise InvalidConfigError(
                 f"only distlog.spark.append may give option topicFacts; leave it out: {error}"
             ) from None
-
-
-# ---
-# The topics that this process has written to, as it saw them last.
-#
-# Spark keeps its Python processes for a minute after their last use. One of them plans the writes, another commits
-# them. In a stream both come back with each micro-batch, so neither needs to load the topic from the beginning.
-
-
-#: A snapshot of a hundred thousand segments takes some 30 MB.
-KEPT = 8
-#: A plan of a micro-batch may miss commits of the last second; the commit of the batch finds these.
-RECENT_MS = 1000
-
-
-class KnownTopics:
-    """Up to KEPT topics, the ones that were used last; safe between threads."""
-
-    def __init__(self) -> None:
-        self._lock = process_lock()
-        self._known: dict[bytes, tuple[CommitLog, Snapshot]] = {}
-
-    def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
-        """The topic in `storage` and its newest snapshot; for a known topic with at most one new commit 2 requests.
-
-        If a known topic's new commit is at most `recent_ms` old, it is 1 request, and later commits are not seen.
-        Raises TopicNotFoundError.
-        """
-        log, known = self._known.get(_key(storage), (None, None))
-        log = log or topic_log(storage, engine="spark")
-        with naming_topics(storage):
-            snapshot = log.load(known=known, recent_ms=recent_ms)
-        handle = TopicHandle.of(storage, snapshot.name, log)
-        self.keep(handle, snapshot)
-        return handle, snapshot
-
-    def load_planned(self, storage: Storage, planned: TopicFacts) -> tuple[TopicHandle, Snapshot]:
-        """A snapshot to commit from that is no older than `planned`; no request if this process has committed last.
-
-        The plan has just looked at the topic, and a commit notices the commits of others by itself. Raises
-        TopicNotFoundError.
-        """
-        log, known = self._known.get(_key(storage), (None, None))
-        if log is None or known is None or known.topic_id != planned.topic_id or known.version < planned.version:
-            return self.load(storage)
-        return TopicHandle.of(storage, known.name, log), known
-
-    def keep(self, handle: TopicHandle, snapshot: Snapshot) -> None:
-        """Remember the topic as it is in `snapshot`."""
-        key = _key(handle.storage)
-        with self._lock:
-            self._known.pop(key, None)
-            self._known[key] = handle.log, snapshot
-            while len(self._known) > KEPT:
-                del self._known[next(iter(self._known))]
-
-
-def _key(storage: Storage) -> bytes:
-    return pickle.dumps(storage)
-
-
-#: The topics of this process.
-KNOWN_TOPICS = KnownTopics()
 
 
 # ---

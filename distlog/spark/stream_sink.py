@@ -20,10 +20,9 @@ from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.batch_source import check_writable
+from distlog.spark.known_topics import KNOWN_TOPICS, RECENT_MS
 from distlog.spark.options import settle, works_for
 from distlog.spark.sink import (
-    KNOWN_TOPICS,
-    RECENT_MS,
     MicroBatch,
     TopicFacts,
     WriteOptions,
@@ -84,7 +83,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         if planned is None:
             return
         batch = next((message.micro_batch for message in written if message.micro_batch), None)
-        handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, planned)
+        handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, planned.topic_id, planned.version)
         app_id = self._options.app_id or _query_of(batch)
         result = commit_segments(
             handle,

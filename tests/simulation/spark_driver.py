@@ -20,7 +20,8 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.spark import sink
 from distlog.spark.batch_source import schema_of
-from distlog.spark.sink import DistlogWriter, KnownTopics, MicroBatch, TopicFacts, WriteOptions, WrittenSegments
+from distlog.spark.known_topics import RECENT_MS, KnownTopics
+from distlog.spark.sink import DistlogWriter, MicroBatch, TopicFacts, WriteOptions, WrittenSegments
 from distlog.spark.stream_plan import StreamOptions
 from distlog.spark.stream_source import DistlogStreamReader
 from simulation.oracle import Batch
@@ -48,8 +49,8 @@ class _OfEachProcess(KnownTopics):
     def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
         return self._own.load(storage, recent_ms=recent_ms)
 
-    def load_planned(self, storage: Storage, planned: TopicFacts) -> tuple[TopicHandle, Snapshot]:
-        return self._own.load_planned(storage, planned)
+    def load_planned(self, storage: Storage, topic_id: str, version: int) -> tuple[TopicHandle, Snapshot]:
+        return self._own.load_planned(storage, topic_id, version)
 
     def keep(self, handle: TopicHandle, snapshot: Snapshot) -> None:
         self._own.keep(handle, snapshot)
@@ -100,7 +101,7 @@ def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Ex
 def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table, run_id: str) -> str:
     """Write and commit a micro-batch; the id of the topic that has it."""
     storage, random = Storage(stage.url, {}), process.random
-    _, snapshot = sink.KNOWN_TOPICS.load(storage, recent_ms=sink.RECENT_MS)
+    _, snapshot = sink.KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)
     facts = TopicFacts.of(snapshot, None, None)
     batch = memory.pending[0] if memory.pending else Batch([], [])
     batch.tried.add(facts.topic_id)

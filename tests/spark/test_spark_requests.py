@@ -67,13 +67,16 @@ def test_append_loads_the_metadata_once_in_the_driver_and_once_to_commit(
     assert counted.commits_read()[-1] == "1"
 
 
-def test_a_repetition_that_the_driver_knows_of_loads_the_metadata_once(spark: SparkSession, counted: Counted) -> None:
+def test_a_repetition_in_the_same_driver_reads_no_more_than_the_commit_of_the_first(
+    spark: SparkSession, counted: Counted
+) -> None:
     storage: dict[str, Any] = {"storage_options": counted.options, "app_id": "job", "batch_id": 7}
     first = append(rows(spark), counted.url, **storage)
     counted.proxy.reset()
     again = append(rows(spark), counted.url, **storage)
     assert (again.replayed, again.offsets) == (True, first.offsets)
-    assert counted.loads() == 1
+    # and looks whether there is a later one; the process that would commit looks whether it is so
+    assert (counted.loads(), counted.commits_read()) == (0, ["1", "2", "1"])
     assert counted.proxy.count("PUT") == 0
 
 

@@ -100,5 +100,6 @@ def test_the_process_that_plans_a_stream_imports_nothing_of_writes_topics_and_st
     distlog.create(str(tmp_path / "clicks"))
     command = [sys.executable, "-c", IMPORTED, str(tmp_path / "clicks")]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    spark = ("batch_source", "data_source", "options", "read_options", "stream_plan", "stream_source", "versions")
+    spark = ["batch_source", "data_source", "known_topics", "options", "read_options", "stream_plan"]
+    spark += ["stream_source", "versions"]
     assert run.stdout.split() == ["distlog.core.topics.appendable", *(f"distlog.spark.{name}" for name in spark)]

@@ -1,0 +1,84 @@
+"""The topics that a process of Spark has read or written, as it saw them last."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import TopicNotFoundError
+from distlog.core.locks import process_lock
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle, topic_log
+
+# Spark keeps its Python processes for a minute after their last use. One of them plans the writes, another commits
+# them. In a stream both come back with each micro-batch, so neither needs to load the topic from the beginning. Nor
+# does a driver that appends to a topic, or reads it, again and again.
+
+
+#: A snapshot of a hundred thousand segments takes some 30 MB.
+KEPT = 8
+#: A plan of a micro-batch may miss commits of the last second; the commit of the batch finds these.
+RECENT_MS = 1000
+
+
+class KnownTopics:
+    """Up to KEPT topics, the ones that were used last; safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = process_lock()
+        self._known: dict[bytes, tuple[CommitLog, Snapshot]] = {}
+
+    def load(self, storage: Storage, *, recent_ms: int = 0) -> tuple[TopicHandle, Snapshot]:
+        """The topic in `storage` and its newest snapshot; for a known topic with at most one new commit 2 requests.
+
+        If a known topic's new commit is at most `recent_ms` old, it is 1 request, and later commits are not seen.
+        Raises TopicNotFoundError.
+        """
+        log, known = self._known.get(_key(storage), (None, None))
+        log = log or topic_log(storage, engine="spark")
+        snapshot = loaded(log, storage, known=known, recent_ms=recent_ms)
+        handle = TopicHandle.of(storage, snapshot.name, log)
+        self.keep(handle, snapshot)
+        return handle, snapshot
+
+    def load_planned(self, storage: Storage, topic_id: str, version: int) -> tuple[TopicHandle, Snapshot]:
+        """A snapshot to commit from, not older than `version`; no request if this process has committed last.
+
+        The plan has just looked at that version, and a commit notices the commits of others by itself. Raises
+        TopicNotFoundError.
+        """
+        log, known = self._known.get(_key(storage), (None, None))
+        if log is None or known is None or known.topic_id != topic_id or known.version < version:
+            return self.load(storage)
+        return TopicHandle.of(storage, known.name, log), known
+
+    def keep(self, handle: TopicHandle, snapshot: Snapshot) -> None:
+        """Remember the topic as it is in `snapshot`."""
+        key = _key(handle.storage)
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = handle.log, snapshot
+            while len(self._known) > KEPT:
+                del self._known[next(iter(self._known))]
+
+
+def loaded(log: CommitLog, storage: Storage, **wanted: Any) -> Snapshot:
+    """The `wanted` snapshot, as `CommitLog.load`; a TopicNotFoundError names the topics below the address."""
+    try:
+        return log.load(**wanted)
+    except TopicNotFoundError:
+        # each query of a stream waits for what its process imports
+        from distlog.core.topics.open_topic import naming_topics
+
+        with naming_topics(storage):
+            raise
+
+
+def _key(storage: Storage) -> bytes:
+    return pickle.dumps(storage)
+
+
+#: The topics of this process.
+KNOWN_TOPICS = KnownTopics()
