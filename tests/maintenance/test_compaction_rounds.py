@@ -9,8 +9,11 @@ from compacting import SECRET, CompactedTopic
 from compacting import log as log
 from keyed_batches import keyed, last_offsets
 
+import distlog
 from distlog.core.errors import InvalidConfigError
+from distlog.core.maintenance import compaction
 from distlog.core.maintenance.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
+from distlog.core.segments.segment_parts import part_of
 
 
 def test_a_full_map_makes_another_round(tmp_path: Path) -> None:
@@ -72,3 +75,41 @@ def test_missing_offsets_are_passed_over(log: CompactedTopic) -> None:
     log.compact()
     assert (log.first_dirty_offset, log.offsets()) == (7206200, [0, 7206178])
     assert last_offsets(log) == [0, 7206178]
+
+
+def _clicks(folder: Path, partitions: int) -> distlog.Topic:
+    topic = distlog.create(str(folder / "clicks"), partitions, {"cleanup.policy": "compact"})
+    for value in (b"old", b"new"):
+        topic.append([{"partition": number, "key": b"k", "value": value} for number in range(partitions)])
+    return topic
+
+
+def test_small_partitions_are_cleaned_in_one_commit(tmp_path: Path) -> None:
+    topic = _clicks(tmp_path, 5)
+    before = topic.version
+    report = topic.compact()
+    assert topic.version == before + 1
+    assert [(each.rounds, each.records_after) for each in report.partitions] == [(1, 1)] * 5
+
+
+@pytest.mark.parametrize(("partitions_a_round", "commits"), [(0.5, 5), (2, 3), (4.9, 2)])
+def test_a_round_ends_before_the_partition_that_makes_it_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions_a_round: float, commits: int
+) -> None:
+    topic = _clicks(tmp_path, 5)
+    before, size = topic.version, int(topic.snapshot.partitions[0].segments.log_bytes.sum())
+    monkeypatch.setattr(compaction, "ROUND_BYTES", int(partitions_a_round * size))
+    topic.compact()
+    assert topic.version == before + commits
+    assert sum(len(batch) for batch in topic.scan()) == 5
+
+
+def test_a_damaged_partition_is_named_and_those_of_its_round_are_cleaned(tmp_path: Path) -> None:
+    topic = _clicks(tmp_path, 3)
+    log = part_of(topic.name, topic.snapshot.partitions[1].segments[0])
+    with open(topic.storage.local_path(log.name), "r+b") as file:
+        file.seek(log.begin + log.size - 1)
+        file.write(b"?")
+    report = topic.compact()
+    assert [each.error is None for each in report.partitions] == [True, False, True]
+    assert [each.records_after for each in report.partitions] == [1, 2, 1]

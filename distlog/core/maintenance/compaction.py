@@ -453,6 +453,8 @@ def _records(choice: _Choice, scanned: ScannedRecords | None) -> RecordBytes:
 
 #: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
 DEDUPE_BUFFER_BYTES = 128 << 20
+#: What a round cleans before its commit: one for each small partition would be a version each.
+ROUND_BYTES = 64 << 20
 
 
 def clean_partition(
@@ -489,8 +491,9 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) ->
 
 
 # ---
-# It works in rounds, and each round is one commit. A round collects the keys of a partition's dirty range, as many
-# as fit in memory. Then it rewrites all segments up to there, and drops the records that a later one supersedes.
+# It works in rounds, and each round is one commit. Of each of its partitions, a round collects the keys of the dirty
+# range, as many as fit in memory. Then it rewrites all segments up to there, and drops the records that a later one
+# supersedes.
 
 
 #: One round over at least one of the partitions that are due, in this process or in tasks.
@@ -539,9 +542,19 @@ def clean_dirtiest(
     due: Sequence[Cleanable],
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
 ) -> list[RewrittenPartition | RewriteFailure]:
-    """One round over the dirtiest partition that is due, in this process. It gets all the memory for keys."""
-    plan = CleaningPlan.of(snapshot, due[0])
-    return [clean_or_failure(handle, plan, dedupe_buffer_bytes)]
+    """One round over the first partitions that are due, in this process: ROUND_BYTES of log, or one of them.
+
+    They are cleaned one after the other, each with all the memory for keys.
+    """
+    done: list[RewrittenPartition | RewriteFailure] = []
+    room = ROUND_BYTES
+    for one in due:
+        plan = CleaningPlan.of(snapshot, one)
+        room -= plan.log_bytes
+        if done and room < 0:
+            break
+        done.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
+    return done
 
 
 def _notes(snapshot: Snapshot, stable: Mapping[int, int]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -158,10 +159,9 @@ def rebuild_transactions(
     Returns `rebuilt`, the rebuild of every segment, with what was done. A partition with a damaged log is left alone.
     """
     by_segment = {(each.segment.partition, each.segment.stem): each for each in rebuilt}
+    sound = Counter(each.segment.partition for each in rebuilt if not each.error)
     for number, state in enumerate(snapshot.partitions):
-        mine = [each for each in rebuilt if each.segment.partition == number]
-        is_whole = len(mine) == len(state.segments) and not any(each.error for each in mine)
-        if is_whole and transactional_segments(state):
+        if sound[number] == len(state.segments) and transactional_segments(state):
             for transactions in transactions_of(reader, state):
                 key = number, transactions.segment.stem
                 by_segment[key] = _rebuild_transactions_of(reader, by_segment[key], transactions, dry_run=dry_run)
@@ -205,8 +205,9 @@ def with_missing_transactions(
     Readers of committed records would get those. Partitions with damaged logs or indexes are not looked at.
     """
     by_segment = {(each.segment.partition, each.segment.stem): each for each in verdicts}
+    unsound = {each.segment.partition for each in verdicts if not each.ok}
     for number, state in enumerate(snapshot.partitions):
-        if all(each.ok for each in verdicts if each.segment.partition == number):
+        if number not in unsound:
             # files may be replaced and vacuumed meanwhile
             with suppress(CorruptionError, SnapshotTooOldError, FileNotFoundError):
                 for transactions in transactions_of(reader, state):
