@@ -143,12 +143,14 @@ def test_a_column_that_the_input_lacks_is_status_1_as_for_the_command_line(
     file = lines_file(tmp_path, f"a.{kind}", [text])
     ran = job("append", "--input", file, "--topic", url, "--create", "--key", "user")
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert not Path(url).exists()
 
 
 def test_a_failure_is_status_1_and_one_line(job: Any, url: str, tmp_path: Path) -> None:
     ran = job("append", "--input", tmp_path / "nothing.txt", "--topic", url, "--create")
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
     assert "nothing.txt" in ran.err
+    assert not Path(url).exists()
     ran = job("append", "--input", lines_file(tmp_path, "a.txt", ["x"]), "--topic", url + "-not")
     assert (ran.status, ran.err) == (1, f"append.py: {NO_TOPIC} (url={url}-not)\n")
 

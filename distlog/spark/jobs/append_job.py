@@ -339,7 +339,6 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     if not chosen.create and (chosen.config or chosen.partitions is not None):
         raise InvalidConfigError("--partitions and --config need --create; `distlog alter` changes a topic")
     storage = dict(chosen.storage)
-    created = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage) if chosen.create else None
     source = JobInput(
         paths=chosen.input,
         format=chosen.format,
@@ -351,7 +350,11 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         timestamp_unit=chosen.timestamp_unit,
     )
     checked = check_lines(source.rows(spark), skip=chosen.bad_lines == "skip")
-    topic = created or open_topic(chosen.topic, storage_options=storage)
+    # an input that is not there leaves no topic behind
+    if chosen.create:
+        topic = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
+    else:
+        topic = open_topic(chosen.topic, storage_options=storage)
     result = append_to(
         topic,
         checked.rows,
