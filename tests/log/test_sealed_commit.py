@@ -234,7 +234,7 @@ def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_seal
     process, other = Process(folder), Process(folder)
     for partition in range(2):
         append(process[partition], b"a")
-    with other.holding(1), pytest.raises(StorageError, match="has held the lock"):
+    with other.holding(1), pytest.raises(StorageError, match="holds the lock"):
         sealed_commit(process.handle, process.head(), "drop", nothing, every_partition, timeout_s=0)
     assert status(process) == PageStatus.ACTIVE
     assert append(process[0], b"b") == (1, 2)
@@ -299,7 +299,7 @@ def test_after_a_second_interrupt_a_lock_is_held_until_its_segment_is_left_alone
     assert interrupted == ["result", "thread"]
     impatient = Process(folder, timeout_s=0)
     assert append(other[0], b"b") == (1, 2)
-    with pytest.raises(StorageError, match="has held the lock"):
+    with pytest.raises(StorageError, match="holds the lock"):
         append(impatient[1], b"c")
     go_on.set()
     assert append(other[1], b"d") == (1, 2)

@@ -244,9 +244,9 @@ def test_a_lock_whose_file_was_removed_is_that_of_the_new_file(path: str) -> Non
     with other.held() as page:
         assert page.read() is None
         page.write(b"new")
-        with pytest.raises(StorageError, match="has held the lock"), third.held(0):
+        with pytest.raises(StorageError, match="holds the lock"), third.held(0):
             pass
-        with pytest.raises(StorageError, match="has held the lock"), mine.held(0):
+        with pytest.raises(StorageError, match="holds the lock"), mine.held(0):
             pass
     with mine.held() as page:
         assert page.read() == b"new"

@@ -573,8 +573,9 @@ class LockGuard:
 
 
 def _held_by(holders: list[int], timeout_s: float, path: str) -> LockHeldError:
+    held = f"has held the lock for more than {timeout_s:g} s" if timeout_s > 0 else "holds the lock"
     return LockHeldError(
-        f"{_who(holders)} has held the lock for more than {timeout_s:g} s: {_what_to_do(holders)}",
+        f"{_who(holders)} {held}: {_what_to_do(holders)}",
         file=path,
         pid=holders[0] if holders else None,
     )
