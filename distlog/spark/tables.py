@@ -9,6 +9,7 @@ Iceberg, which have commits of their own, are in the module `lake`.
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -20,8 +21,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distlog.core.errors import InvalidConfigError
+from distlog.core import paths
+from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.reading.time_lookup import EARLIEST
+from distlog.core.storage.storage import parse_url
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
 from distlog.core.values.decoding import OnError
@@ -90,11 +93,15 @@ def to_table(
     `changes` they get all changes, with true in the column `deleted` where a key was deleted; a table of Parquet,
     which cannot change a row, has no other way.
 
-    Raises InvalidConfigError for a table of another topic or checkpoint, and where Spark lacks what the table's
-    format needs, and what `stream` and `decode` raise.
+    Raises InvalidConfigError for a table of another topic or checkpoint, for a folder that is a topic, and for one
+    that holds this topic or lies in it, and where Spark lacks what the table's format needs; and what `stream` and
+    `decode` raise.
     """
     started = time.monotonic()
     topic = url if isinstance(url, Topic) else open_topic(url, storage_options=storage_options)
+    for folder in (table if output == "parquet" or "/" in table else None, checkpoint):
+        if folder is not None:
+            _check_place(spark, topic, folder)
     made = {"registry": registry, "message": message, "framed": framed, "flatten": flatten, "on_error": on_error}
 
     def shaped(rows: DataFrame) -> DataFrame:
@@ -109,6 +116,25 @@ def to_table(
     else:
         rows, batches = _to_lake(topic, lake_table(spark, output, table), shaped, changes, checkpoint, limits)
     return TableReport(table, rows, batches, time.monotonic() - started)
+
+
+def _check_place(spark: SparkSession, topic: Topic, folder: str) -> None:
+    """Raise InvalidConfigError for a folder in which Spark's files and those of a topic would be mixed."""
+    context: Any = spark.sparkContext
+    make_path = context._jvm.org.apache.hadoop.fs.Path
+    files = make_path(folder).getFileSystem(context._jsc.hadoopConfiguration())
+    try:
+        place, own = parse_url(files.makeQualified(make_path(folder)).toString()).url, topic.url
+    except StorageError:
+        # no topic can be there
+        return
+    if topic.storage.is_local:
+        place, own = os.path.realpath(place), os.path.realpath(own)
+    if f"{own}/".startswith(f"{place.rstrip('/')}/") or f"{place}/".startswith(f"{own}/"):
+        text = "the folder is the topic's, holds it or lies in it: choose one beside the topic"
+        raise InvalidConfigError(text, folder=folder, topic=topic.url)
+    if files.exists(make_path(folder, paths.COMMITS_DIR)):
+        raise InvalidConfigError("the folder is a topic: choose another one", folder=folder)
 
 
 def _to_lake(

@@ -74,6 +74,26 @@ def test_a_table_of_another_checkpoint_or_topic_is_refused(spark: SparkSession, 
     assert rows(table) == before
 
 
+def test_a_folder_of_the_topic_is_no_table_however_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    topic, other = topic_at(root), distlog.create(str(root / "other"))
+    append(topic, 0, 3)
+    link, clicks = tmp_path / "link", Path(topic.url)
+    link.symlink_to(clicks)
+    given = [clicks, f"file:{clicks}/", f"file://{clicks}/clicks-0", f"{root}/x/../clicks/new", root, tmp_path, "/"]
+    before = sorted(tmp_path.rglob("*"))
+    for folder in map(str, [*given, link, f"{link}/new", other.url]):
+        with pytest.raises(distlog.InvalidConfigError, match="the folder is "):
+            to_table(spark, topic, folder)
+        with pytest.raises(distlog.InvalidConfigError, match="the folder is "):
+            to_table(spark, topic, str(tmp_path / "table"), checkpoint=folder)
+        with pytest.raises(distlog.InvalidConfigError, match="the folder is "):
+            to_table(spark, topic, folder, output="delta")
+    with pytest.raises(distlog.InvalidConfigError, match="the folder is "):
+        to_table(spark, distlog.open(str(link)), str(clicks))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 LATEST = """
 SELECT last.* FROM (SELECT max_by(struct(*), offset) AS last FROM changes GROUP BY key) WHERE NOT last.deleted
 """
