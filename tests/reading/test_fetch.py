@@ -169,16 +169,22 @@ def test_local_batches_are_mapped_and_not_read(tmp_path: Path) -> None:
     assert topic.storage.counters.bytes_read == 0
 
 
-def test_a_damaged_batch_is_not_fetched_but_those_before_it_are(tmp_path: Path) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    data = log.file().read_bytes()
+@pytest.mark.parametrize("at", [8, 16, 80], ids=["size", "format", "record"])
+@pytest.mark.parametrize("is_local", [True, False])
+def test_the_batches_before_a_damaged_one_are_fetched_and_the_next_fetch_tells_of_it(
+    memory_url: Address, tmp_path: Path, is_local: bool, at: int
+) -> None:
+    topic = appended(str(tmp_path / "t") if is_local else memory_url.url, 60)
+    name = topic.reader.name(topic.snapshot.partitions[0].segments[0])
+    data = topic.storage.read(name)
     third = read_headers(data)[2]
-    log.file().write_bytes(changed(data, int(third["position"]) + 80, 1))
-    before = log.topic.read(0, 0, max_bytes=int(third["position"]), check_crcs=True)
-    assert before.next_offset == third["base_offset"]
-    for max_bytes in (int(third["position"]) + 500, 1 << 20):
-        with pytest.raises(CorruptRecordError, match=f"position={third['position']} .*partition=0"):
-            log.topic.read(0, 0, max_bytes=max_bytes, check_crcs=True)
+    position, offset = int(third["position"]), int(third["base_offset"])
+    topic.storage.put(name, changed(data, position + at, 0x40))
+    for max_bytes in (position, position + 500, 1 << 20):
+        before = topic.read(0, 0, max_bytes, check_crcs=True)
+        assert (bytes(before), before.next_offset) == (data[:position], offset)
+        with pytest.raises(CorruptRecordError, match=f"file={name} position={position} .*partition=0"):
+            topic.read(0, offset, max_bytes, check_crcs=True)
 
 
 def received(fetched: FetchedBatches, timeout: float | None = None) -> bytes:

@@ -18,10 +18,17 @@ from distlog import CorruptRecordError, SnapshotTooOldError, Topic
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.segment_info import UNKNOWN
 
+
+def fetched(topic: Topic) -> None:
+    offset = 0
+    while found := topic.read(0, offset, max_bytes=1 << 20, check_crcs=True):
+        offset = found.next_offset
+
+
 WAYS: dict[str, Callable[[Topic], Any]] = {
     "scan": lambda topic: topic.scan().to_table(),
     "chunks": lambda topic: [read(topic, whole(segment)) for segment in topic.snapshot.partitions[0].segments],
-    "fetch": lambda topic: topic.read(0, 0, max_bytes=1 << 20, check_crcs=True),
+    "fetch": fetched,
     "times": lambda topic: topic.offsets_for_times(START + 590),
 }
 

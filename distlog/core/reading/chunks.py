@@ -213,21 +213,15 @@ def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any
 
 
 def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
-    batches = headers_of(piece, data)
-    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
-    if end != piece.end:
-        raise cut_short(piece, end)
-    return batches
-
-
-def headers_of(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
-    """The headers of the whole batches of one piece of `data`, as BATCH rows; raises CorruptRecordError."""
     try:
         batches: npt.NDArray[Any] = read_headers(
             data, start=piece.start, end=piece.end, file=piece.file, file_position=piece.origin
         )
     except CorruptRecordError as error:
         raise piece.located(error) from None
+    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
+    if end != piece.end:
+        raise cut_short(piece, end)
     return batches
 
 
@@ -282,6 +276,13 @@ class Chunk:
         """Raise CorruptRecordError for a wrong checksum. Offsets are outside of these, and were checked before."""
         if error := self._wrong_crc():
             raise error
+
+    def checked(self) -> Chunk:
+        """The chunk of the batches before the first with a wrong checksum; CorruptRecordError if there are none."""
+        bad = first_bad_crc(self.data, self.batches)
+        if bad == 0:
+            self.check()
+        return self if bad < 0 else self.rows(0, bad)
 
     def _wrong_crc(self) -> CorruptRecordError | None:
         bad = first_bad_crc(self.data, self.batches)

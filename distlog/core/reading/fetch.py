@@ -14,7 +14,7 @@ import numpy.typing as npt
 from distlog.core.batches.record_batch import header_offsets, read_headers, write_base_offsets
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import CorruptRecordError, InvalidConfigError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.integers import whole_number
 from distlog.core.reading.chunks import Chunk, Sending, SentPart, StoredBatches
@@ -107,8 +107,9 @@ def fetch(
 
     As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
     `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka's consumers do.
-    Batches that get an append time are checked in any case, since that makes their CRC anew. Raises
-    CorruptRecordError, OffsetOutOfRangeError, InvalidConfigError for a negative `max_bytes`.
+    Batches that get an append time are checked in any case, since that makes their CRC anew. They end before a
+    damaged one. Raises CorruptRecordError if the first is, OffsetOutOfRangeError, InvalidConfigError for a negative
+    `max_bytes`.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if whole_number("max_bytes", max_bytes) < 0:
@@ -169,17 +170,21 @@ def _nothing(next_offset: int) -> FetchedBatches:
 def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     chunks: list[Chunk] = []
     room = max_bytes
-    for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
-        ends = chunk.batches["position"] + chunk.batches["size"]
-        count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
-        if count:
-            whole = chunk.rows(0, count)
-            if check:
-                whole.check()
-            chunks.append(whole.timed())
-            room -= len(chunks[-1].data)
-        if count < len(ends) or room <= 0:
-            break
+    try:
+        for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
+            ends = chunk.batches["position"] + chunk.batches["size"]
+            count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
+            if count:
+                whole = chunk.rows(0, count)
+                chunks.append((whole.checked() if check else whole).timed())
+                count = len(chunks[-1].batches)
+                room -= len(chunks[-1].data)
+            if count < len(ends) or room <= 0:
+                break
+    except CorruptRecordError:
+        # the batches before the damage are sound, and the next fetch begins with it
+        if not chunks:
+            raise
     return chunks
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from crc32c import crc32c
 
-from distlog.core.batches.walk import BatchWalk, Headers
+from distlog.core.batches.walk import BatchWalk, Headers, headers_before_damage
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import (
     CorruptIndexError,
@@ -49,7 +49,6 @@ from distlog.core.reading.chunks import (
     chunk_of_batches,
     chunk_of_files,
     cut_short,
-    headers_of,
 )
 from distlog.core.reading.open_files import OpenFiles, OpenLogs
 from distlog.core.reading.slices import SegmentSlice, bounds_by
@@ -340,8 +339,9 @@ class SegmentReader:
         """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
 
         With `most_bytes` they end before a batch that does not fit into so many, and nothing is read ahead for later
-        ones. Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch or a batch that is out of
-        place (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
+        ones. Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch, behind the batches before
+        them, for a chunk with a batch that is out of place, since the next one may be the wrong one (checksums are
+        left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
         """
         start, hint = self._bounds(part)
         if most_bytes is not None:
@@ -403,7 +403,9 @@ class SegmentReader:
         read = partial(self._read_identified, file, segment)
 
         def headers(data: memoryview, at: int) -> Headers:
-            return headers_of(Piece(part, log, at, 0, len(data)), data), None
+            piece = Piece(part, log, at, 0, len(data))
+            rows, damage = headers_before_damage(data, piece.file, piece.origin)
+            return rows, damage and piece.located(damage)
 
         walk = BatchWalk(read, position, segment.log_bytes, step, "raise", headers=headers, hint=hint)
         batches, taken = iter(walk), 0
