@@ -241,8 +241,11 @@ class OffsetsTopic:
         self._opened()[1].begin(partitions, may_lead)
 
     def end(self, partitions: Collection[int]) -> None:
-        """Store nothing more in these partitions."""
+        """Store nothing more in these partitions, and close their files: else these would keep deleted segments."""
         self._opened()[1].end(partitions)
+        with self._lock:
+            ended = [self._batchings.pop(number) for number in partitions if number in self._batchings]
+        in_parallel(OffsetsBatching.close, ended)
 
     def compact(self) -> None:
         """Compact led partitions that have many segments; one caller at a time. Raises nothing."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from gateways import until
 from kio.schema.errors import ErrorCode
+from open_files import open_below
 
 import distlog
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, OffsetKey, Position, decode_position, offsets_partition
@@ -209,6 +210,20 @@ def test_a_gateway_that_lost_a_partition_stores_nothing_more_in_it(root: str) ->
     assert loaded(after) == [(key(0), Position(9))]
     before.close()
     after.close()
+
+
+def test_a_gateway_that_leads_a_partition_no_more_closes_its_files(tmp_path: Path) -> None:
+    topic, number = leading(tmp_path), offsets_partition("billing", 50)
+    folder = tmp_path / OFFSETS_TOPIC / f"{OFFSETS_TOPIC}-{number}"
+    for offset in range(2):
+        assert stored(topic, (key(0), Position(offset))) is ErrorCode.none
+        assert open_below(folder)
+        topic.settle()
+        topic.end([number])
+        assert open_below(folder) == []
+        topic.begin([number])
+    assert written(str(tmp_path)) == [(key(0), Position(0)), (key(0), Position(1))]
+    topic.close()
 
 
 def test_one_gateway_stores_in_its_partitions_beside_another_in_the_others(root: str) -> None:
