@@ -22,7 +22,7 @@ from full_disk import fill
 import distlog
 from distlog.core.kernels import native
 from distlog.core.kernels.crc import first_mismatch
-from distlog.core.kernels.native import distrust
+from distlog.core.kernels.native_folder import distrust
 
 pytestmark = pytest.mark.long
 

@@ -54,8 +54,8 @@ def crc_tables(polynomial: int) -> np.ndarray:
 _TABLES = crc_tables(_POLYNOMIAL)
 
 
-def _product(left: int, right: Any) -> Any:
-    # Product of two polynomials, modulo that of the checksum; `right` may be an array of them.
+def _product(left: Any, right: Any) -> Any:
+    # Product of two polynomials, modulo that of the checksum; in Python both may be arrays of them.
     product = 0 * right
     for bit in range(32):
         product ^= right & -(left >> (31 - bit) & 1)
@@ -68,14 +68,13 @@ def _powers() -> np.ndarray:
 
     With it a checksum is multiplied once per byte of a length, not once per bit.
     """
-    powers = np.empty((_LENGTH_BYTES, 256), np.int64)
-    # x^8, since x^0 is the highest bit
-    step = 1 << 31 - 8
-    for row in powers:
-        row[0] = 1 << 31
-        for count in range(1, 256):
-            row[count] = _product(int(row[count - 1]), step)
-        step = _product(int(row[255]), step)
+    # x^8, since x^0 is the highest bit; each one is the square of the one before
+    squares = [1 << 31 - 8]
+    while len(squares) < 8 * _LENGTH_BYTES:
+        squares.append(_product(squares[-1], squares[-1]))
+    powers = np.full((_LENGTH_BYTES, 1), 1 << 31, np.int64)
+    for square in np.array(squares).reshape(_LENGTH_BYTES, 8).T:
+        powers = np.hstack([powers, _product(square[:, None], powers)])
     return powers
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
-import shutil
-import stat
 import sys
-import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache as remember
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -31,7 +25,7 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic, models, register_model, typeof_impl
 
-from distlog.core import VERSION
+from distlog.core.kernels.native_folder import CODE, code_folders, code_in, kept_source, usable_folder, why_unusable
 
 #: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
 COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
@@ -75,35 +69,15 @@ def crc_of_word(typing_context: Any, crc: Any, word: Any) -> Any:
 
 
 # ---
-# Where the machine code of kernels is kept, which code there is trusted, and the messages about it.
-#
-# The code of one state of the kernels' sources has a folder of its own, named by the version and a digest. It lies
-# in NUMBA_CACHE_DIR, beside the source, below the user's home, or below the temporary folder: in the first that can
-# be written. An image for containers, or an installation of another user, has the code that `distlog warmup` left
-# there, but can mostly not be written to. So a new folder begins with a copy of the code that was left in a better
-# place.
-#
-# Numba keeps code beside the source of a function. So each kernel says that its source is a copy in that folder,
-# which is the same for a library in an archive, wherever the archive lies.
-#
-# Kept code is pickled: its writer runs code in the process that reads it. So nothing is read or kept where
-# other users than this one, root, and the owner of the library's source may write. The log says so.
+# Compiles kernels, keeps their code in the folder of `native_folder`, and logs that it takes time.
 
 
 _log = logging.getLogger("distlog")
 
-#: The folder of the library's source.
-_LIBRARY = Path(__file__).parents[2]
-_KERNELS = "distlog.core.kernels"
-#: How many states of the sources have code in one place; the ones that were not used for longest are deleted.
-_STATES_KEPT = 8
 #: How long a process waits for others that compile; all kernels together take half of that.
 _WAIT_S = 60.0
 #: The file that says which process compiles, by its lock.
 _TURN = "compiling"
-#: The folder for code below that of the source, as numba names it.
-_CODE = "__pycache__"
-
 #: By their ids, how the names of the files of kernels' code begin; kernels live as long as the process.
 _kernels: dict[int, str] = {}
 #: Compilations that take longer are told of.
@@ -170,14 +144,24 @@ def kept_code() -> KeptCode:
     """The state of kept code now."""
     folder = _folder()
     if folder is None:
-        reasons = (distrust(each / _CODE, _LIBRARY) or f"{each.parent} cannot be written" for each in _folders())
-        return KeptCode(None, len(_kernels), 0, tuple(reasons))
-    names = [file.name for file in _code_in(folder / _CODE)]
+        return KeptCode(None, len(_kernels), 0, tuple(map(why_unusable, _folders())))
+    names = [file.name for file in code_in(folder / CODE)]
     return KeptCode(folder, len(_kernels), sum(any(n.startswith(p) for n in names) for p in _kernels.values()))
 
 
+def _folders() -> list[Path]:
+    config: Any = numba.config
+    return code_folders(numba.__version__, config.CACHE_DIR)
+
+
+@remember
+def _folder() -> Path | None:
+    """The folder for code; None if there is none."""
+    return usable_folder(_folders())
+
+
 def _cached(function: Callable[..., Any], **options: Any) -> Any | None:
-    source = _kept_source(function.__module__)
+    source = kept_source(function.__module__, _folder())
     if source is None:
         return None
     config: Any = numba.config
@@ -187,7 +171,7 @@ def _cached(function: Callable[..., Any], **options: Any) -> Any | None:
     chosen, config.CACHE_DIR = config.CACHE_DIR, ""
     try:
         compiled = numba.njit(cache=True, **options)(function)
-        if compiled.stats.cache_path == str(source.parent / _CODE):
+        if compiled.stats.cache_path == str(source.parent / CODE):
             compiled._cache = _CompiledOnce(compiled._cache, _turn_of(source.parent / _TURN))
             return compiled
     except RuntimeError:
@@ -277,148 +261,6 @@ class _CompiledOnce:
     def fail(self) -> None:
         """End the turn: there is no code, since the kernel could not be compiled."""
         self._turn.give_back()
-
-
-def _kept_source(module: str) -> Path | None:
-    """The copy of the source of a module of kernels in the folder for code, or None if there is none."""
-    package, _, stem = module.rpartition(".")
-    folder, name = _folder(), f"{stem}.py"
-    source = _sources().get(name)
-    if package != _KERNELS or folder is None or source is None:
-        return None
-    copy = folder / name
-    with suppress(OSError):
-        if not copy.exists():
-            temporary = folder / f"{name}.{uuid.uuid4().hex}"
-            temporary.write_bytes(source)
-            os.utime(temporary, (0, 0))  # some versions of numba trust no code of a source with another time
-            temporary.replace(copy)
-    return copy
-
-
-@remember
-def _sources() -> dict[str, bytes]:
-    """By its path, each source file that a kernel may be made of, since a kernel has code of other files inlined."""
-    kernels, tuples = files(_KERNELS), files("distlog.core") / "kernel_tuples.py"
-    sources = {file.name: file.read_bytes() for file in kernels.iterdir() if file.name.endswith(".py")}
-    return {**sources, f"../{tuples.name}": tuples.read_bytes()}
-
-
-@remember
-def _folder() -> Path | None:
-    """The folder for code, made if need be; None if no place for it can be written, or none is trusted."""
-    folders = _folders()
-    for number, folder in enumerate(folders):
-        try:
-            if not folder.exists():
-                _begin(folder, folders[:number])
-            tempfile.TemporaryFile(dir=folder).close()
-            os.utime(folder)
-        except OSError:
-            continue
-        if _is_trusted(folder / _CODE):
-            return folder
-    return None
-
-
-def _folders() -> list[Path]:
-    """The folders that may be the one for code, the best first."""
-    digest = hashlib.sha256(repr((numba.__version__, sorted(_sources().items()))).encode()).hexdigest()
-    return [place / f"kernels-{VERSION}-{digest[:16]}" for place in _places()]
-
-
-def _places() -> Iterator[Path]:
-    if chosen := numba.config.CACHE_DIR:  # type: ignore[attr-defined]
-        yield Path(chosen).absolute()
-    if _LIBRARY.exists():  # not in an archive
-        yield Path(__file__).parent / _CODE
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    if caches.is_absolute():
-        yield caches / "distlog"
-    with suppress(OSError):  # nothing temporary can be written, as on a full disk
-        yield Path(tempfile.gettempdir()) / f"distlog-kernels-{os.geteuid()}"
-
-
-def _begin(folder: Path, better: list[Path]) -> None:
-    """Make a folder for code, with the code of the first of the `better` ones that has any."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
-    (temporary / _CODE).mkdir(parents=True)
-    try:
-        for left in (other / _CODE for other in better):
-            if os.access(left, os.R_OK) and _is_trusted(left):
-                for file in _code_in(left):
-                    shutil.copyfile(file, temporary / _CODE / file.name)
-                break
-        with suppress(OSError):  # another process was first
-            temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    states = sorted(folder.parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime)
-    for state in states[:-_STATES_KEPT]:
-        shutil.rmtree(state, ignore_errors=True)
-
-
-@remember
-def _is_trusted(folder: Path) -> bool:
-    reason = distrust(folder, _LIBRARY)
-    if reason is not None:
-        _log.warning(
-            "code of distlog's kernels in %s is not used, since other users may write there, and so run code here: "
-            "%s; set NUMBA_CACHE_DIR to a folder that you alone may write",
-            folder,
-            reason,
-        )
-    return reason is None
-
-
-def distrust(folder: Path, library: Path) -> str | None:
-    """Return the reason why users other than this one, root and `library`'s owner may write to `folder`, or None.
-
-    A folder below `library` is as safe as its source, so its parents are not checked.
-    """
-    owners = {0, os.geteuid()}
-    try:
-        if library.exists():
-            owners.add(library.stat().st_uid)
-        for path in (*_parents(folder, library), folder, folder.resolve(), *_code_in(folder)):
-            is_parent = path in folder.absolute().parents or path in folder.resolve().parents
-            reason = _distrust(path, owners, is_parent=is_parent)
-            if reason is not None:
-                return reason
-    except OSError as error:
-        return f"{folder} cannot be looked at: {error.strerror}"
-    return None
-
-
-def _distrust(path: Path, owners: set[int], *, is_parent: bool) -> str | None:
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return None  # another process has replaced a file, or nothing is there
-    if status.st_uid not in owners:
-        return f"{path} belongs to user {status.st_uid}"
-    is_link = stat.S_ISLNK(status.st_mode)
-    return f"other users may write {path}" if not is_link and _may_others_write(status, is_parent=is_parent) else None
-
-
-def _parents(folder: Path, library: Path) -> Iterator[Path]:
-    """The folders above, by their names and by where links lead."""
-    if library not in folder.parents:
-        yield from folder.absolute().parents
-        yield from folder.resolve().parents
-
-
-def _code_in(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.suffix in (".nbi", ".nbc")] if folder.exists() else []
-
-
-def _may_others_write(status: os.stat_result, *, is_parent: bool) -> bool:
-    if is_parent and status.st_mode & stat.S_ISVTX:
-        return False  # as in /tmp: users cannot rename or replace other users' files
-    # a user's own group has the number of the user
-    is_own_group = status.st_gid in (0, status.st_uid)
-    return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_own_group))
 
 
 class _Compilations(event.Listener):
