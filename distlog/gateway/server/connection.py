@@ -325,12 +325,16 @@ class Connection(asyncio.BufferedProtocol):
 
         What a producer without acknowledgements has sent may wait behind its earlier records: that is taken first.
         """
-        has_rest = self._is_held or self._frames.is_begun
-        is_behind_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
-        # asyncio has no connection of TLS that is closed on one side
+        # asyncio has no connection of TLS that is closed on one side: it is lost now
         can_stay = self._transport.get_extra_info("ssl_object") is None
-        self._has_ended = has_rest and is_behind_records and can_stay
+        self._has_ended = can_stay and self._has_rest
         return self._has_ended
+
+    @property
+    def _has_rest(self) -> bool:
+        """True if something waits behind records."""
+        is_behind_records = bool(self._under_way) and self._under_way[-1].head.api_key == PRODUCE_KEY
+        return is_behind_records and (self._is_held or self._frames.is_begun)
 
     @property
     def _takes_next(self) -> bool:
@@ -406,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_next_handled = self._processor.offer(request)
 
     def _read_on(self, whether: bool) -> None:
-        if whether != self._reads:
+        if whether != self._reads and not self._is_lost:
             self._reads = whether
             (self._transport.resume_reading if whether else self._transport.pause_reading)()
 
@@ -469,6 +473,7 @@ class Connection(asyncio.BufferedProtocol):
         self._give_back(request)
         if self._is_lost:
             self._end(request)
+            self._go_on()
             return
         if self._under_way[0] is request:
             self._write()
@@ -573,7 +578,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Begin what may begin now: a request may have come while others were under way."""
-        if self._is_lost:
+        if self._is_lost and not self._has_ended:
             return
         if self._is_stopping:
             if not self._under_way:
@@ -599,8 +604,19 @@ class Connection(asyncio.BufferedProtocol):
     # The connection ends.
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """End; asyncio calls it."""
+        """End; asyncio calls it. If a client of TLS has closed it, what waits behind its records is taken first."""
         self._is_lost = True
+        self._has_ended = error is None and not self._is_stopping and self._has_rest
+        if not self._has_ended:
+            self._forget()
+            return
+        for request in list(self._under_way):
+            if request.unsent is not None:
+                self._end(request)
+
+    def _forget(self) -> None:
+        """Take nothing more, and answer nothing."""
+        self._has_ended = False
         self._processor.connections.discard(self)
         self._processor.left(self.session)
         self._memory.give_up()
@@ -611,6 +627,7 @@ class Connection(asyncio.BufferedProtocol):
             # nobody answers a request that no handler has
             if request.unsent is not None or (self._is_held and request is self._under_way[-1]):
                 self._end(request)
+        self._is_held = False
 
     def stop(self) -> None:
         """Close the connection when the requests that are under way have their responses."""
@@ -630,17 +647,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def hang_up(self, why: str, *, is_routine: bool = False) -> None:
         """End the connection at once, without a wait for its client; the log tells of it unless it `is_routine`."""
-        if not self._is_lost:
-            host, port = self.session.address
-            if is_routine:
-                _log.info("closing the connection of %s:%d: %s", host, port, why)
-            else:
-                self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", why)
-            self._processor.hung_up += 1
-            self._write_held()
-            self._transport.abort()
+        if self._is_lost:
+            self._forget()
+            return
+        host, port = self.session.address
+        if is_routine:
+            _log.info("closing the connection of %s:%d: %s", host, port, why)
+        else:
+            self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", why)
+        self._processor.hung_up += 1
+        self._write_held()
+        # what it has sent is not taken any more
+        self._is_stopping = True
+        self._transport.abort()
 
     def _close(self) -> None:
+        if self._is_lost:
+            self._forget()
+            return
         self._write_held()
         # with asyncio's TLS, a connection that is closed twice cannot be aborted
         if not self._transport.is_closing():

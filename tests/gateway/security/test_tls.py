@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gateways import API_VERSIONS, Wire, producing, serving, until
+from gateways import API_VERSIONS, PRODUCE, Wire, produce_fields, producing, serving, until
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 from tls_certificates import KEY_PASSWORD, Authority, Certificate, TlsWire
@@ -66,6 +66,20 @@ def test_records_of_any_size_go_through_tls(gateway: GatewayServer, authority: A
         assert wire.socket.version() == "TLSv1.3"  # type: ignore[attr-defined]
         before = producing(wire, batch([record(0)])).base_offset
         assert producing(wire, batch([record(0, 0, None, b"x" * size)])).base_offset == before + 1
+
+
+def test_what_a_client_without_acks_sent_before_its_goodbye_is_taken(
+    gateway: GatewayServer, authority: Authority
+) -> None:
+    sent = batch([record(0)])
+    with TlsWire(gateway, authority) as wire:
+        first = producing(wire, sent).base_offset
+        for _ in range(200):
+            wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, sent)], acks=0))
+        wire.socket.unwrap()  # type: ignore[attr-defined]
+    until(lambda: gateway._processor.connections == set())
+    with TlsWire(gateway, authority) as wire:
+        assert producing(wire, sent).base_offset == first + 201
 
 
 def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, authority: Authority) -> None:
