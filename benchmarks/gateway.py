@@ -55,7 +55,7 @@ def _measured(value_bytes: int, records: int) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _gateway(root: str, flush_messages: int) -> Iterator[str]:
     distlog.create(f"{root}/events", config={"flush.messages": flush_messages})
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -96,7 +96,7 @@ def _gateway(root: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     distlog.create(f"{root}/events", config={"flush.messages": _UNSYNCED})
     distlog.create(f"{root}/others", config={"flush.messages": _UNSYNCED})
     distlog.create(f"{root}/wide", WIDE)
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
     command += [part for name, value in _SETTINGS.items() for part in ("--config", f"{name}={value}")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -76,7 +76,7 @@ def _produced(connection: socket.socket, partitions: int, batch: bytes) -> None:
 @contextmanager
 def _gateway(root: str, partitions: int, flush_messages: int) -> Iterator[Peer]:
     distlog.create(f"{root}/{TOPIC.decode()}", partitions, config={"flush.messages": flush_messages})
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -97,7 +97,7 @@ def _requests(by_method: Mapping[str, int]) -> Requests:
 
 @contextmanager
 def _gateway(root: str, options: Mapping[str, Any]) -> Iterator[int]:
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
     command += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -70,7 +70,7 @@ class _Gateway(NamedTuple):
 
 @contextmanager
 def _gateway(root: str, address: str, options: dict[str, Any], *, is_killed: bool) -> Iterator[_Gateway]:
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", address, "--json"]
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", address, "--json"]
     command += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -49,7 +49,7 @@ def has_kafka() -> bool:
 @contextmanager
 def gateways(root: str, count: int = 1) -> Iterator[Peer]:
     """So many gateways over one root."""
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
     command += ["--config", "max.connections.per.ip=5000", "--config", "max.connections=5000"]
     with ExitStack() as stack:
         begun = [stack.enter_context(_process(command, subprocess.PIPE)) for _ in range(count)]

@@ -248,6 +248,6 @@ def test_commands_but_serve_need_nothing_of_the_gateways() -> None:
 @pytest.mark.long
 def test_a_closed_pipe_ends_a_read_quietly(filled: CommandLine) -> None:
     filled.ok("append", stdin=b"x" * 100 + b"\n" * 100_000)
-    command = f"{sys.executable} -m distlog.cli read {filled.url} | head -n 1"
+    command = f"{sys.executable} -m distlog read {filled.url} | head -n 1"
     run = subprocess.run(["bash", "-c", command], cwd=LIBRARY, capture_output=True, text=True, check=False)
     assert (run.stdout.count("\n"), run.stderr) == (1, "")

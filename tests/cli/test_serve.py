@@ -67,7 +67,7 @@ def test_a_topic_is_no_root(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "clicks"))
     for options in ((), ("--processes", 2)):
         given = ("serve", "--root", topic.url, "--listen", "127.0.0.1:0", *options)
-        done = run("distlog.cli", *given, module=True, imports=[GATEWAY])
+        done = run("distlog", *given, module=True, imports=[GATEWAY])
         where = f"give the one above it, {tmp_path}"
         assert (done.returncode, done.stdout, where in done.stderr) == (1, "", True)
     assert not topic.handle.storage.list_folders("__consumer_offsets")

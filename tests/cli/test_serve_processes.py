@@ -146,7 +146,7 @@ def state(pid: int) -> str:
 def failed(root: object, *options: object) -> tuple[int, str]:
     """The exit status and the error of a command that ends by itself, on one line."""
     given = ("serve", "--root", root, "--processes", 2, *options)
-    done = run("distlog.cli", *given, module=True, imports=[GATEWAY])
+    done = run("distlog", *given, module=True, imports=[GATEWAY])
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     return done.returncode, done.stderr

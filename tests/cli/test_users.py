@@ -158,7 +158,7 @@ def test_the_lock_is_for_the_owner_of_the_users_also_where_root_made_it(tmp_path
 @pytest.mark.long
 def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "distlog.cli", "users", str(tmp_path / "users.json"), "--set", "alice"]
+    command = [sys.executable, "-m", "distlog", "users", str(tmp_path / "users.json"), "--set", "alice"]
     # getpass asks the terminal that controls the process
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)

@@ -93,7 +93,7 @@ def _over(bucket: str, options: Mapping[str, Any], folder: Path) -> Iterator[Ser
 
 @contextmanager
 def _gateway(root: str, folder: Path, *options: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "distlog", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
     settings = [part for each in _SETTINGS for part in ("--config", each)]
     log = folder / f"gateway-{root.rpartition('/')[2]}.log"
     with _process([*command, *settings, *options], log, stdout=subprocess.PIPE) as process:

@@ -41,6 +41,7 @@ OUTER_LAYERS = (
     "distlog distlog.console",
     "distlog.gateway distlog.spark",
     "distlog.cli distlog.jobs",
+    "distlog.__main__",
     "jobs demo benchmarks distlog_command pyspark_distlog",
 )
 

@@ -128,7 +128,7 @@ def test_all_ways_to_read_know_what_is_committed(tmp_path: Path) -> None:
     assert scan.head(2)["value"].to_pylist() == [b"0", b"2"]
     assert (scan.count(), topic.scan().count()) == (3, 7)
     for options, lines in (((), 7), (("--committed",), 3), (("--committed", "--limit", "2"), 2)):
-        read = run("distlog.cli", "read", topic.url, "--json", *options, module=True, check=True)
+        read = run("distlog", "read", topic.url, "--json", *options, module=True, check=True)
         assert len(read.stdout.splitlines()) == lines
 
 

@@ -156,12 +156,12 @@ class Program:
 
 
 def command(*arguments: object, **options: Any) -> Program:
-    """The command `distlog`, as `python -m distlog.cli`."""
+    """The command `distlog`, as `python -m distlog`."""
     from distlog.cli.app import COMMANDS
 
     modules = {f"distlog.cli.{function.split('.')[0]}" for function, _ in COMMANDS.values()}
     gateway = [GATEWAY] if arguments[0] == "serve" else []
-    return Program("distlog.cli", *arguments, module=True, imports=[*sorted(modules), *gateway], **options)
+    return Program("distlog", *arguments, module=True, imports=[*sorted(modules), *gateway], **options)
 
 
 def run(

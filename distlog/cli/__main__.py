@@ -1,5 +1,0 @@
-"""`python -m distlog.cli`: runs the `distlog` command if its script is not on the path."""
-
-from distlog.cli import load_to_stay
-
-load_to_stay()()
