@@ -45,8 +45,9 @@ settings.register_profile("distlog", deadline=None, max_examples=40 * FACTOR, de
 settings.load_profile("distlog")
 
 # Every Java of the tests lives for seconds: what it compiles with its best compiler would never pay off. Where there
-# is an archive of Spark's classes (`make spark-classes`), a start takes half the CPU; an old one is passed over.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# is an archive of Spark's classes (`make spark-classes`), a start takes half the CPU; an old one is passed over. With
+# one compiler there is room for 48 MB of code, which Java cleans all the time, and compiles again what it threw out.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 _CLASSES = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "spark-classes.jsa")
 _ARCHIVE = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable" if _CLASSES.exists() else ""
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _JAVA + _ARCHIVE)
