@@ -3,8 +3,8 @@
 A history of many actors meets much, and takes half a second. Of these a thousand take a minute, so each pair of
 actors meets again and again, with a death, a lost answer or a week's sleep at another request each time.
 
-They are as long as finds most planted bugs per second. The shortest find least: most of their time goes into the
-topic's creation, its audit, and what each process asks at first.
+They are as long as finds most planted bugs in minutes. Of shorter ones a second has more, which find no more: a third
+of the time of the shortest goes into the topic's creation and its audit.
 """
 
 from __future__ import annotations
