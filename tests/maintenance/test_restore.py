@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from bundled import bundles
 from histories import topic_storage
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +90,26 @@ def test_parts_of_a_bundle_come_back_too(storage: Storage) -> None:
     topic.restore(before)
     assert contents(topic) == contents(topic_on(storage)) == was
     assert topic.verify().ok
+
+
+def test_a_bundle_is_looked_for_once_whatever_the_number_of_its_partitions(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_on(storage, 3, {"retention.ms": DAY})
+    topic.append([{"value": b"v", "timestamp": NOW - 2 * DAY, "partition": number} for number in range(3)])
+    (bundle,) = bundles(storage)
+    before = topic.version
+    topic.retention()
+    asked: list[str] = []
+    size = Storage.size
+
+    def counted(storage: Storage, name: str) -> int:
+        asked.append(name)
+        return size(storage, name)
+
+    monkeypatch.setattr(Storage, "size", counted)
+    topic.restore(before, dry_run=True)
+    assert asked == [bundle]
 
 
 def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> None:

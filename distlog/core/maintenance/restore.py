@@ -73,6 +73,19 @@ class PartitionRestore:
         return self.start_before - self.log_start_offset
 
 
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """The segments that a partition has no more, and those whose offsets it may need to be without a gap.
+
+    So many more were `cleaned` since, and do not come back, nor does what is ahead of the offset `settled`.
+    """
+
+    segments: list[SegmentInfo]
+    filling: list[SegmentInfo]
+    cleaned: int
+    settled: int
+
+
 def restore(
     handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
 ) -> tuple[list[PartitionRestore], Snapshot]:
@@ -134,9 +147,9 @@ def plan_restore(
 
     `removed` knows the commits from `wanted` to `current`. Looks whether the log files are there.
     """
-    plans = []
     gone_since, again = _gone_since(removed), _by_partition(removed.cleaned_again)
     emptied = _emptied_since(removed, current.gc_floor)
+    found = []
     for number, state in enumerate(wanted.partitions):
         live = current.partitions[number]
         since = _behind(state.log_end_offset, gone_since.get(number, []), live)
@@ -147,17 +160,25 @@ def plan_restore(
         ends = [one.next_offset for one in again.get(number, [])]
         # up to here compaction may have dropped tombstones that came since
         settled = max((end for end in ends if end > state.log_end_offset), default=0)
-        missing = [*older, *since]
-        kept = [one for one in missing if removed.removed_at.get((number, one.stem), -1) > current.gc_floor]
-        there = _there(handle, current.name, kept)
-        plan = _plan_partition(number, state, live, missing, there, settled)
-        if number in emptied and (plan.segments or plan.offsets):
+        emptied_here = emptied.get(number)
+        filling = _filling(max(state.log_end_offset, settled), emptied_here, live, since) if emptied_here else []
+        found.append(_Missing([*older, *since], filling, cleaned, settled))
+    kept = [
+        segment
+        for number, one in enumerate(found)
+        for segment in (*one.segments, *one.filling)
+        if removed.removed_at.get((number, segment.stem), -1) > current.gc_floor
+    ]
+    there = _there(handle, current.name, kept)
+    plans = []
+    for number, (state, one) in enumerate(zip(wanted.partitions, found, strict=True)):
+        plan = partial(_plan_partition, number, state, current.partitions[number], there=there, settled=one.settled)
+        planned = plan(one.segments)
+        if planned.segments or planned.offsets:
             # what comes back is dirty, and gaps are right in what is clean only
-            filling = _filling(max(state.log_end_offset, settled), emptied[number], live, since)
-            filled = _there(handle, current.name, filling)
-            missing += [one for one in filling if one.stem in filled]
-            plan = _plan_partition(number, state, live, missing, there | filled, settled)
-        plans.append(replace(plan, lost=plan.lost + cleaned))
+            filled = [each for each in one.filling if (number, each.stem) in there]
+            planned = plan([*one.segments, *filled]) if filled else planned
+        plans.append(replace(planned, lost=planned.lost + one.cleaned))
     return [one for one in plans if one.segments or one.lost or one.log_start_offset < _start(current, one.partition)]
 
 
@@ -222,19 +243,26 @@ def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:
     return any(one.base_offset < other.next_offset and other.base_offset < one.next_offset for other in others)
 
 
-def _there(handle: TopicHandle, name: str, segments: Sequence[SegmentInfo]) -> set[str]:
-    """The stems of those segments whose log files are there as they were."""
+def _there(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[tuple[int, str]]:
+    """The partitions and stems of those segments whose log files are there as they were.
 
-    def is_there(one: SegmentInfo) -> bool:
-        log = part_of(name, one)
+    Each file is looked for once, all together: a bundle has parts of many partitions.
+    """
+    logs = {(one.partition, one.stem): part_of(name, one) for one in segments}
+
+    def size_of(file: str) -> int:
         try:
-            size = handle.storage.size(log.name)
+            return handle.storage.size(file)
         except FileNotFoundError:
-            return False
-        return size == log.size if log.is_file else size >= log.begin + log.size
+            return -1
 
-    answers = in_order((partial(is_there, one) for one in segments), _LOOKUPS)
-    return {one.stem for one, answer in zip(segments, answers, strict=True) if answer}
+    files = dict.fromkeys(log.name for log in logs.values())
+    sizes = dict(zip(files, in_order((partial(size_of, file) for file in files), _LOOKUPS), strict=True))
+    return {
+        key
+        for key, log in logs.items()
+        if sizes[log.name] == log.size or (not log.is_file and sizes[log.name] >= log.begin + log.size)
+    }
 
 
 def _plan_partition(
@@ -242,7 +270,7 @@ def _plan_partition(
     wanted: PartitionState,
     current: PartitionState,
     missing: Sequence[SegmentInfo],
-    there: set[str],
+    there: set[tuple[int, str]],
     settled: int,
 ) -> PartitionRestore:
     """The plan of a partition: of what is ahead of the offset `settled`, nothing comes back."""
@@ -257,7 +285,7 @@ def _plan_partition(
         # in the place of what has no other records: earlier ones that came back since, or later ones
         begin, end = old[0].base_offset, wanted.log_end_offset
         is_whole = all(begin <= one.base_offset and one.next_offset <= end for one in new)
-        if is_whole and all(one.stem in there for one in old):
+        if is_whole and all((number, one.stem) in there for one in old):
             back += old
             leaving += new
             gaps += [old[0].base_offset] if not new else []
