@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from searches import examples
 from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
+from distlog.core import paths
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.retention import LOG_END
 from distlog.core.storage.storage import Storage
@@ -110,6 +113,18 @@ def test_a_bundle_is_looked_for_once_whatever_the_number_of_its_partitions(
     monkeypatch.setattr(Storage, "size", counted)
     topic.restore(before, dry_run=True)
     assert asked == [bundle]
+
+
+def test_the_segments_of_many_partitions_come_back_in_one_table(storage: Storage) -> None:
+    topic = topic_on(storage, 300, {"retention.ms": DAY})
+    topic.append([{"value": b"v", "timestamp": NOW - 2 * DAY, "partition": number} for number in range(300)])
+    before, was = topic.version, contents(topic)
+    topic.retention()
+    topic.restore(before)
+    actions = json.loads(storage.read(paths.commit_file(topic.version)))["actions"]
+    kinds = Counter(kind for action in actions for kind in action)
+    assert kinds == {"restore": 300, "add_table": 1, "cleaned": 300}
+    assert contents(topic_on(storage)) == was
 
 
 def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> None:

@@ -110,8 +110,8 @@ def restore(
         removed.read(handle.log, current.version)
         planned[:] = plan_restore(handle, current, wanted, removed)
         now[:] = _in_one_commit(planned)
-        back = (one for one in now if one.segments or one.log_start_offset < _start(current, one.partition))
-        return [action for one in back for action in _actions(one, max(version, current.gc_floor))] or None
+        back = [one for one in now if one.segments or one.log_start_offset < _start(current, one.partition)]
+        return [*_actions(back, max(version, current.gc_floor))] or None
 
     if dry_run:
         plan(snapshot)
@@ -353,14 +353,20 @@ def _groups(
         yield group
 
 
-def _actions(one: PartitionRestore, version: int) -> Iterator[Action]:
-    # offsets are free from here on; the log may begin in the middle of the first segment, or behind it
-    first = min([one.log_start_offset, *(segment.base_offset for segment in (*one.segments, *one.beside))])
-    yield Restore(one.partition, first, version)
-    for segment in (*one.replaced, *one.beside):
-        yield Remove(one.partition, segment.stem)
-    for segment in sorted((*one.segments, *one.beside), key=lambda each: each.base_offset):
-        yield Add(segment)
-    if one.log_start_offset > first:
-        yield SetLogStartOffset(one.partition, one.log_start_offset)
-    yield Cleaned(one.partition, one.first_dirty_offset)
+def _actions(plans: Sequence[PartitionRestore], version: int) -> Iterator[Action]:
+    """The actions of all partitions, by their kind: a commit tells those that follow each other in columns."""
+    for one in plans:
+        yield Restore(one.partition, _first(one), version)
+    for one in plans:
+        yield from (Remove(one.partition, segment.stem) for segment in (*one.replaced, *one.beside))
+    for one in plans:
+        yield from map(Add, sorted((*one.segments, *one.beside), key=lambda each: each.base_offset))
+    for one in plans:
+        if one.log_start_offset > _first(one):
+            yield SetLogStartOffset(one.partition, one.log_start_offset)
+    yield from (Cleaned(one.partition, one.first_dirty_offset) for one in plans)
+
+
+def _first(one: PartitionRestore) -> int:
+    """From this offset on all are free; the log may begin in the middle of the first segment, or behind it."""
+    return min([one.log_start_offset, *(segment.base_offset for segment in (*one.segments, *one.beside))])
