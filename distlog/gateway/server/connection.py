@@ -370,6 +370,8 @@ class Connection(asyncio.BufferedProtocol):
             self._timeouts.has_received()
             request = self._new_request(frame)
             request.memory, self._frame_bytes = self._frame_bytes, 0
+            # records are still taken, but a fetch waits for none
+            request.is_gone = self._is_lost and request.head.api_key != PRODUCE_KEY
             self._under_way.append(request)
             self._is_held, self._lets_next = True, False
             self._begin()

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gateways import API_VERSIONS, PRODUCE, Wire, produce_fields, producing, serving, until
+from gateways import API_VERSIONS, FETCH, PRODUCE, Wire, fetch_fields, produce_fields, producing, serving, until
 from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 from tls_certificates import KEY_PASSWORD, Authority, Certificate, TlsWire
 
 import distlog
 from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.tls import TlsFiles
 
@@ -80,6 +81,21 @@ def test_what_a_client_without_acks_sent_before_its_goodbye_is_taken(
     until(lambda: gateway._processor.connections == set())
     with TlsWire(gateway, authority) as wire:
         assert producing(wire, sent).base_offset == first + 201
+
+
+def test_a_fetch_of_a_client_that_is_gone_waits_for_no_records(gateway: GatewayServer, authority: Authority) -> None:
+    sent, lock = batch([record(0)]), FileLock(str(Path(gateway.root) / "clicks" / "clicks-0" / ".lock"))
+    with TlsWire(gateway, authority) as wire:
+        first = producing(wire, sent).base_offset
+        with lock.held():
+            fields = produce_fields(9, [("clicks", 0, sent)], acks=0)
+            wire.send(PRODUCE, 9, **fields)
+            wire.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], max_wait_ms=60_000, min_bytes=1 << 30))
+            wire.send(PRODUCE, 9, **fields)
+            wire.socket.unwrap()  # type: ignore[attr-defined]
+    until(lambda: gateway._processor.connections == set())
+    with TlsWire(gateway, authority) as wire:
+        assert producing(wire, sent).base_offset == first + 3
 
 
 def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, authority: Authority) -> None:
