@@ -17,6 +17,8 @@ import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError, Topic
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.reading import fetch as fetch_module
+from distlog.core.reading import segment_reader
 
 
 def fetched(topic: Topic) -> None:
@@ -121,6 +123,21 @@ def test_changed_bytes_of_a_log_with_gaps_are_found_but_of_some_offsets(tmp_path
             continue
         assert position in fields(data, BASE_OFFSET, LEADER_EPOCH)
         assert found["value"].to_pylist() == values
+
+
+def test_a_fetch_tells_of_a_batch_whose_offset_is_wrong_also_where_a_chunk_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-none-0"]))
+    number = next(row for row, one in enumerate(log.segments) if one.log_bytes == 4577)
+    batch = next(each for each in read_headers(log.file(number).read_bytes()) if each["position"] == 2327)
+    assert batch["base_offset"] + batch["last_offset_delta"] < batch["base_offset"] ^ 8
+    log.file(number).write_bytes(changed(log.file(number).read_bytes(), 2327 + 7, 8))
+    # the next chunk shows it
+    monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
+    with pytest.raises(CorruptRecordError, match="is not at the offsets"):
+        fetched(log.topic)
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "snappy"])

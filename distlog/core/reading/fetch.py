@@ -170,21 +170,22 @@ def _nothing(next_offset: int) -> FetchedBatches:
 def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     chunks: list[Chunk] = []
     room = max_bytes
-    try:
-        for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
-            ends = chunk.batches["position"] + chunk.batches["size"]
-            count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
-            if count:
-                whole = chunk.rows(0, count)
+    for chunk in reader.chunks(part, CHUNK_BYTES - 1, max_bytes):
+        ends = chunk.batches["position"] + chunk.batches["size"]
+        count = max(int(np.searchsorted(ends, room, side="right")), 0 if chunks else 1)
+        if count:
+            whole = chunk.rows(0, count)
+            try:
                 chunks.append((whole.checked() if check else whole).timed())
-                count = len(chunks[-1].batches)
-                room -= len(chunks[-1].data)
-            if count < len(ends) or room <= 0:
+            except CorruptRecordError:
+                if not chunks:
+                    raise
+                # the next fetch begins with it
                 break
-    except CorruptRecordError:
-        # the batches before the damage are sound, and the next fetch begins with it
-        if not chunks:
-            raise
+            count = len(chunks[-1].batches)
+            room -= len(chunks[-1].data)
+        if count < len(ends) or room <= 0:
+            break
     return chunks
 
 

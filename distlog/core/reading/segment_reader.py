@@ -338,10 +338,11 @@ class SegmentReader:
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES, most_bytes: int | None = None) -> Iterator[Chunk]:
         """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
 
-        With `most_bytes` they end before a batch that does not fit into so many, and nothing is read ahead for later
-        ones. Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch, behind the batches before
-        them, for a chunk with a batch that is out of place, since the next one may be the wrong one (checksums are
-        left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
+        With `most_bytes` they end before a batch that does not fit into so many, or before bytes that are no batch,
+        and nothing is read ahead for later ones. Memory is a few chunks. Raises CorruptRecordError for bytes that are
+        no batch, behind the batches before them, for a chunk with a batch that is out of place, since the next or the
+        last one may be the wrong one (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is
+        gone.
         """
         start, hint = self._bounds(part)
         if most_bytes is not None:
@@ -411,9 +412,15 @@ class SegmentReader:
         batches, taken = iter(walk), 0
         try:
             while walk.position < part.end_position and following < part.end_offset - segment.shift:
-                found = next(batches, None)
-                if found is None:
-                    raise cut_short(Piece(part, log, walk.position, 0, 0), 0)
+                try:
+                    found = next(batches, None)
+                    if found is None:
+                        raise cut_short(Piece(part, log, walk.position, 0, 0), 0)
+                except CorruptRecordError:
+                    # who asks on begins with it
+                    if taken and most_bytes is not None:
+                        return
+                    raise
                 chunk = chunk_of_batches(Piece(part, log, found.position, 0, len(found.data), following), found)
                 if following < 0:
                     # an index led here
