@@ -21,6 +21,7 @@ from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.display import Shown, counted
+from distlog.core.errors import StorageError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kernels.record_write import KEPT, choose_records
 from distlog.core.maintenance.cleaning_plan import Cleanable, first_dirty_offset, group_segments, plan_compaction
@@ -553,7 +554,13 @@ def clean_dirtiest(
         room -= plan.log_bytes
         if done and room < 0:
             break
-        done.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
+        try:
+            done.append(clean_or_failure(handle, plan, dedupe_buffer_bytes))
+        except StorageError:
+            # the next round begins with it, and raises: what is cleaned is committed first
+            if not done:
+                raise
+            break
     return done
 
 
