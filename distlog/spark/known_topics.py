@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
+
+from pyspark import cloudpickle
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -77,7 +78,9 @@ def loaded(log: CommitLog, storage: Storage, **wanted: Any) -> Snapshot:
 
 
 def _key(storage: Storage) -> bytes:
-    return pickle.dumps(storage)
+    # as Spark sends it to tasks: options may have functions of a notebook
+    key: bytes = cloudpickle.dumps(storage)
+    return key
 
 
 #: The topics of this process.

@@ -59,6 +59,13 @@ def offsets(df: DataFrame) -> list[tuple[int, int]]:
     return [(row.partition, row.offset) for row in df.select("partition", "offset").collect()]
 
 
+def test_storage_options_of_a_read_may_have_what_only_spark_can_send_to_tasks(
+    spark: SparkSession, filled: distlog.Topic
+) -> None:
+    options: Any = {"token": lambda: "as a notebook makes it"}
+    assert read(spark, filled.url, storage_options=options).count() == 40
+
+
 def test_append_tells_the_version_and_the_offsets(spark: SparkSession, topic: distlog.Topic) -> None:
     first = append(people(spark), topic.url, key="user", value="line")
     second = append(people(spark), topic.url, key="user", value="line")
