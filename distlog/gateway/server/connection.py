@@ -615,6 +615,7 @@ class Connection(asyncio.BufferedProtocol):
         for request in list(self._under_way):
             if request.unsent is not None:
                 self._end(request)
+        self._go_on()
 
     def _forget(self) -> None:
         """Take nothing more, and answer nothing."""
