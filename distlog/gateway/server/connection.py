@@ -650,15 +650,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def hang_up(self, why: str, *, is_routine: bool = False) -> None:
         """End the connection at once, without a wait for its client; the log tells of it unless it `is_routine`."""
+        if not self._is_lost or self._has_ended:
+            host, port = self.session.address
+            if is_routine:
+                _log.info("closing the connection of %s:%d: %s", host, port, why)
+            else:
+                self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", why)
+            self._processor.hung_up += 1
         if self._is_lost:
             self._forget()
             return
-        host, port = self.session.address
-        if is_routine:
-            _log.info("closing the connection of %s:%d: %s", host, port, why)
-        else:
-            self._processor.failures.note(f"{self.session.principal or 'a client'} at {host}", why)
-        self._processor.hung_up += 1
         self._write_held()
         # what it has sent is not taken any more
         self._is_stopping = True

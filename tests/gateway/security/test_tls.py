@@ -98,6 +98,23 @@ def test_a_fetch_of_a_client_that_is_gone_waits_for_no_records(gateway: GatewayS
         assert producing(wire, sent).base_offset == first + 3
 
 
+def test_an_error_of_a_client_without_acks_that_is_gone_is_told_of(
+    gateway: GatewayServer, authority: Authority
+) -> None:
+    lock, before = (
+        FileLock(str(Path(gateway.root) / "clicks" / "clicks-0" / ".lock")),
+        gateway._processor.failures.total,
+    )
+    with TlsWire(gateway, authority) as wire:
+        assert producing(wire, batch([record(0)])).error_code is ErrorCode.none
+        with lock.held():
+            for topic in ("clicks", "none"):
+                wire.send(PRODUCE, 9, **produce_fields(9, [(topic, 0, batch([record(0)]))], acks=0))
+            wire.socket.unwrap()  # type: ignore[attr-defined]
+    until(lambda: gateway._processor.connections == set())
+    assert gateway._processor.failures.total == before + 1
+
+
 def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, authority: Authority) -> None:
     hello = b"\x16\x03\x01\xff\xff" + bytes(99)
     for sent in (b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff", b"GET / HTTP/1.1\r\n\r\n", hello):
