@@ -79,7 +79,7 @@ def loaded(log: CommitLog, storage: Storage, **wanted: Any) -> Snapshot:
 
 def _key(storage: Storage) -> bytes:
     # as Spark sends it to tasks: options may have functions of a notebook
-    key: bytes = cloudpickle.dumps(storage)
+    key: bytes = cloudpickle.dumps(storage)  # type: ignore[no-untyped-call]
     return key
 
 
