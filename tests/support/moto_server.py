@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import threading
 from typing import Any
 
 
 def started() -> Any:
     """A `ThreadedMotoServer` on a free port, which its `stop` ends; those of a process share their buckets."""
-    # a twentieth of a request: no page of another origin asks
-    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
     from moto.server import ThreadedMotoServer
 
     _patch()
