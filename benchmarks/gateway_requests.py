@@ -3,7 +3,7 @@
 A gateway (`distlog serve` with its defaults) has one topic of 1,000 partitions on moto's server. Connections send it
 batches for all partitions, many in a request as Java's producers do, at a steady rate; nobody reads. At 100 MB/s moto
 would be what is measured, so the gathering itself is fed, in this process, over storage in memory: as many bytes as
-come in some seconds, as fast as it takes them. The peer is the arithmetic of docs/gateway.md.
+come in some seconds, as fast as it takes them. The peer is the arithmetic of docs/gateway-operations.md.
 """
 
 from __future__ import annotations

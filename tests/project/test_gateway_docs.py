@@ -1,4 +1,4 @@
-"""docs/gateway.md cannot drift: its example runs, and its tables are what the code says."""
+"""The pages of the gateway cannot drift: their examples run, and their tables are what the code says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distlog.gateway.cluster import GATEWAYS_GROUP as GATEWAYS
 from distlog.gateway.cluster import LEASE_S, ROOT_ID
 from distlog.gateway.cluster import MAINTENANCE_GROUP as MAINTENANCE
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, gateway_settings
-from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
+from distlog.gateway.gateway_server import STOP_TIMEOUT_S
 from distlog.gateway.groups.offsets_topic import PARTITIONS
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
@@ -30,7 +30,9 @@ from distlog.gateway.security.users_file import UsersFile
 from distlog.gateway.server.connection import BYTES_PER_S
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("gateway.md", "gateway-operations.md", "gateway-security.md")
+TEXT = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
 PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
@@ -44,10 +46,10 @@ def table(heading: str) -> list[list[str]]:
 def test_the_python_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("confluent_kafka")
     names: dict[str, object] = {"root": str(tmp_path)}
-    # the one between them is run with a certificate, below
-    for example in (PYTHON[0], PYTHON[1], PYTHON[3]):
+    # the last one is run with a certificate, below
+    for example in PYTHON[:-1]:
         exec(example, names)
-    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "True", "[b'5 apples', b'7 pears']"]
+    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "[b'5 apples', b'7 pears']", "True"]
 
 
 def test_the_examples_of_tls_and_users_run(
@@ -73,8 +75,8 @@ def test_the_examples_of_tls_and_users_run(
         "keyfile": tmp_path / "server.key",
         "users": tmp_path / "users.json",
     }
-    names = {"root": str(tmp_path / "root"), "GatewayServer": GatewayServer, **{k: str(v) for k, v in files.items()}}
-    exec(PYTHON[2], names)
+    names = {"root": str(tmp_path / "root"), **{k: str(v) for k, v in files.items()}}
+    exec(PYTHON[-1], names)
     properties = re.search(r"```properties\n(.*?)```", TEXT, re.DOTALL)
     assert properties
     config = dict(line.split("=", 1) for line in properties[1].splitlines())

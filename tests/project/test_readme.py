@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from command_line import CommandLine
 from docs_pages import ROOT, examples, python, read, table
 
@@ -62,6 +63,12 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
         # the topic holds one record, so offsets 10 and 100 of partition 0 are not there yet
         expected = 1 if "--offset 10" in line or "--before 0:100" in line else 0
         assert status == expected, (line, err)
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    sentences = " ".join(README.split()).split("The extras are ")[1].partition(". distlog is under")[0]
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    assert sorted(re.findall("`([a-z0-9]+)`", sentences)) == sorted(extras)
 
 
 def test_the_two_commands_are_those_of_make() -> None:

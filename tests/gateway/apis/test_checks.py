@@ -776,11 +776,11 @@ def test_records_of_acls_that_are_not_understood_allow_nothing_and_break_nothing
 
 
 def test_the_table_of_rights_is_that_of_the_page() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "gateway-security.md").read_text(encoding="utf-8")
     rows = dict(
         re.findall(
             r"^\| ([A-Za-z, ]+) \| ([A-Z][^|]*?) \|$",
-            text.split("### Access lists")[1].split("\n## ")[0],
+            text.split("## Access lists")[1].split("\n## ")[0],
             re.MULTILINE,
         )
     )
