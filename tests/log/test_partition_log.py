@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from active_segments import FailingCalls
+from histories import forged
 from open_files import open_below
 from partition_logs import Process, append, encoded, new_topic, sealed
 from raw_batches import batch, record
@@ -321,6 +322,23 @@ def test_a_topic_with_an_active_segment_asks_writers_for_the_feature(
     assert process.handle.log.load().version == 1
     with pytest.raises(UnsupportedVersionError, match="active-segments"):
         process.handle.log.commit(process.head(), "config", lambda _: [SetConfig({})])
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_active_segment_of_a_newer_library_takes_no_appends(folder: Path, is_open: bool) -> None:
+    process, newer = Process(folder), Process(folder)
+    if is_open:
+        append(process[0], b"a")
+    append(newer[0], b"b")
+    newer[0].roll()
+    append(newer[0], b"c")
+    forged(newer.handle.storage, newer.snapshots.snapshot, requires={"writer": ["row-tracking"]})
+    process.snapshots.refresh()
+    before = process.seen()
+    with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade to write"):
+        append(process[0], b"d")
+    assert process.seen() == before
+    assert before[0][-1] == b"c"
 
 
 def test_the_feature_stands_in_the_commit_that_needs_it_first_and_stays_in_checkpoints(folder: Path) -> None:

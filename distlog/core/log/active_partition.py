@@ -484,6 +484,8 @@ class ActivePartition:
             # the process that committed it may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
             state = record.state_of(self._topic_id, self._active) if record else None
+        # a commit checks it, and appends in place make none
+        self.snapshots.snapshot.requires.check_writable()
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
