@@ -36,7 +36,11 @@ class RefreshingTopic:
         Raises TopicNotFoundError when the topic was dropped, StorageError.
         """
         if self.is_local:
-            return self.topic.current.refresh() if self._has_changed() else self.snapshot
+            if not self._has_changed():
+                return self.snapshot
+            # vacuum may have deleted what older versions had
+            self.topic.reader.forget_deleted()
+            return self.topic.current.refresh()
         called_ms = monotonic_ms()
         if called_ms - self._refreshed_ms >= max_age_ms:
             with self._lock:

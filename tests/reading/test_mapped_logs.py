@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +15,11 @@ from logs import START, Log, appended, batches_of, log_of, read, table, whole
 from open_files import open_below
 from point_reads import found, wanted
 
+import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError
 from distlog.core.reading import open_files
+from distlog.core.topics.topic import Topic
+from distlog.gateway.refreshing_topic import RefreshingTopic
 
 
 def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +40,31 @@ def test_logs_and_indexes_that_stay_mapped_hold_no_descriptor(tmp_path: Path) ->
         assert len(found(topic, 20 * segment + 7)) == 1
         topic.offsets_for_times(START + 10 * segment)
     assert open_below(tmp_path) == []
+
+
+@pytest.mark.usefixtures("by_index")
+@pytest.mark.parametrize("refresh", [Topic.refresh, lambda topic: RefreshingTopic("t", topic).refresh()])
+def test_files_that_are_deleted_are_unmapped_when_the_next_version_is_seen(
+    tmp_path: Path, refresh: Callable[[Topic], object]
+) -> None:
+    topic = appended(str(tmp_path / "t"), 60, 60)
+    first, _ = topic.snapshot.partitions[0].segments
+
+    def maps() -> list[str]:
+        """The suffixes of the first segment's files that are mapped."""
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return sorted(line.partition(first.stem)[2].split()[0] for line in lines if first.stem in line)
+
+    assert len(found(topic, 30)) == len(found(topic, 90)) == 1
+    topic.offsets_for_times(START + 30)
+    assert maps() == [".index", ".log", ".timeindex"]
+    for suffix in maps():
+        (tmp_path / "t" / topic.reader.name(first, suffix)).unlink()
+    distlog.open(topic.url).append(table(1))
+    assert len(maps()) == 3
+    refresh(topic)
+    assert maps() == []
+    assert len(found(topic, 90)) == 1
 
 
 def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:

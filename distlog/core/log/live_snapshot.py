@@ -300,7 +300,10 @@ class LiveSnapshot:
         self._wanted = object()
 
     def _look(self, committed: Snapshot) -> _Seen:
-        wanted = self._wanted
+        wanted, seen = self._wanted, self._seen
+        if seen is not None and seen.committed is not committed:
+            # vacuum may have deleted what older versions had
+            self._handle.reader.forget_deleted()
         live = committed if self._current.pinned else with_tails(self._handle, committed)
         self._seen = seen = _Seen(committed, live, wanted)
         return seen

@@ -78,6 +78,14 @@ class OpenFiles(Generic[T]):
         with self._lock:
             self._open.pop(key, None)
 
+    def forget_deleted(self) -> None:
+        """Forget the objects whose files are gone, or were replaced."""
+        with self._lock:
+            keys = list(self._open)
+        for key in keys:
+            if self.known(key) is None:
+                self.forget(key)
+
     def _identity(self, path: str) -> _Identity:
         status = os.stat(path)
         return status.st_ino, status.st_size, status.st_mtime_ns if self._timed else 0
@@ -91,7 +99,7 @@ def _empty(limit: int, timed: bool) -> OpenFiles[Any]:
 # Keeps the last few log files of sealed segments mapped, for many small reads of the same files.
 
 
-#: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped.
+#: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped (`forget_deleted`).
 OPEN_LOGS = 16
 #: How much of an active log is read around a position: enough for small batches, then for the largest usual ones.
 _PARTS_BYTES = (32 << 10, 2 << 20)
@@ -146,6 +154,10 @@ class OpenLogs:
             yield OpenLog(read[HEAD_BYTES:], byte_array(read[HEAD_BYTES:]), position)
             if end == segment.log_bytes:
                 return
+
+    def forget_deleted(self) -> None:
+        """Unmap the logs whose files are gone."""
+        self._open.forget_deleted()
 
     def _mapped(self, segment: SegmentInfo, log: Part) -> OpenLog:
         view = self._storage.map(*log.whole)

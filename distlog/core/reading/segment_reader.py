@@ -201,6 +201,10 @@ class SegmentIndexes:
         for suffix in _SUFFIXES:
             self._drop(segment, suffix)
 
+    def forget_deleted(self) -> None:
+        """Close the indexes whose files are gone."""
+        self._open.forget_deleted()
+
     def _usable(
         self, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
     ) -> IndexT | None:
@@ -502,6 +506,11 @@ class SegmentReader:
     def forget_indexes(self, segment: SegmentInfo) -> None:
         """Forget the segment's indexes: they were found wrong, or replaced. The next use opens them again."""
         self._indexes.forget(segment)
+
+    def forget_deleted(self) -> None:
+        """Close the logs and indexes whose files are gone: until then they take disk space, as much as a segment."""
+        self.logs.forget_deleted()
+        self._indexes.forget_deleted()
 
     def _distrust(self, segment: SegmentInfo, error: CorruptionError) -> None:
         _log.warning("%s: scanning the log instead; verify the topic", error)
