@@ -17,7 +17,7 @@ from writers_in_place import syncs as syncs
 from writers_in_place import topic as topic
 
 from distlog.core.config import COMMIT_RETENTION_MS, DAY_MS
-from distlog.core.errors import StorageError
+from distlog.core.errors import OffsetOutOfRangeError, StorageError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.segment_files import ActiveFile
@@ -190,6 +190,27 @@ def test_a_flush_after_weeks_asks_for_no_segment_that_is_gone_by_then(tmp_path: 
     writer.flush()
     writer.close()
     assert min(world.topic().start_offsets()[0], world.topic().snapshot.log_floor) > 0
+
+
+def test_a_flush_tells_once_of_records_whose_segment_another_process_ended_weeks_ago(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "clicks"))
+    world.topic().alter_config({"flush.messages": "1000", "retention.ms": str(DAY_MS)})
+    told: list[Delivery] = []
+    writer = world.topic().writer(linger_ms=0, on_delivery=told.append)
+    writer.append(b"", partition=0, timestamp=world.clock())
+    until(lambda: len(told) == 1)
+    world.topic().alter_config({"retention.bytes": "1000"})
+    for _ in range(2 * COMMIT_RETENTION_MS // DAY_MS):
+        world.clock.now += DAY_MS
+        world.append()
+        world.expire()
+        world.vacuum()
+    assert world.topic().snapshot.log_floor > 3
+    with pytest.raises(OffsetOutOfRangeError, match=r"not known any more.*first_offset=0 end_offset=1"):
+        writer.flush()
+    writer.append(b"", partition=0, timestamp=world.clock())
+    writer.flush()
+    writer.close()
 
 
 def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:

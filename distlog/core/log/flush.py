@@ -10,7 +10,7 @@ from typing import NamedTuple
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Seal, each
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import DistlogError, StorageError
+from distlog.core.errors import DistlogError, OffsetOutOfRangeError, StorageError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.log_segment import Unflushed, is_flush_due
 from distlog.core.log.partition_lock import FlushOutcome, PageStatus, PartitionCounters, mark, marked
@@ -292,10 +292,23 @@ class PartitionFlush:
             raise lost_records(wanted)
 
     def _sealed_end(self, snapshot: Snapshot, wanted: Appended) -> int:
-        """The offset at which the segment ended when it was sealed. Later commits may have replaced it."""
-        partition = self._partition.partition
-        for commit in self._partition.handle.log.commits(wanted.version + 1, snapshot.version + 1):
-            if Seal(partition, wanted.stem) in commit.actions:
+        """The offset at which the segment ended when it was sealed. Later commits may have replaced it.
+
+        Raises OffsetOutOfRangeError if that was so long ago that the commit was deleted.
+        """
+        seal = Seal(self._partition.partition, wanted.stem)
+        try:
+            commits = self._partition.handle.log.commits(wanted.version + 1, snapshot.version + 1)
+        except OffsetOutOfRangeError as error:
+            raise OffsetOutOfRangeError(
+                "it is not known any more whether what was appended is on the device, as the commits that tell were "
+                "deleted (commit.retention.ms): look whether it is there, and flush more often",
+                stem=wanted.stem,
+                first_offset=wanted.first_offset,
+                end_offset=wanted.end_offset,
+            ) from error
+        for commit in commits:
+            if seal in commit.actions:
                 added = [action.segment for action in each(commit.actions) if isinstance(action, Add)]
                 ends = [segment.next_offset for segment in added if segment.stem == wanted.stem]
                 return ends[0] if ends else wanted.first_offset

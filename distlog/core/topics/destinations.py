@@ -27,6 +27,7 @@ from distlog.core.config import DAY_MS, TopicConfig
 from distlog.core.errors import (
     CommitStateUnknownError,
     DistlogError,
+    OffsetOutOfRangeError,
     StorageError,
     TopicNotFoundError,
     TransactionTooOldError,
@@ -520,8 +521,9 @@ class InPlaceDestination:
     def flush(self) -> None:
         """Return when all records sent are on the device, also records that the flush policy left unsynced.
 
-        Raises LostRecordsError if a sync failed, now or in the background, so that acknowledged records are lost;
-        this is raised once. After other errors, the next flush tries again.
+        Raises LostRecordsError if a sync failed, now or in the background, so that acknowledged records are lost, and
+        OffsetOutOfRangeError if they are so old that it is not known; these are raised once. After other errors, the
+        next flush tries again.
         """
         with self._lock:
             failed = self._sync()
@@ -539,7 +541,8 @@ class InPlaceDestination:
     def _sync_one(self, partition: int, stem: str, timeout_s: float | None) -> DistlogError | None:
         try:
             self._log(partition).flush(self._unflushed[partition][stem], timeout_s=timeout_s)
-        except (LostRecordsError, TopicNotFoundError) as error:
+        except (LostRecordsError, TopicNotFoundError, OffsetOutOfRangeError) as error:
+            # nor will the commits come back that would tell of them
             self._lost = self._lost or error
         except DistlogError as error:
             return error
