@@ -10,8 +10,9 @@ from compacting import log as log
 from keyed_batches import keyed, last_offsets
 
 import distlog
+from distlog.core.commits import commit_json
 from distlog.core.errors import InvalidConfigError, StorageError
-from distlog.core.maintenance import compaction
+from distlog.core.maintenance import compaction, group_rewrite
 from distlog.core.maintenance.compaction import CleaningPlan
 from distlog.core.maintenance.group_rewrite import RewrittenPartition
 from distlog.core.maintenance.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
@@ -105,6 +106,25 @@ def test_a_round_ends_before_the_partition_that_makes_it_too_large(
     topic.compact()
     assert topic.version == before + commits
     assert sum(len(batch) for batch in topic.scan()) == 5
+
+
+@pytest.mark.parametrize(("partitions", "appends", "most", "commits"), [(300, 2, 500, 2), (1, 60, 25, 3)])
+def test_more_segments_than_a_commit_takes_are_cleaned_by_several(
+    partitions: int, appends: int, most: int, commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = distlog.create(f"memory://cleaned-by-{commits}-commits/t", partitions, {"cleanup.policy": "compact"})
+    for number in range(appends):
+        topic.append([{"partition": one, "key": b"k", "value": b"%d" % number} for one in range(partitions)])
+    monkeypatch.setattr(commit_json, "MOST_ROWS", 2 * most)
+    for module in (compaction, group_rewrite):
+        monkeypatch.setattr(module, "MOST_SEGMENTS", most)
+    before = topic.version
+    report = topic.compact()
+    assert report.ok
+    assert topic.version == before + commits
+    left = topic.scan(columns=["partition", "offset"]).to_table()
+    assert left["offset"].to_pylist() == [appends - 1] * partitions
+    assert topic.verify().ok
 
 
 def test_a_damaged_partition_is_named_and_those_of_its_round_are_cleaned(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -22,7 +23,9 @@ from rebuilding import (
 
 import distlog
 from distlog import Topic
+from distlog.core.commits import commit_json
 from distlog.core.commits.actions import Add, Remove
+from distlog.core.maintenance import rebuild
 from distlog.core.maintenance.rebuild import commit_facts, rebuild_segment, rebuild_segments
 
 
@@ -52,6 +55,22 @@ def test_each_damage_is_named_and_undone_byte_for_byte(topic: Topic, suffix: str
     assert report.ok
     assert topic.version == 2, "sizes did not change, so there is nothing to commit"
     assert found(rebuilt(topic)) == ["fine fine"] * 2
+
+
+def test_facts_of_more_segments_than_a_commit_takes_are_recorded_by_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = distlog.create(f"{tmp_path}/many", 700)
+    topic.append([{"partition": number, "value": b""} for number in range(700)])
+    learned = [
+        dataclasses.replace(each, facts={"leader_epoch": 7})
+        for each in rebuild_segments(topic.handle, topic.snapshot)
+    ]
+    monkeypatch.setattr(commit_json, "MOST_ROWS", 600)
+    monkeypatch.setattr(rebuild, "MOST_SEGMENTS", 300)
+    after = commit_facts(topic.handle, topic.snapshot, learned)
+    assert after.version == topic.version + 3
+    assert {one.leader_epoch for state in after.partitions for one in state.segments} == {7}
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
@@ -17,6 +18,10 @@ from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
 #
 # A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. What lies
 # above is left alone. The active segment is too, as in Kafka: the commit log's snapshot ends where it begins.
+
+
+#: A commit replaces so many segments: it takes no more rows for them and for what replaces them.
+MOST_SEGMENTS = MOST_ROWS // 2
 
 
 @dataclass(frozen=True, slots=True)

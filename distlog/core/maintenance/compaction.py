@@ -24,7 +24,13 @@ from distlog.core.display import Shown, counted
 from distlog.core.errors import StorageError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kernels.record_write import KEPT, choose_records
-from distlog.core.maintenance.cleaning_plan import Cleanable, first_dirty_offset, group_segments, plan_compaction
+from distlog.core.maintenance.cleaning_plan import (
+    MOST_SEGMENTS,
+    Cleanable,
+    first_dirty_offset,
+    group_segments,
+    plan_compaction,
+)
 from distlog.core.maintenance.group_rewrite import (
     FilteredBatches,
     RewriteFailure,
@@ -171,10 +177,11 @@ class CleaningPlan:
 
     @classmethod
     def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
-        """The plan of one round over the whole dirty range that is due."""
+        """The plan of one round over the dirty range that is due, as far as one commit takes its segments."""
         state = snapshot.partitions[due.partition]
         segments, first = list(state.segments), state.segments.find(state.log_start_offset)
-        start, end = first_dirty_offset(state), due.first_uncleanable_offset
+        behind = [one.base_offset for one in segments[first + MOST_SEGMENTS :][:1]]
+        start, end = first_dirty_offset(state), min([due.first_uncleanable_offset, *behind])
         return cls(due.partition, start, end, segments, first, snapshot.config, snapshot.version)
 
     @property

@@ -20,7 +20,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.producers import KeptProducers
-from distlog.core.maintenance.cleaning_plan import first_dirty_offset
+from distlog.core.maintenance.cleaning_plan import MOST_SEGMENTS, first_dirty_offset
 from distlog.core.reading.chunks import Chunk
 from distlog.core.segments.segment_writer import Bundles, SegmentFile, with_aborted
 from distlog.core.topic_handle import TopicHandle
@@ -326,18 +326,37 @@ class Replacement:
 def commit_rewrite(
     handle: TopicHandle, snapshot: Snapshot, rewritten: Sequence[RewrittenPartition], *, timeout_s: float = TIMEOUT_S
 ) -> tuple[Replacement, Snapshot]:
-    """Replace the segments of groups that were rewritten at `snapshot` by the new ones, in one commit.
+    """Replace the segments of groups that were rewritten at `snapshot` by the new ones.
 
-    Returns what was replaced, and the new state. A group is left out if one of its segments is gone; a cleaned
-    partition stays dirty from there. If the topic is no longer compacted, cleaned partitions are left as they are.
-    Raises CommitConflictError after `timeout_s` of lost races.
+    It is one commit, or several of whole partitions if one does not take so many segments. Returns what was replaced,
+    and the new state. A group is left out if one of its segments is gone; a cleaned partition stays dirty from there.
+    If the topic is no longer compacted, cleaned partitions are left as they are. Raises CommitConflictError after
+    `timeout_s` of lost races.
     """
-    planned = _Plan(rewritten, KeptProducers(handle))
-    while True:
-        _, after = handle.log.commit(snapshot, "compact", planned, read_version=snapshot.version, timeout_s=timeout_s)
-        if planned.is_ready:
-            return planned.replacement, after
-        planned.keep_producers()
+    replaced, after, read_version = Replacement([], {}), snapshot, snapshot.version
+    for some in _in_commits(rewritten):
+        planned = _Plan(some, KeptProducers(handle))
+        while True:
+            _, after = handle.log.commit(after, "compact", planned, read_version=read_version, timeout_s=timeout_s)
+            if planned.is_ready:
+                break
+            planned.keep_producers()
+        replaced.groups.extend(planned.replacement.groups)
+        replaced.left_out.update(planned.replacement.left_out)
+    return replaced, after
+
+
+def _in_commits(rewritten: Sequence[RewrittenPartition]) -> Iterator[list[RewrittenPartition]]:
+    """The partitions in runs, at least one, whose segments one commit takes."""
+    run, count = list[RewrittenPartition](), 0
+    for one in rewritten:
+        segments = sum(len(each.group.segments) for each in one.groups)
+        if run and count + segments > MOST_SEGMENTS:
+            yield run
+            run, count = [], 0
+        run.append(one)
+        count += segments
+    yield run
 
 
 class _Plan:

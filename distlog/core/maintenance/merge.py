@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.arrays import booleans, join, numbers_of, table_of_numbers
-from distlog.core.commits.action_table import MOST_ROWS
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_json import replacing
 from distlog.core.commits.commit_log import TIMEOUT_S
@@ -22,6 +21,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import REMOVED_SCHEMA
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.display import Shown, counted
+from distlog.core.maintenance.cleaning_plan import MOST_SEGMENTS
 from distlog.core.maintenance.compaction import Clean, CompactionReport, compact
 from distlog.core.maintenance.group_rewrite import RewriteFailure, SegmentGroup
 from distlog.core.maintenance.merge_job import JOB_BYTES, MergedJob, MergeJob, do_job, jobs
@@ -101,10 +101,6 @@ def _failed_group(failure: RewriteFailure) -> dict[str, Any]:
 # Appends make one segment per commit and partition. `plan_merge` says which are worth merging, and `do_job` does it:
 # small segments stay parts of bundles, which are fewer and larger after each merge, and large ones become
 # files.
-
-
-#: A commit merges so many segments: it takes no more rows for them and for what replaces them.
-MOST_SEGMENTS = MOST_ROWS // 2
 
 
 def merge(

@@ -22,6 +22,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
 from distlog.core.errors import CorruptionError, CorruptRecordError, SnapshotTooOldError
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY, AbortedTransaction, encode_transactions
+from distlog.core.maintenance.cleaning_plan import MOST_SEGMENTS
 from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
 from distlog.core.maintenance.verify_segment import Anomaly, IndexFile, SegmentVerdict, State, find_indexes
 from distlog.core.reading.pipeline import whole_log
@@ -330,12 +331,18 @@ def _rebuild(
 
 
 def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
-    """Record the changed facts of the segments that are still live, in one commit if anything changed."""
+    """Record the changed facts of the segments that are still live, if anything changed.
 
-    def plan(current: Snapshot) -> list[Action] | None:
-        return [action for each in rebuilt for action in _describe(current, each)] or None
+    It is one commit, or several if one does not take so many segments.
+    """
 
-    _, after = handle.log.commit(snapshot, "rebuild", plan)
+    def plan(some: Sequence[SegmentRebuild], current: Snapshot) -> list[Action] | None:
+        return [action for each in some for action in _describe(current, each)] or None
+
+    after = snapshot
+    for first in range(0, max(len(rebuilt), 1), MOST_SEGMENTS):
+        some = rebuilt[first : first + MOST_SEGMENTS]
+        _, after = handle.log.commit(after, "rebuild", partial(plan, some))
     return after
 
 
