@@ -285,16 +285,19 @@ class GroupRegistry:
 
     def expire(self) -> None:
         """Call `expire` of each group that has reached its deadline."""
-        while (name := self._due()) is not None:
+        while (due := self._due()) is not None:
+            deadline, name = due
             # a group that was deleted meanwhile has no deadline
             with suppress(GroupRefusedError), self.opened(name) as group:
-                group.wakes_at = inf
-                group.membership.expire()
+                # behind an earlier deadline the group was queued anew: each later one would be, too, for ever
+                if deadline == group.wakes_at:
+                    group.wakes_at = inf
+                    group.membership.expire()
 
-    def _due(self) -> str | None:
+    def _due(self) -> tuple[float, str] | None:
         with self._lock:
             if self._queue and self._queue[0][0] <= self.clock():
-                return heapq.heappop(self._queue)[1]
+                return heapq.heappop(self._queue)
         return None
 
     def _queue_up(self, name: str, group: Group) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from consumer_groups import Gateway
+from consumer_groups import Gateway, stable
 from gateways import until
 from kio.schema.errors import ErrorCode
 
@@ -91,3 +91,22 @@ def test_names_that_no_record_of_the_group_could_hold_are_refused() -> None:
     long_name = (("p" * 40_000, b""),)
     assert gateway.member("c", protocols=long_name).join().told is ErrorCode.invalid_request
     assert gateway.member("c" * 1000).join().told is None
+
+
+def test_a_group_waits_for_one_deadline_however_often_members_with_short_sessions_came_and_went() -> None:
+    gateway = Gateway()
+    stays = gateway.member("stays", session_timeout_ms=60_000)
+    stable(gateway, stays)
+    for _ in range(20):
+        short = gateway.member("short", session_timeout_ms=6000).join()
+        stays.join()
+        stays.sync()
+        short.sync()
+        gateway.at(5000)
+        assert (stays.beat(), short.leave()) == (ErrorCode.none, ErrorCode.none)
+        stays.join().sync()
+        for _ in range(10):
+            gateway.at(6000)
+            assert stays.beat() is ErrorCode.none
+    # the last one, and one that was put off
+    assert len(gateway.groups._queue) <= 2
