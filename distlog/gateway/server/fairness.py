@@ -29,6 +29,8 @@ _MOST_S = 0.8 / _RATE_OF_USE
 _NO_USE_S = 1e-6
 #: Idle shares are forgotten when there are so many, or twice as many as the active ones.
 _MANY = 1000
+#: Client ids with so many equal characters in front have one share: a client without a login may send 32 KiB in each.
+_MOST_NAME = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -88,12 +90,14 @@ class CpuUses:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.clock_s, self.lock = clock_s, threading.Lock()
         self.all = CpuUse("all", None)
-        self._forget_at = _MANY
+        self._count, self._forget_at = 0, _MANY
 
     def share(self, owner: str, client_id: str) -> CpuUse:
         """The share of a client."""
+        if self._count >= self._forget_at:
+            self._forget_idle()
         of_owner = self._part(self.all, owner)
-        return self._part(of_owner, client_id)
+        return self._part(of_owner, client_id[:_MOST_NAME])
 
     def leaves_room(self, share: CpuUse) -> bool:
         """True if a client has used less than its part of the time, among those that are active."""
@@ -110,17 +114,23 @@ class CpuUses:
     def _part(self, whole: CpuUse, name: Hashable) -> CpuUse:
         share = whole.parts.get(name)
         if share is None:
-            if len(whole.parts) >= self._forget_at:
-                # idle shares are forgotten: one that comes back begins with nothing
-                now_s = self.clock_s()
-                whole.parts = {
-                    name: each
-                    for name, each in whole.parts.items()
-                    if each.use(now_s) > _NO_USE_S or each in whole.active
-                }
-                self._forget_at = max(_MANY, 2 * len(whole.parts))
             share = whole.parts[name] = CpuUse(name, whole)
+            self._count += 1
         return share
+
+    def _forget_idle(self) -> None:
+        """Forget idle shares, of all owners: one that comes back begins with nothing."""
+        now_s = self.clock_s()
+        # lists, since the thread of authentication may add a share meanwhile
+        owners = list(self.all.parts.values())
+        for whole in (*owners, self.all):
+            whole.parts = {
+                each.name: each
+                for each in list(whole.parts.values())
+                if each.parts or each.use(now_s) > _NO_USE_S or each in whole.active
+            }
+        self._count = len(self.all.parts) + sum(len(each.parts) for each in owners)
+        self._forget_at = max(_MANY, 2 * self._count)
 
 
 # ---

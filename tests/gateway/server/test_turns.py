@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -176,6 +177,27 @@ def test_idle_clients_are_forgotten() -> None:
         turns.run(0.001)
         turns.now_s += 1
     assert len(turns.shares.share("here", "").part_of.parts) < 1100  # type: ignore[union-attr]
+
+
+def test_idle_client_ids_of_addresses_that_do_not_come_back_are_forgotten() -> None:
+    turns = Turns(2)
+    for number in range(5000):
+        turns.put(f"address {number // 50}", 1, f"/{number}")
+        turns.run(0.001)
+        turns.now_s += 1
+    owners = turns.shares.all.parts.values()
+    assert sum(len(each.parts) for each in owners) + len(owners) < 1100
+
+
+def test_a_long_client_id_takes_no_memory_of_its_own() -> None:
+    turns = Turns(2)
+    tracemalloc.start()
+    for number in range(2000):
+        turns.put("here", 1, f"/{number}" + "x" * 32_000)
+        turns.run(0.001)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 8 << 20
 
 
 def test_a_client_is_known_by_its_user_or_by_its_address() -> None:
