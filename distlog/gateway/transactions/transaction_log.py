@@ -40,6 +40,7 @@ from distlog.core.transaction_state import (
 from distlog.core.transactions.open_transactions import READ_UNCOMMITTED
 from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.leadership import Leadership, OwnCompaction
+from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
@@ -308,20 +309,21 @@ class TransactionLog:
 
         On an object store, a state that is not has a commit of its own only if no other record comes soon.
         """
-        opened, number = self._opened(), self.partition_of(state.transactional_id)
-        newest, value = opened.newest[number], encode_state(state)
+        opened, id_, value = self._opened(), state.transactional_id, encode_state(state)
+        newest = opened.newest[self.partition_of(id_)]
         if is_durable or opened.hosted.is_local:
-            newest.add(state, self._append(opened, state.transactional_id, value, is_durable=is_durable))
+            newest.add(state, self._append(opened, id_, value, is_durable=is_durable))
         else:
-            result = opened.hosted.append_run_later(*self._record(opened, state.transactional_id, value))
-            with self._lock:
-                self._later.add(result)
-            result.add_done_callback(self._end_later)
-            result.add_done_callback(partial(_add_written, newest, state))
+            self._append_later(opened, id_, value).add_done_callback(partial(_add_written, newest, state))
 
     def forget(self, transactional_id: str) -> None:
-        """Delete the state of an id. Raises as `write`."""
-        self._append(self._opened(), transactional_id, None, is_durable=False)
+        """Delete the state of an id, as `write` keeps one that is not durable. Raises as `write`."""
+        opened = self._opened()
+        if opened.hosted.is_local:
+            self._append(opened, transactional_id, None, is_durable=False)
+        else:
+            # many may be forgotten at a time, and share a commit
+            self._append_later(opened, transactional_id, None)
 
     def _append(self, opened: _StateTopic, transactional_id: str, value: bytes | None, *, is_durable: bool) -> int:
         number, run, fence = self._record(opened, transactional_id, value)
@@ -331,6 +333,13 @@ class TransactionLog:
             self._has_failed = True
             raise
 
+    def _append_later(self, opened: _StateTopic, transactional_id: str, value: bytes | None) -> Future[AppendInfo]:
+        result = opened.hosted.append_run_later(*self._record(opened, transactional_id, value))
+        with self._lock:
+            self._later.add(result)
+        result.add_done_callback(self._end_later)
+        return result
+
     def _end_later(self, result: Future[AppendInfo]) -> None:
         with self._lock:
             self._later.discard(result)
@@ -338,7 +347,7 @@ class TransactionLog:
         if isinstance(error, (LeaderFencedError, TopicNotFoundError)):
             self._has_failed = True
         elif error is not None:
-            _log.warning("the end of a transaction was not kept; its next coordinator ends it again: %s", error)
+            FAILURES.note("to keep states of transactions, which their next coordinator ends again,", error)
 
     def _record(self, opened: _StateTopic, transactional_id: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
         number = self.partition_of(transactional_id)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Address
+from gateways import lingers as lingers
 from transaction_parts import ID, TIMEOUT_MS, Parts
 
 import distlog
@@ -253,6 +254,25 @@ def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
     assert after.coordinator.states() == []
     fresh = after.begin()
     assert (fresh.id != producer.id, fresh.epoch) == (True, 0)
+
+
+@pytest.mark.usefixtures("lingers")
+def test_ids_that_are_forgotten_together_are_one_commit(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, state = made(memory_url), "__transaction_state"
+    for number in range(20):
+        parts.begin(f"sink-{number}")
+    parts.now_ms += EXPIRATION_MS
+    hosted, before = parts.broker.metadata.fresh_topic(state), parts.topic(state).snapshot.version
+    monkeypatch.setattr(hosted._gathered, "_linger_s", 3600.0)
+    # it waits for none of them: transactions that time out are next
+    parts.coordinator.tick()
+    assert parts.coordinator.states() == []
+    hosted.hurry()
+    parts.services._log.settle()
+    assert parts.topic(state).snapshot.version == before + 1
+    after = parts.killed()
+    assert after.coordinator.states() == []
+    after.close()
 
 
 def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) -> None:
