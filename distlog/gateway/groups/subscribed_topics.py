@@ -85,7 +85,7 @@ class SubscribedTopics:
             self._facts = {name: each for name, each in self._facts.items() if name in used}
             self._matching = {each: self._matching[each] for each in patterns if each in self._matching}
 
-        if (names or patterns or self._facts) and not self._looks_again:
+        if (names or patterns or self._facts or self._matching) and not self._looks_again:
             self._looks_again = True
             self._begin(again)
 

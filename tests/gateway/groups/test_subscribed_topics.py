@@ -68,6 +68,9 @@ def test_a_look_shows_changes_and_forgets_what_no_group_wants() -> None:
     topics.look([], [])
     until(lambda: not topics.know(["clicks"], []))
     assert not topics.know([], ["clo.*"])
+    known(topics, [], ["none.*"])
+    topics.look([], [])
+    until(lambda: not topics.know([], ["none.*"]))
     topics.stop()
 
 
