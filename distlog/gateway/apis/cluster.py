@@ -20,7 +20,7 @@ from distlog.gateway.protocol.frames import (
 )
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
-from distlog.gateway.topics.metadata_cache import HostedTopic
+from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
 # ---
@@ -145,7 +145,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
                 yield {
                     "error_code": error_code(facts_or_error),
                     "name": name,
-                    "is_internal": name.startswith("__"),
+                    "is_internal": name in OWN_TOPICS,
                     "partitions": (),
                 }
         return
@@ -210,7 +210,7 @@ def _topic_fields(facts: TopicSummary, broker: Broker) -> Fields:
         "error_code": ErrorCode.none,
         "name": facts.name,
         "topic_id": uuid.UUID(facts.topic_id),
-        "is_internal": facts.name.startswith("__"),
+        "is_internal": facts.name in OWN_TOPICS,
         "partitions": _partition_fields(facts, range(facts.partitions), broker),
     }
 

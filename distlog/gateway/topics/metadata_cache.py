@@ -259,7 +259,7 @@ IDLE_MS = 3_600_000
 #: The topics with the quotas of clients, with ACLs, and with the credentials of users.
 QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
-_OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
+OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
 _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 
@@ -387,7 +387,7 @@ class MetadataCache:
     def clients_topics(self) -> list[str]:
         """The names of all topics but the gateways' own. Raises StorageError."""
         facts = self.facts_or_errors()
-        return [name for name, each in facts.items() if isinstance(each, TopicSummary) and name not in _OWN_TOPICS]
+        return [name for name, each in facts.items() if isinstance(each, TopicSummary) and name not in OWN_TOPICS]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
@@ -525,7 +525,7 @@ def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 def check_not_own(name: str) -> None:
     """Raise InvalidTopicError for the topics of the gateways: a change by others would not be seen."""
-    if name in _OWN_TOPICS:
+    if name in OWN_TOPICS:
         raise InvalidTopicError("only the gateway writes and changes this topic", topic=name)
 
 

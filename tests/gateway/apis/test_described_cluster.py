@@ -55,6 +55,19 @@ def test_topics_are_described_by_name_and_all_of_them_without_names(wire: Wire, 
     assert names == ["__consumer_offsets", "__transaction_state", "clicks", "views"]
 
 
+def test_only_the_topics_of_gateways_are_internal_which_readers_by_pattern_pass_over(
+    wire: Wire, gateway: GatewayServer
+) -> None:
+    distlog.create(f"{gateway.root}/__heartbeats")
+    told = wire.ask(
+        METADATA, 12, topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    internal = {"__consumer_offsets": True, "__transaction_state": True, "__heartbeats": False}
+    assert {each.name: each.is_internal for each in told.topics} == {"clicks": False, "views": False, **internal}
+    described = partitions(wire, ("__heartbeats", "__consumer_offsets")).topics
+    assert [each.is_internal for each in described] == [True, False]
+
+
 def test_a_description_goes_on_from_its_cursor(wire: Wire) -> None:
     seen, cursor = list[tuple[str, list[int]]](), None
     while True:
