@@ -145,6 +145,10 @@ HEARTBEAT = Api(12, "Heartbeat", 0, 4, heartbeat)
 # LeaveGroup: members leave, and the others share their partitions.
 
 
+#: The codes that are of a group, and not of a member: where the whole answer has one, admin clients ask again.
+_OF_GROUP = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+
+
 def leave_group(request: Request, broker: Broker) -> Fields:
     """Remove members: one by its id before version 3, later several, static ones by their instances too."""
     members, group = broker.groups.members, request.body.group_id
@@ -158,6 +162,9 @@ def leave_group(request: Request, broker: Broker) -> Fields:
         }
         for each in {(each.member_id, each.group_instance_id): each for each in request.body.members}.values()
     ]
+    refused = next((each["error_code"] for each in left if each["error_code"] in _OF_GROUP), None)
+    if refused is not None:
+        return {"throttle_time": 0, "error_code": refused, "members": ()}
     return {"throttle_time": 0, "error_code": ErrorCode.none, "members": left}
 
 
