@@ -112,10 +112,12 @@ def sync_group(request: Request, broker: Broker) -> None:
 
 
 def _respond_to_sync(request: Request, reply: SyncReply) -> None:
+    # at the code for a group that is loaded, or cannot be stored now, Java's `poll` fails: members join again instead
+    is_later = reply.error is ErrorCode.coordinator_load_in_progress
     request.respond(
         {
             "throttle_time": 0,
-            "error_code": reply.error,
+            "error_code": ErrorCode.rebalance_in_progress if is_later else reply.error,
             "protocol_type": reply.protocol_type,
             "protocol_name": reply.protocol,
             "assignment": reply.assignment,
@@ -135,6 +137,9 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
     body, instance_id = request.body, request.get("group_instance_id")
     members = broker.groups.members
     code = members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
+    if code is ErrorCode.coordinator_load_in_progress:
+        # as in Kafka: members go on while their group is loaded
+        code = ErrorCode.none
     return {"throttle_time": 0, "error_code": code}
 
 

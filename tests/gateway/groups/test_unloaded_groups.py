@@ -10,13 +10,18 @@ import pytest
 import transaction_parts
 from consumer_groups import GROUP, Client, Gateway, stable
 from consumer_members import ConsumerGateway
+from gateways import Wire
+from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 from waiting import until
 
 import distlog
 from distlog.core.consumer_offsets import Position
+from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
+
+HEARTBEAT, SYNC_GROUP = 12, 14
 
 
 class Loader:
@@ -137,3 +142,19 @@ def test_a_producer_whose_transaction_is_unloaded_meanwhile_is_sent_to_the_coord
         parts.coordinator.add_partitions(transaction_parts.ID, producer, [("clicks", 0)])
     assert refused.value.code is ErrorCode.not_coordinator
     parts.close()
+
+
+def test_a_member_goes_on_or_joins_again_while_its_group_is_loaded(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's consumers fail if they are told at SyncGroup that it is loaded; a broker has no error for heartbeats."""
+
+    def refuse(name: str) -> None:
+        raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+
+    monkeypatch.setattr(gateway._groups._registry, "check", refuse)
+    ids = {"group_id": GROUP, "generation_id": 1, "member_id": "a", "group_instance_id": None}
+    with Wire(gateway) as wire:
+        assert wire.ask(HEARTBEAT, 4, **ids).error_code is ErrorCode.none
+        told = wire.ask(SYNC_GROUP, 5, **ids, protocol_type=None, protocol_name=None, assignments=())
+    assert (told.error_code, told.assignment) == (ErrorCode.rebalance_in_progress, b"")
