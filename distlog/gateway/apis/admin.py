@@ -125,8 +125,7 @@ _ANY = -1
 
 def list_transactions(request: Request, broker: Broker) -> Fields:
     """All transactions, or a selection by states, producer ids and a duration in ms for which they are open."""
-    states = list[TransactionState]()
-    code = code_of(lambda: states.extend(broker.transactions.coordinator.states()), fenced=ErrorCode.producer_fenced)
+    code = ErrorCode.coordinator_load_in_progress if broker.transactions.is_loading else ErrorCode.none
     body, names = request.body, {each.kafka_name for each in TransactionStatus}
     wanted, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
     begun_before_ms = broker.clock() - request.get("duration_filter", _ANY)
@@ -141,7 +140,7 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
                 "producer_id": each.producer.id,
                 "transaction_state": each.status.kafka_name,
             }
-            for each in states
+            for each in broker.transactions.coordinator.states()
             if (not wanted or each.status.kafka_name in wanted)
             and (not producers or each.producer.id in producers)
             and (not is_by_duration or 0 <= each.started_ms < begun_before_ms)

@@ -14,6 +14,7 @@ from transactional_clients import RawProducer
 
 import distlog
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.groups.coordination import Coordination
 
 FINE = ErrorCode.none
 
@@ -199,3 +200,13 @@ def test_transactions_are_listed_and_described(gateway: GatewayServer) -> None:
         assert [each.transactional_id for each in of_one.transaction_states] == ["refunds"]
         long = wire.ask(66, 1, state_filters=(), producer_id_filters=(), duration_filter=3_600_000)
         assert long.transaction_states == ()
+
+
+def test_a_list_of_transactions_is_not_taken_for_whole_while_some_are_loaded(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Wire(gateway) as wire:
+        assert wire.ask(66, 0, state_filters=(), producer_id_filters=()).error_code is FINE
+        monkeypatch.setattr(Coordination, "is_loading", True)
+        told = wire.ask(66, 0, state_filters=(), producer_id_filters=())
+        assert told.error_code is ErrorCode.coordinator_load_in_progress
