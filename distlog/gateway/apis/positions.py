@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -17,6 +17,7 @@ from distlog.gateway.groups.offsets_format import TopicPartition
 from distlog.gateway.protocol.frames import Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.metadata_cache import HostedTopic
 
 # ---
 # The positions in a request that commits them, and the code of each partition.
@@ -43,7 +44,7 @@ class RequestedPositions:
             for each in topic.partitions
         }
         self._topics = once((topic, number, None) for topic, number in positions)
-        self._codes = {place: _code(broker, place) for place in positions}
+        self._codes = {place: place_code(broker.metadata.topic, *place) for place in positions}
         self.positions = {place: each for place, each in positions.items() if self._codes[place] is ErrorCode.none}
 
     def topics(self, code: ErrorCode) -> list[Fields]:
@@ -67,9 +68,10 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
     return 0
 
 
-def _code(broker: Broker, place: TopicPartition) -> ErrorCode:
+def place_code(find: Callable[[str], HostedTopic], topic: str, number: int) -> ErrorCode:
+    """The code of a coordinator for a partition of a topic that `find` gives."""
     try:
-        broker.metadata.topic(place[0]).partition(place[1])
+        find(topic).partition(number)
     except StorageError:
         # Kafka's coordinators answer with no storage code: with this one clients retry
         return ErrorCode.coordinator_not_available

@@ -12,7 +12,7 @@ from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.end_marker import marker
 from distlog.core.transaction_state import ProducerId
 from distlog.gateway.apis.cluster import grouped, once
-from distlog.gateway.apis.positions import RequestedPositions
+from distlog.gateway.apis.positions import RequestedPositions, place_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
@@ -62,7 +62,7 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     """Add the partitions to the transaction; if one of them is missing, the others are not attempted."""
     body = request.body
     places = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
-    codes = {place: _code(broker, *place) for place in places}
+    codes = {place: place_code(broker.metadata.clients_topic, *place) for place in places}
     if any(code is not ErrorCode.none for code in codes.values()):
         rest = ErrorCode.operation_not_attempted
     else:
@@ -79,14 +79,6 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
         topics.setdefault(name, []).append({"partition_index": number, "partition_error_code": code})
     results = [{"name": name, "results_by_partition": partitions} for name, partitions in topics.items()]
     return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
-
-
-def _code(broker: Broker, topic: str, number: int) -> ErrorCode:
-    try:
-        broker.metadata.clients_topic(topic).partition(number)
-    except DistlogError as error:
-        return error_code(error)
-    return ErrorCode.none
 
 
 ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn)

@@ -13,6 +13,7 @@ from transacting import seen
 from transactional_clients import RawProducer
 
 import distlog
+from distlog.core.errors import StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.coordination import Coordination
 
@@ -210,3 +211,20 @@ def test_a_list_of_transactions_is_not_taken_for_whole_while_some_are_loaded(
         monkeypatch.setattr(Coordination, "is_loading", True)
         told = wire.ask(66, 0, state_filters=(), producer_id_filters=())
         assert told.error_code is ErrorCode.coordinator_load_in_progress
+
+
+def test_a_producer_adds_its_partitions_again_where_the_storage_of_a_topic_did_not_answer(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka gives its transaction up at any code of storage."""
+
+    def fail(topic: str) -> None:
+        raise StorageError("the storage does not answer")
+
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        with monkeypatch.context() as patches:
+            patches.setattr(gateway.broker.metadata, "clients_topic", fail)
+            assert producer.add(("clicks", 0)) == [ErrorCode.coordinator_not_available]
+        assert producer.add(("clicks", 0)) == [FINE]
