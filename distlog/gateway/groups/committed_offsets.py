@@ -26,6 +26,7 @@ from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.offsets_format import EndedTransaction, TopicPartition, read_topics
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import Group, GroupRegistry
+from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 
 # ---
@@ -67,7 +68,9 @@ class EndedPositions:
                     self._groups.check(group)
                     self._end(number, ended)
             except DistlogError as error:
-                raise GroupRefusedError(ErrorCode.coordinator_not_available) from error
+                FAILURES.note("to read ends of transactions", error)
+                # at other codes librdkafka reads the partitions no more
+                raise GroupRefusedError(ErrorCode.coordinator_load_in_progress) from error
 
     def _end(self, number: int, ended: EndedTransaction) -> None:
         for name in self._groups.names_with_pending():

@@ -14,9 +14,11 @@ from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.consumer_offsets import OFFSETS_TOPIC, Position
+from distlog.core.errors import StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.protocol import frames
 
 FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 
@@ -118,6 +120,26 @@ def test_a_group_that_is_deleted_takes_what_transactions_brought_with_it(parts: 
     parts.coordinator.end(ID, producer, is_committed=True)
     assert fetched(parts) is None
     assert fetched(parts.killed()) is None
+
+
+def test_a_client_asks_again_for_a_position_whose_transaction_the_storage_does_not_tell_of(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka reads a partition no more after another code."""
+
+    def fail(store: OffsetsTopic, partition: int) -> None:
+        raise StorageError("the storage does not answer")
+
+    monkeypatch.setattr(frames.FAILURES, "_logged", {})
+    producer = parts.begin()
+    parts.commit_offset(producer, 7)
+    parts.coordinator.end(ID, producer, is_committed=True)
+    with monkeypatch.context() as patches:
+        patches.setattr(OffsetsTopic, "ended", fail)
+        with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
+            fetched(parts)
+    assert fetched(parts) == 7
+    assert "to read ends of transactions failed: the storage does not answer" in caplog.messages
 
 
 def test_positions_that_wait_do_not_expire(parts: Parts) -> None:
