@@ -18,7 +18,7 @@ from conftest import Address
 import distlog
 from distlog.core.commits.commit_log import LOOK_S, CommitLog
 from distlog.core.config import TopicConfig
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.errors import CommitConflictError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
 
 
@@ -44,6 +44,23 @@ def test_a_commit_into_a_folder_that_was_deleted_is_refused_on_a_disk(tmp_path: 
     with pytest.raises(TopicNotFoundError, match="deleted"):
         log.refresh(snapshot)
     assert log.create(1, TopicConfig()).version == 0
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_commit_into_a_folder_that_was_made_anew_is_refused_and_the_new_topic_stays_readable(
+    tmp_path: Path, commits: int
+) -> None:
+    folder = tmp_path / "t"
+    old = distlog.create(str(folder))
+    old.append([{"value": b"old"}])
+    shutil.rmtree(folder)
+    new = distlog.create(str(folder))
+    for _ in range(1, commits):
+        new.append([{"value": b"new"}])
+    with pytest.raises((CommitConflictError, TopicNotFoundError), match=r"deleted|dropped"):
+        old.append([{"value": b"old"}])
+    assert distlog.open(str(folder)).end_offsets() == {0: commits - 1}
+    assert new.append([{"value": b"new"}]).version == commits
 
 
 def append_and_delete(folder: Path) -> None:
@@ -78,6 +95,22 @@ def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(
         log.commit(snapshot, "config", nothing)
     with pytest.raises(TopicNotFoundError, match="deleted"):
         log.refresh(snapshot)
+
+
+def test_on_an_object_store_a_look_sees_that_a_topic_was_made_anew(memory_url: Address) -> None:
+    now_s, storage = [0.0], Storage(f"{memory_url.url}/t")
+    log = logged(storage, now_s)
+    _, old = log.commit(log.create(1, TopicConfig()), "config", nothing)
+    storage.delete([each.name for each in storage.list("_commits")])
+    other = logged(storage, now_s)
+    _, new = other.commit(other.create(1, TopicConfig()), "config", nothing)
+    now_s[0] += LOOK_S
+    for _ in range(2):
+        with pytest.raises(CommitConflictError, match="dropped"):
+            log.commit(old, "config", nothing)
+    with pytest.raises(TopicNotFoundError, match="dropped"):
+        log.refresh(old)
+    assert other.load().version == new.version
 
 
 def test_on_an_object_store_a_look_is_one_request_a_minute(memory_url: Address) -> None:

@@ -50,13 +50,17 @@ _log = logging.getLogger(__name__)
 # ---
 # Finds out that a topic's folder was deleted beneath a process that goes on, or its commits behind the log floor.
 #
-# Its next commit would be the only one there: no process could read it, nor make the topic anew. On a local disk each
-# look is next to nothing. On an object store it is a request, made once in LOOK_S. Meanwhile such a process may
-# have put commits: so it looks for one that was there at the look before.
+# Its next commit would be the only one there: no process could read it, nor make the topic anew. In a topic that was
+# made anew it would not follow the commit before it, and nobody could read that topic: so the commit that is there
+# must be the same one. On a local disk each look is next to nothing. On an object store it is a request, made once in
+# LOOK_S. Meanwhile such a process may have put commits: so it looks for one that was there at the look before.
 
 
 #: How often one looks on an object store.
 LOOK_S = 60.0
+
+#: Its id is within so many first bytes of a commit, as this library writes it.
+_BEGIN_BYTES = 256
 
 
 class DeletionCheck:
@@ -64,22 +68,50 @@ class DeletionCheck:
 
     def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
         self._storage, self._monotonic = storage, monotonic
-        self._seen: tuple[float, int] | None = None
+        # on an object store: the time, and the version and id of the commit that is looked for next
+        self._seen: tuple[float, int, str] | None = None
+        # on a disk: the id of the commit that was read last, and its file's number and time
+        self._same: tuple[str, int, int] | None = None
 
     def is_there(self, head: Snapshot) -> bool:
         """True if the commit of `head`, or one before it, is there still, as far as one looks."""
         if self._storage.is_local:
-            return os.path.exists(self._storage.local_path(paths.commit_file(head.version)))
+            return self._is_on_disk(head)
         now_s = self._monotonic()
-        looked_s, version = self._seen or (now_s, head.version)
+        looked_s, version, commit_id = self._seen or (now_s, head.version, head.commit_id)
         if now_s - looked_s >= LOOK_S:
             try:
-                self._storage.size(paths.commit_file(version))
+                begin = self._storage.read(paths.commit_file(version), 0, _BEGIN_BYTES)
             except FileNotFoundError:
                 return False
-            looked_s, version = now_s, head.version
-        self._seen = looked_s, version
+            if not self._is_of(begin, version, commit_id):
+                return False
+            looked_s, version, commit_id = now_s, head.version, head.commit_id
+        self._seen = looked_s, version, commit_id
         return True
+
+    def _is_on_disk(self, head: Snapshot) -> bool:
+        name = paths.commit_file(head.version)
+        try:
+            status = os.stat(self._storage.local_path(name))
+            file = (head.commit_id, status.st_ino, status.st_mtime_ns)
+            if file == self._same:
+                return True
+            with self._storage.opened(name) as descriptor:
+                begin = os.pread(descriptor, _BEGIN_BYTES, 0)
+        except OSError:
+            return False
+        if not self._is_of(begin, head.version, head.commit_id):
+            return False
+        self._same = file
+        return True
+
+    def _is_of(self, begin: bytes, version: int, commit_id: str) -> bool:
+        """True if the commit of `version`, whose file has `begin`, is the one of `commit_id`."""
+        if commit_id.encode() in begin:
+            return True
+        commit = CommitFiles(self._storage).read(version, whole=False)
+        return commit is not None and commit.id == commit_id
 
     def forget(self) -> None:
         """Begin anew: the version of the look before may be behind the log floor."""
@@ -284,6 +316,11 @@ class CommitLog:
         try:
             head = self._there_still(self._loader.follow(snapshot))
         except BehindFloorError:
+            head = self._anew(snapshot)
+        except CorruptMetadataError:
+            if self._there.is_there(snapshot):
+                raise
+            # the commits may be those of a topic that was made anew
             head = self._anew(snapshot)
         if is_gone(head, snapshot):
             self._sync()
@@ -522,7 +559,8 @@ class CommitLog:
             newest = self._anew(head)
         except CorruptMetadataError:
             raise self._deleted() from None
-        self._there.forget()
+        if newest.topic_id == head.topic_id:
+            self._there.forget()
         return newest
 
     def _anew(self, known: Snapshot) -> Snapshot:
