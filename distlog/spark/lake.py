@@ -30,6 +30,7 @@ from distlog.core.topics.topic import Topic
 from distlog.spark.batch_source import schema_of
 from distlog.spark.frames import read
 from distlog.spark.stream_plan import Admission, Ends, Limits
+from distlog.spark.values import quoted
 
 LakeFormat = Literal["delta", "iceberg"]
 
@@ -154,7 +155,7 @@ class LakeTable(ABC):
 
     def merge(self, rows: DataFrame) -> None:
         """Change the row of each key to the one in `rows`, or delete it, unless the table's is as new."""
-        view, names = f"distlog_{uuid.uuid4().hex}", [_quoted(name) for name in rows.columns if name != _DELETES]
+        view, names = f"distlog_{uuid.uuid4().hex}", [quoted(name) for name in rows.columns if name != _DELETES]
         newer = "(t.partition <> s.partition OR t.offset < s.offset)"
         changed = ", ".join(f"t.{name} = s.{name}" for name in names)
         rows.createOrReplaceTempView(view)
@@ -186,7 +187,7 @@ class DeltaTable(LakeTable):
             return self.given
         if not self.given.startswith("/") and "://" not in self.given:
             raise InvalidConfigError("the path of a table of Delta begins with / or a scheme", table=self.given)
-        return f"delta.{_quoted(self.given)}"
+        return f"delta.{quoted(self.given)}"
 
     def _check_settings(self) -> None:
         catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -272,10 +273,6 @@ class IcebergTable(LakeTable):
 
 
 _FORMATS: Mapping[LakeFormat, type[LakeTable]] = {"delta": DeltaTable, "iceberg": IcebergTable}
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def lake_table(spark: SparkSession, format: LakeFormat, table: str) -> LakeTable:

@@ -25,6 +25,8 @@ ValueFormat = Literal["json", "avro", "protobuf"]
 
 #: The part of a column's name that Spark fills with a text that is no JSON.
 _BAD = "__bad_json"
+#: A column of its own for what Spark found: it would read a text again for each field that is taken out of it.
+_FOUND = "__found_json"
 
 
 def decode(
@@ -63,6 +65,11 @@ def decode(
     else:
         decoder = ProtobufDecoder(Message.of(schema, message), source)
     return _in_arrow(df, decoder, flatten, on_error)
+
+
+def quoted(name: str) -> str:
+    """The name as SQL and `col` take it: a dot in it is no way into a column."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _in_arrow(df: DataFrame, decoder: Decoder, flatten: bool, on_error: OnError) -> DataFrame:
@@ -120,26 +127,23 @@ def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnE
             columns=",".join(twice),
         )
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
-    found = F.from_json(
-        text, StructType([*wanted, StructField(_BAD, StringType())]), {"columnNameOfCorruptRecord": _BAD}
-    )
+    options = {"columnNameOfCorruptRecord": _BAD}
+    parsed = F.from_json(text, StructType([*wanted, StructField(_BAD, StringType())]), options)
+    found = F.col(_FOUND)
     header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
     # Spark passes over what is behind an object; as the one element of an array nothing is
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     is_whole = F.coalesce(alone, F.lit(False)) & F.rtrim(text, F.lit(" \t\r\n")).endswith("}")
     good = F.col("value").isNull() | (header & is_whole & found.isNotNull() & found[_BAD].isNull())
-    kept = F.struct(*(found[name].alias(name) for name in wanted.names))
+    whole = F.when(good, found)
     if on_error == "fail":
         places = [F.concat(F.lit(f" {name}="), F.col(name)) for name in ("partition", "offset") if name in others]
         why = F.concat(
             F.lit("the value is no JSON; on_error='null' leaves the fields of such records null:"), *places
         )
-        kept = F.when(good, kept).otherwise(F.raise_error(why))
-    value = F.when(F.col("value").isNotNull() & good if on_error == "null" else F.col("value").isNotNull(), kept)
-    columns = [value.alias("value") if name == "value" else F.col(name) for name in df.columns]
-    made = df.select(*columns)
-    if not flatten:
-        return made
-    at = df.columns.index("value")
-    fields = [F.col("value").getField(name).alias(name) for name in wanted.names]
-    return made.select(*df.columns[:at], *fields, *df.columns[at + 1 :])
+        whole = whole.otherwise(F.raise_error(why))
+    made = df.select("*", parsed.alias(_FOUND)).withColumn(_FOUND, whole)
+    fields = [found.getField(name).alias(name) for name in wanted.names]
+    values = fields if flatten else [F.when(found.isNotNull(), F.struct(*fields)).alias("value")]
+    columns, at = [F.col(quoted(name)) for name in df.columns], df.columns.index("value")
+    return made.select(*columns[:at], *values, *columns[at + 1 :])

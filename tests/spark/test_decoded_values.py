@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from framed_values import avro, framed, registered, registry
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 import distlog
 from distlog.spark import decode, read, stream
@@ -112,6 +113,25 @@ def test_json_is_decoded_by_a_schema_of_spark(spark: SparkSession, tmp_path: Pat
         decode(bad.where("offset = 1"), "json", "n long").collect()
     whole = decode(frame, "json", "user string", flatten=False)
     assert [row.value and row.value.user for row in whole.orderBy("offset").collect()] == ["ann", None, None]
+
+
+def test_json_is_read_as_often_for_many_fields_as_for_few(spark: SparkSession, tmp_path: Path) -> None:
+    frame = read(spark, topic_of(tmp_path, "{}").url, columns=["offset", "value"])
+
+    def reads(fields: int, where: str = "true", **how: Any) -> int:
+        made = decode(frame, "json", ", ".join(f"n{number} long" for number in range(fields)), **how).where(where)
+        return int(made._jdf.queryExecution().optimizedPlan().toString().count("from_json("))
+
+    assert (reads(9), reads(9, on_error="null"), reads(9, flatten=False)) == (1, 1, 1)
+    # Spark filters before it takes fields out, by what it reads for that
+    assert reads(9, "n1 = 1") == reads(3, "n1 = 1")
+    assert reads(9, "value.n1 = 1", flatten=False) == reads(3, "value.n1 = 1", flatten=False)
+
+
+def test_columns_with_dots_stay_beside_the_fields_of_json(spark: SparkSession, tmp_path: Path) -> None:
+    frame = read(spark, topic_of(tmp_path, '{"c.d": 1}').url, columns=["value"]).withColumn("a.b`", F.lit("x"))
+    (row,) = decode(frame, "json", "`c.d` long").collect()
+    assert row.asDict() == {"c.d": 1, "a.b`": "x"}
 
 
 def test_nothing_stands_behind_an_object_of_json(spark: SparkSession, tmp_path: Path) -> None:

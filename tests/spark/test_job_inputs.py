@@ -250,3 +250,12 @@ def test_numbers_count_the_unit_of_the_command_line(
         (-1, None),
         (1_700_000_000_000, None),
     ]
+
+
+def test_a_line_is_read_once_for_all_that_is_taken_out_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    for name, reads in (("events.csv", "from_csv("), ("events.jsonl", "from_json(")):
+        path = lines_file(
+            tmp_path, name, ["user,at", "ann,1"] if name.endswith("csv") else ['{"user": "ann", "at": 1}']
+        )
+        made = JobInput(paths=[str(path)], key="user", timestamp="at").rows(spark)
+        assert made._jdf.queryExecution().optimizedPlan().toString().count(reads) == 1

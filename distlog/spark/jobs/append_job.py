@@ -123,7 +123,10 @@ def _jsonl(spark: SparkSession, source: JobInput) -> DataFrame:
     objects = F.from_json(F.concat(F.lit("["), line, F.lit("]")), schema, {"allowSingleQuotes": "false"})
     lines = spark.read.text(list(source.paths)).where(F.trim(line, F.lit(" \t")) != "")
     _check_fields(lines, [*wanted.values()])
-    lines = lines.withColumn("json", F.when(F.is_valid_utf8(line) & (F.size(objects) == 1), objects[0]))
+    # a column of its own each, or Spark reads a line as often as an expression has what it found
+    found = F.col("json")
+    lines = lines.withColumn("json", objects)
+    lines = lines.withColumn("json", F.when(F.is_valid_utf8(line) & (F.size(found) == 1), found[0]))
     fields = {name: F.col("json").getField(field) for name, field in wanted.items()}
     lost = F.lit(False)
     for name in fields.keys() & {"key", "value"}:
@@ -203,14 +206,14 @@ def _csv(spark: SparkSession, source: JobInput) -> DataFrame:
     # a quote in a quoted field is doubled, as RFC 4180 has it, and a backslash is one: Spark's default is another
     options = {"escape": '"', "columnNameOfCorruptRecord": _CORRUPT}
     row = F.from_csv(line, ", ".join(f"{name} string" for name in (*columns.values(), _CORRUPT)), options)
-    why = F.when(row.getField(_CORRUPT).isNotNull(), F.lit("not a row of the header's columns: "))
+    why = F.when(F.col("row").getField(_CORRUPT).isNotNull(), F.lit("not a row of the header's columns: "))
     why = why.when(~F.rlike(line, F.lit(_ROW)), F.lit("there is text behind the end of a quoted field: "))
     why = why.when(~F.is_valid_utf8(line), F.lit("not UTF-8: "))
     torn = "a quoted field must end on its line, but for `distlog append`, which takes line ends in them: "
     # the lines behind it may look like rows, so it cannot be left out
     bad = F.when(F.rlike(line, F.lit(_TORN)), F.raise_error(F.concat(F.lit(torn), _shown(line))))
     bad = bad.otherwise(F.concat(why, _shown(line)))
-    table = lines.select(row.alias("row"), bad.alias(BAD)).select("row.*", BAD)
+    table = lines.withColumn("row", row).select("row.*", bad.alias(BAD))
     return _rows(table, source, _columns(source, columns, _cell), F.col(BAD))
 
 
