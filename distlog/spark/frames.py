@@ -56,7 +56,7 @@ from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import topics
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
-from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
+from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, check_writable, read_splits, schema_of, split
 from distlog.spark.known_topics import KNOWN_TOPICS
 from distlog.spark.merging import MERGE_MEMORY_BYTES, MergeRun
 from distlog.spark.read_options import format_assign, format_offsets
@@ -88,6 +88,7 @@ def append_to(
     batch_id = check_batch(app_id, batch_id)
     check_unit(timestamp_unit)
     codec_of(topic.config, compression)
+    check_writable(rows.schema, topic.config)
     batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
     if shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
@@ -209,13 +210,10 @@ def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFra
     for name, source in named.items():
         if not isinstance(source, str | Column):
             raise InvalidRecordError(f"{name} is the name of a column, or a Column", type=type(source).__name__)
-    if not named and set(df.columns) <= set(ACCEPTED):
-        return df
+    if not named:
+        return df.drop(*IGNORED)
     chosen: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
     columns = [(F.col(source) if isinstance(source, str) else source).alias(name) for name, source in chosen.items()]
-    if not named:
-        # keep unknown columns, so that the sink refuses them: nothing is left out silently
-        columns += [F.col(name) for name in df.columns if name not in ACCEPTED + IGNORED]
     return df.select(*columns)
 
 

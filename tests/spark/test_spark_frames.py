@@ -123,9 +123,20 @@ def test_append_takes_columns_of_their_own_names_and_expressions(spark: SparkSes
 
 
 def test_append_leaves_no_column_out_silently(spark: SparkSession, topic: distlog.Topic) -> None:
-    with pytest.raises(Exception, match="unknown column user"):
-        append(people(spark).selectExpr("user", "line as value"), topic.url)
+    for other in ("user", "VALUE", "a.b"):
+        with pytest.raises(InvalidRecordError, match=f"unknown column {other}"):
+            append(people(spark).selectExpr(f"user as `{other}`", "line as key"), topic)
     append(read(spark, topic.url, include_headers=True), topic.url)
+
+
+def test_rows_of_another_type_are_refused_before_spark_plans(spark: SparkSession, topic: distlog.Topic) -> None:
+    for columns, why in (
+        ("string(id) key", "a value column is needed"),
+        ("id value", "column value must be binary or str"),
+    ):
+        for shuffle in (False, True):
+            with pytest.raises(InvalidRecordError, match=why):
+                append(spark.range(1).selectExpr(columns), topic, shuffle=shuffle)
 
 
 def test_arguments_of_another_type_are_refused_with_what_to_give(spark: SparkSession, filled: distlog.Topic) -> None:
