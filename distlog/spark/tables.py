@@ -172,7 +172,8 @@ def _to_parquet(
             max_bytes=limits.max_bytes,
         )
     )
-    if BATCH in rows.columns:
+    # Spark knows no case when it reads folders, and would not give the field
+    if BATCH in map(str.lower, rows.columns):
         text = f"the table's folders are called {BATCH}, so no field can be: flatten=False makes one column"
         raise InvalidConfigError(text)
     writer = _Writer(table, topic.snapshot.topic_id)
