@@ -153,7 +153,7 @@ class GatewayLease:
         """
         before, member = self._view, self._member
         was_lapsed, joins = member.is_lapsed, member.joins
-        member.sync(count, lambda number, added: 0, pending)
+        member.sync(count, lambda numbers, added: dict.fromkeys(numbers, 0), pending)
         is_new = was_lapsed or member.joins != joins
         state = member.state
         assert state is not None
@@ -304,7 +304,7 @@ class TaskLease:
         """Take or keep the lease, if it is time; an error is logged, and the lease lapses unless it passes."""
         try:
             if self._member.due_s(()) <= 0:
-                self._member.sync(lambda: 1, lambda number, added: 0, ())
+                self._member.sync(lambda: 1, lambda numbers, added: dict.fromkeys(numbers, 0), ())
         except DistlogError as error:
             _log.warning("the lease of the tasks could not be renewed: %s", error)
 

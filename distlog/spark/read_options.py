@@ -11,7 +11,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import ALWAYS, TimeRange
-from distlog.core.reading.time_lookup import EARLIEST, LATEST, offset_for_time
+from distlog.core.reading.time_lookup import EARLIEST, LATEST, Found, offsets_for_times
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.remote_log import find_topic
 from distlog.core.tiered.tiered_storage import TieredStorage
@@ -258,7 +258,12 @@ def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions)
     partitions = chosen_partitions(snapshot, options)
     for bound in (options.start, options.end):
         bound.check(snapshot.name, partitions)
-    return {number: _range(reader, snapshot.partitions[number], number, options) for number in partitions}
+    starts = first_of_times(reader, snapshot, partitions, options.start)
+    ends = first_of_times(reader, snapshot, partitions, options.end)
+    return {
+        number: _range(snapshot.partitions[number], number, options, starts.get(number), ends.get(number))
+        for number in partitions
+    }
 
 
 def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
@@ -280,17 +285,27 @@ def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     return sorted(assigned)
 
 
-def start_offset(reader: SegmentReader, state: PartitionState, partition: int, options: ReadOptions) -> int:
+def first_of_times(
+    reader: SegmentReader, snapshot: Snapshot, partitions: Collection[int], bound: Bound
+) -> Mapping[int, Found | None]:
+    """By partition, the first record that is not older than the bound's time; nothing for a bound of offsets."""
+    if bound.kind == "offset":
+        return {}
+    return offsets_for_times(reader, snapshot.partitions, {number: _value(bound, number) for number in partitions})
+
+
+def start_offset(state: PartitionState, partition: int, options: ReadOptions, found: Found | None) -> int:
     """The offset at which a read of the partition starts; the topic may not have this offset.
 
-    Raises InvalidConfigError if no record is at or after the time in the options.
+    `found` is what `first_of_times` has of the start. Raises InvalidConfigError if no record is at or after the time
+    in the options.
     """
     bound = options.start
     value = _value(bound, partition)
     if bound.kind == "offset":
         return {EARLIEST: state.log_start_offset, LATEST: state.log_end_offset}.get(value, value)
-    if offset := offset_for_time(reader, state, value):
-        return offset[0]
+    if found:
+        return found[0]
     if options.unmatched_start == "latest":
         return state.log_end_offset
     raise InvalidConfigError(
@@ -319,25 +334,25 @@ def held_offset(state: PartitionState, partition: int, offset: int, options: Rea
     return min(max(offset, low), high)
 
 
-def _range(reader: SegmentReader, state: PartitionState, partition: int, options: ReadOptions) -> tuple[int, int]:
+def _range(
+    state: PartitionState, partition: int, options: ReadOptions, first: Found | None, last: Found | None
+) -> tuple[int, int]:
     if options.start.kind == "offset" and _value(options.start, partition) == LATEST:
         raise InvalidConfigError(
             f"option {options.start.option} cannot be latest in a batch read", partition=partition
         )
-    start = start_offset(reader, state, partition, options)
-    end = _end(reader, state, partition, options)
+    start = start_offset(state, partition, options, first)
+    end = _end(state, partition, options.end, last)
     return held_offset(state, partition, start, options), held_offset(state, partition, end, options)
 
 
-def _end(reader: SegmentReader, state: PartitionState, partition: int, options: ReadOptions) -> int:
-    bound = options.end
+def _end(state: PartitionState, partition: int, bound: Bound, found: Found | None) -> int:
     value = _value(bound, partition)
     if bound.kind == "offset":
         if value == EARLIEST:
             raise InvalidConfigError(f"option {bound.option} cannot be earliest in a batch read", partition=partition)
         return state.log_end_offset if value == LATEST else value
-    offset = offset_for_time(reader, state, value)
-    return offset[0] if offset else state.log_end_offset
+    return found[0] if found else state.log_end_offset
 
 
 def _value(bound: Bound, partition: int) -> int:

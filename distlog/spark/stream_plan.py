@@ -33,7 +33,7 @@ from distlog.core.reading import scan_plan
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.reading.stable_offset import last_stable_offset
-from distlog.core.reading.time_lookup import LATEST
+from distlog.core.reading.time_lookup import LATEST, Found
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.transactions.open_transactions import Isolation
@@ -45,6 +45,7 @@ from distlog.spark.read_options import (
     Ranges,
     ReadOptions,
     chosen_partitions,
+    first_of_times,
     held_offset,
     start_offset,
 )
@@ -651,13 +652,15 @@ class StreamPlan:
         if self._first is None or self._first.topic_id != snapshot.topic_id:
             chosen = chosen_partitions(snapshot, self._options)
             self._options.start.check(snapshot.name, chosen)
-            starts = {number: self._start_offset(snapshot.partitions[number], number) for number in chosen}
+            found = first_of_times(self._topic.reader, snapshot, chosen, self._options.start)
+            states = snapshot.partitions
+            starts = {number: self._start_offset(states[number], number, found.get(number)) for number in chosen}
             self._first = StreamOffset(snapshot.name, snapshot.topic_id, starts)
         return self._first
 
-    def _start_offset(self, state: PartitionState, partition: int) -> int:
+    def _start_offset(self, state: PartitionState, partition: int, found: Found | None) -> int:
         readable = dataclasses.replace(state, log_end_offset=self._readable_end(state, partition))
-        offset = start_offset(self._topic.reader, readable, partition, self._options)
+        offset = start_offset(readable, partition, self._options, found)
         return held_offset(state, partition, offset, self._options)
 
     def _starts(self, snapshot: Snapshot, position: StreamOffset, before: StreamOffset) -> dict[int, int]:

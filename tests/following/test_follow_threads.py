@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from followers import Time, drained, follow, rows, span
 from test_follow import append
 from test_follow import topic as topic
+from topics import NOW
 
+import distlog
+from distlog.core.reading import time_lookup
 from distlog.core.topics.topic import Topic
 
 
@@ -93,3 +97,24 @@ def test_a_second_thread_gets_an_error_and_the_first_one_its_records(topic: Topi
     assert drained(follower) == span(0, 0, 1)
     (error,) = errors
     assert "another thread uses this follower" in str(error)
+
+
+def test_where_to_begin_by_time_is_looked_up_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an object store a look is a request: one after the other they took minutes."""
+    topic = distlog.create("memory://side-by-side/clicks", partitions=4, config={"retention.ms": -1})
+    topic.append(
+        [{"value": b"v", "timestamp": ms, "partition": number} for number in range(4) for ms in (NOW, NOW + 2)]
+    )
+    together, first_in = threading.Barrier(4, timeout=60), time_lookup.first_in
+
+    def meet(*asked: Any) -> Any:
+        together.wait()
+        return first_in(*asked)
+
+    monkeypatch.setattr(time_lookup, "first_in", meet)
+    start = datetime.fromtimestamp((NOW + 1) / 1000, timezone.utc)
+    with topic.follow(start=start, timeout=0) as follower:
+        assert follower.position == dict.fromkeys(range(4), 1)
+    with topic.follow(group="billing", start=start, timeout=0) as follower:
+        assert follower.position == dict.fromkeys(range(4), 1)
+    assert topic.reset_group("billing", start) == dict.fromkeys(range(4), 1)

@@ -21,7 +21,7 @@ class Member:
     def due_s(self, pending: Any) -> float:
         return 0.0
 
-    def sync(self, partitions: int, start_of: Any, pending: Any) -> None:
+    def sync(self, partitions: int, starts_of: Any, pending: Any) -> None:
         self.owned = self.states.pop(0)
 
 

@@ -22,7 +22,7 @@ from distlog.core.reading import pipeline, scan_plan
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import OutOfRange, bounded_start
 from distlog.core.reading.stable_offset import last_stable_offset, transactional_segments
-from distlog.core.reading.time_lookup import EARLIEST, offset_for_time
+from distlog.core.reading.time_lookup import EARLIEST, LATEST, offsets_for_times
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import IsolationLevel
@@ -35,32 +35,35 @@ from distlog.core.transactions.open_transactions import IsolationLevel
 Start = Time | Mapping[int, Time]
 
 
-def start_offset(
-    reader: SegmentReader, snapshot: Snapshot, partition: int, start: Start | None, out_of_range: OutOfRange = "fail"
-) -> int:
-    """The offset in one partition that `start` means: the log start if it does not name the partition.
+def start_offsets(
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    partitions: Collection[int],
+    start: Start | None,
+    out_of_range: OutOfRange = "fail",
+) -> dict[int, int]:
+    """The offsets in some partitions that `start` means: the log start where it does not name the partition.
 
     A time means the first record at or after it; if there is none yet, the log end. Raises OffsetOutOfRangeError for
     an offset outside of the log, unless `out_of_range` names another one; InvalidConfigError, ValueError.
     """
-    own = start.get(partition) if isinstance(start, Mapping) else start
-    state = snapshot.partitions[partition]
-    if own is None:
-        return state.log_start_offset
-    if isinstance(own, str | date):
-        return _at_time(reader, snapshot, partition, to_ms(own, up=True))
-    offset = whole_number("start", own)
-    if offset < 0:
-        return _at_time(reader, snapshot, partition, offset)
-    return bounded_start(partition, offset, state, out_of_range)
-
-
-def _at_time(reader: SegmentReader, snapshot: Snapshot, partition: int, time: int) -> int:
-    state = snapshot.partitions[partition]
-    if time == EARLIEST:
-        return state.log_start_offset
-    place = offset_for_time(reader, state, time)
-    return state.log_end_offset if place is None else place[0]
+    offsets: dict[int, int] = {}
+    times: dict[int, int] = {}
+    for number in partitions:
+        own, state = start.get(number) if isinstance(start, Mapping) else start, snapshot.partitions[number]
+        if isinstance(own, str | date):
+            times[number] = to_ms(own, up=True)
+            continue
+        offset = EARLIEST if own is None else whole_number("start", own)
+        if offset in (EARLIEST, LATEST):
+            offsets[number] = state.log_start_offset if offset == EARLIEST else state.log_end_offset
+        elif offset < 0:
+            times[number] = offset
+        else:
+            offsets[number] = bounded_start(number, offset, state, out_of_range)
+    for number, place in offsets_for_times(reader, snapshot.partitions, times).items():
+        offsets[number] = snapshot.partitions[number].log_end_offset if place is None else place[0]
+    return {number: offsets[number] for number in partitions}
 
 
 # ---
@@ -258,11 +261,11 @@ class FollowerAssignment(ABC):
     def leave(self) -> None:  # noqa: B027
         """Give the partitions to the other members."""
 
-    def begin(self, partition: int, added: bool) -> int:
-        """The first offset to read in a partition; 0 in one that was `added` since, even if that is deleted."""
+    def begin(self, partitions: Collection[int], added: bool) -> dict[int, int]:
+        """The first offsets to read in partitions; 0 in those that were `added` since, even if that is deleted."""
         if added:
-            return 0
-        return start_offset(self.log.handle.reader, self.log.snapshot, partition, self._start, self._out_of_range)
+            return dict.fromkeys(partitions, 0)
+        return start_offsets(self.log.handle.reader, self.log.snapshot, partitions, self._start, self._out_of_range)
 
 
 class WholeAssignment(FollowerAssignment):
@@ -273,15 +276,14 @@ class WholeAssignment(FollowerAssignment):
     ) -> None:
         super().__init__(log, start, out_of_range)
         chosen = range(log.partitions) if partitions is None else partitions
-        self.position = {number: self.begin(number, False) for number in chosen}
+        self.position = self.begin(chosen, False)
         self._grows = partitions is None
 
     def renew(self) -> bool:
         """See FollowerAssignment."""
         if not self._grows or len(self.position) == self.log.partitions:
             return False
-        new = range(len(self.position), self.log.partitions)
-        self.position |= {number: self.begin(number, True) for number in new}
+        self.position |= self.begin(range(len(self.position), self.log.partitions), True)
         return True
 
     def commit(self, positions: Mapping[int, int] | None) -> None:

@@ -32,7 +32,7 @@ from distlog.core.following.followed_log import (
     Start,
     WholeAssignment,
     Window,
-    start_offset,
+    start_offsets,
 )
 from distlog.core.groups import admin
 from distlog.core.groups.group_log import LONGEST_LEASE_MS, GroupLog
@@ -356,7 +356,7 @@ def reset_group(
 ) -> dict[int, int]:
     """Set a group's positions as `to` says, or to the positions of Kafka's group `kafka`; returns all its positions.
 
-    Partitions that `to` does not name, or in which Kafka's group has no position, stay. Raises as `start_offset` and
+    Partitions that `to` does not name, or in which Kafka's group has no position, stay. Raises as `start_offsets` and
     `admin.reset` do; InvalidConfigError for both or none of the two, GroupNotFoundError if Kafka's group has no
     position.
     """
@@ -372,7 +372,7 @@ def reset_group(
         if not to:
             raise GroupNotFoundError("this group of Kafka's clients has no position in the topic", group=kafka)
     count = len(snapshot.partitions)
-    starts = {number: start_offset(handle.reader, snapshot, number, to) for number in range(count)}
+    starts = start_offsets(handle.reader, snapshot, range(count), to)
     positions = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}
     log = GroupLog(handle.storage, snapshot.topic_id, group)
     return dict(admin.reset(log, positions, starts, is_empty=kafka is not None).positions)

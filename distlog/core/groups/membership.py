@@ -45,8 +45,8 @@ FREQUENT = Pace(1 / 3, 1 / 20, 1 / 4)
 #: For an object store: four requests a lease.
 RARE = Pace(1 / 2, 1 / 2, 1 / 2)
 
-#: Gives the offset at which the group begins in a partition; the second argument: whether it was added later.
-StartOf = Callable[[int, bool], int]
+#: Gives the offsets at which the group begins in partitions; the second argument: whether they were added later.
+StartsOf = Callable[[Collection[int], bool], Mapping[int, int]]
 #: Gives a member's name for people, beside the group's other members.
 NameBeside = Callable[[Sequence[Member]], str]
 
@@ -121,7 +121,7 @@ class Membership:
             return 0.0
         return max(0.0, min(self._look_at, self._beat_at, self._lease_end) - self.clock())
 
-    def sync(self, count: Callable[[], int], start_of: StartOf, pending: Collection[int]) -> None:
+    def sync(self, count: Callable[[], int], starts_of: StartsOf, pending: Collection[int]) -> None:
         """Show a sign of life, read the newest state, each in its time; put a version if a partition changes hands.
 
         The topic has `count` partitions, which is asked for behind the look: both may take requests. A partition that
@@ -140,7 +140,7 @@ class Membership:
         def plan(current: GroupState) -> GroupState | None:
             nonlocal planned
             member = self._id if current.member(self._id) else fresh
-            planned = self._planned(self._begun(current, partitions, start_of), member, pending)
+            planned = self._planned(self._begun(current, partitions, starts_of), member, pending)
             # a version that is only a sign of life is for a member whose heartbeats count no more
             planned = None if planned == current and not is_lapsed else _renewed(planned, member)
             return planned
@@ -249,12 +249,12 @@ class Membership:
         is_waiting = any(owner == self._id != state.owners.get(number) for number, owner in assigned.items())
         return FREQUENT.look if is_waiting else self.pace.look
 
-    def _begun(self, state: GroupState, partitions: int, start_of: StartOf) -> GroupState:
+    def _begun(self, state: GroupState, partitions: int, starts_of: StartsOf) -> GroupState:
         """The group without dead members, and with a position in each partition."""
         state = _without(state, self._dead(state))
-        added = {number: start_of(number, state.exists) for number in range(state.partitions, partitions)}
-        if not added:
+        if state.partitions >= partitions:
             return state
+        added = starts_of(range(state.partitions, partitions), state.exists)
         return dataclasses.replace(state, partitions=partitions, positions={**state.positions, **added})
 
     def _waiting(self, state: GroupState, fresh: str) -> WaitingChange | None:
