@@ -588,26 +588,37 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
     topics = [
         {
             "name": name,
-            "partitions": [_partition(broker, name, one, committed) for one in numbers.values()],
+            "partitions": _listed(broker, name, [*numbers.values()], committed),
         }
         for name, numbers in _by_index(request).items()
     ]
     return {"throttle_time": 0, "topics": topics}
 
 
-def _partition(broker: Broker, topic: str, wanted: Any, committed: bool) -> Fields:
-    code, listed = ErrorCode.none, _NO_LISTED_OFFSET
+def _listed(broker: Broker, topic: str, wanted: Sequence[Any], committed: bool) -> list[Fields]:
+    """The answers for partitions: on an object store after one look at the topic, and with looks into logs at once."""
     try:
-        listed = _listed_offset(broker, topic, wanted, committed)
+        hosted = broker.metadata.fresh_topic(topic)
+        if not hosted.is_local:
+            hosted.refresh()
     except Exception as error:
         code = error_code(error)
+        return [_answer(one, code, _NO_LISTED_OFFSET) for one in wanted]
+
+    def answer(one: Any) -> Fields:
+        try:
+            return _answer(one, ErrorCode.none, _listed_offset(hosted, one, committed))
+        except Exception as error:
+            return _answer(one, error_code(error), _NO_LISTED_OFFSET)
+
+    return [answer(one) for one in wanted] if hosted.is_local else in_parallel(answer, wanted)
+
+
+def _answer(wanted: Any, code: ErrorCode, listed: _ListedOffset) -> Fields:
     return {"partition_index": wanted.partition_index, "error_code": code, **listed._asdict()}
 
 
-def _listed_offset(broker: Broker, topic: str, wanted: Any, committed: bool) -> _ListedOffset:
-    hosted = broker.metadata.fresh_topic(topic)
-    if not hosted.is_local:
-        hosted.refresh()
+def _listed_offset(hosted: HostedTopic, wanted: Any, committed: bool) -> _ListedOffset:
     partition = hosted.partition(wanted.partition_index)
     state, time = partition.state(), wanted.timestamp
     end = partition.offsets(state).last_stable_offset if committed else state.log_end_offset
