@@ -204,8 +204,11 @@ def screen_of(shown: bool | None, stream: TextIO | None = None) -> Screen | None
         return None
     if (ipython := sys.modules.get("IPython")) and hasattr(ipython.get_ipython(), "kernel"):
         return Notebook(sys.modules["IPython.display"].display)
+    if not shown and not hasattr(sys, "ps1"):
+        return None
     stream = sys.stderr if stream is None else stream
-    return Terminal(stream) if stream.isatty() and (shown or hasattr(sys, "ps1")) else None
+    # Python has no standard error where that was closed, as daemons do
+    return Terminal(stream) if stream is not None and stream.isatty() else None
 
 
 # ---

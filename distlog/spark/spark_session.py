@@ -130,4 +130,5 @@ def default_settings() -> dict[str, str]:
 def _is_on_terminal() -> bool:
     """True if output goes to a terminal. spark-submit takes over Python's streams, so the JVM is asked as well."""
     jvm = SparkContext._jvm
-    return sys.stderr.isatty() or (jvm is not None and jvm.java.lang.System.console() is not None)
+    is_shown = sys.stderr is not None and sys.stderr.isatty()
+    return is_shown or (jvm is not None and jvm.java.lang.System.console() is not None)

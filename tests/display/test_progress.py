@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import distlog
 from distlog.core.display import Progress, duration_text, size_text
 
 
@@ -120,6 +122,13 @@ def test_the_line_is_not_drawn_more_often_than_the_interval() -> None:
             clock.seconds += 0.01
             progress.add(1, 1)
         assert terminal.getvalue().count("\r") in (4, 5)
+
+
+def test_a_program_without_standard_error_appends_and_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    topic = distlog.create(tmp_path / "clicks", partitions=1)
+    topic.append([{"key": b"k", "value": b"v"}])
+    assert topic.scan().to_table().num_rows == 1
 
 
 def test_a_pipe_shows_nothing() -> None:
