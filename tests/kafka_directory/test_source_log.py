@@ -71,6 +71,15 @@ def test_announced_headers_tell_what_a_map_tells(stage: str, tmp_path: Path) -> 
         assert read(report.topics[topic], int(number)) == partition.records()
 
 
+@pytest.mark.parametrize("missing", ["RWF_NOWAIT", "posix_fadvise"])
+def test_a_python_that_lacks_calls_of_newer_systems_adopts(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_log, "_WORTH_BYTES", 0)
+    monkeypatch.delattr(os, missing)
+    assert distlog.adopt(copy_of("first", tmp_path)).ok
+
+
 def index_of(*positions: int) -> bytes:
     entries = np.zeros(len(positions), OFFSET_ENTRY)
     entries["position"] = positions

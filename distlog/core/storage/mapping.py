@@ -119,6 +119,8 @@ class SparseMap:
 
     def is_in_memory(self, places: Iterable[int], size: int) -> bool:
         """True if `size` bytes at each of the places can be had without the device; False if unknown."""
+        if not hasattr(os, "RWF_NOWAIT"):  # as of a Python that was built for a glibc before 2.26
+            return False
         buffer = bytearray(size)
         try:
             return all(os.preadv(self._file, [buffer], place, os.RWF_NOWAIT) for place in places)
@@ -127,7 +129,7 @@ class SparseMap:
 
     def announce(self, places: Iterable[int], size: int) -> None:
         """Have the system fetch `size` bytes at each of the places; it goes on when it has asked for them."""
-        for place in places:
+        for place in places if hasattr(os, "posix_fadvise") else ():
             os.posix_fadvise(self._file, place, size, os.POSIX_FADV_WILLNEED)
 
     def read_nothing_ahead(self) -> None:
