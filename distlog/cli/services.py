@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from distlog.cli.input import is_readable
 from distlog.cli.processes import Child, ending_signals, stopped
 from distlog.console.output import DONE, FAILED, StatusLine, Summary, print_report
+from distlog.console.streams import drop_what_cannot_be_written
 from distlog.core.display import counted, size_text
 from distlog.core.errors import StorageError
 from distlog.core.log_manager.log_manager import LogManager, Metric
@@ -46,7 +47,7 @@ def raise_open_files() -> int:
 
 def end(status: int) -> NoReturn:
     """End the process at once, when all is told and on the device: to take Python down costs the CPU a second."""
-    sys.stdout.flush()
+    drop_what_cannot_be_written()
     os._exit(status)
 
 
@@ -103,6 +104,7 @@ class Service:
             self._event("stopped", "stopped" if finished else "stopped; a task was abandoned", finished=finished)
             if not finished:
                 end(DONE)
+        drop_what_cannot_be_written()
         return DONE
 
     def _print_run(self, run: TaskRun) -> None:

@@ -7,8 +7,8 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -203,7 +203,7 @@ _TRACEBACK = logging.Formatter()
 class StatusLine(logging.Handler):
     """Prints lines above a status line, which is shown on a terminal only. Warnings go to standard error, as lines.
 
-    `status` gives the text of the status line. Safe between threads.
+    What cannot be written is left out. `status` gives the text of the status line. Safe between threads.
     """
 
     def __init__(self, program: str, status: Callable[[], str]) -> None:
@@ -215,41 +215,44 @@ class StatusLine(logging.Handler):
     def draw(self) -> None:
         """Show the status as it is now."""
         if self.is_visible:
-            with self._turn:
+            with self._writing():
                 sys.stderr.write(f"\r{text(self._status())}\x1b[K")
                 sys.stderr.flush()
 
     def clear(self) -> None:
         """Remove the status line."""
         if self.is_visible:
-            with self._turn:
+            with self._writing():
                 sys.stderr.write("\r\x1b[K")
                 sys.stderr.flush()
 
     def print(self, line: str) -> None:
         """Print a line on standard output, and flush it."""
-        with self._turn:
+        with self._writing():
             self.clear()
             print(text(line), flush=True)
             self.draw()
 
     def print_json(self, event: dict[str, object]) -> None:
         """Print one JSON object as a line on standard output, and flush it."""
-        with self._turn:
+        with self._writing():
             self.clear()
             print_json(event)
             sys.stdout.flush()
             self.draw()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a warning on one line of standard error, and below it the traceback, if there is one.
-
-        If standard error is not read any more, the caller that logs goes on.
-        """
+        """Print a warning on one line of standard error, and below it the traceback, if there is one."""
         lines = [f"{self._program}: {text(' '.join(record.getMessage().split()))}"]
         if record.exc_info and record.exc_info[0] is not None:
             lines += map(text, _TRACEBACK.formatException(record.exc_info).splitlines())
-        with suppress(BrokenPipeError), self._turn:
+        with self._writing():
             self.clear()
             print(*lines, sep="\n", file=sys.stderr, flush=True)
             self.draw()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        # the service, and the caller that logs, must not fail for a full disk or a reader that has ended
+        with suppress(OSError), self._turn:
+            yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
@@ -206,7 +208,7 @@ def test_it_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> Non
             (end,) = topic.append(values(range(3))).offsets.values()
             until(lambda end=end: topic.refresh().start_offsets() == {0: end[1]})
         service.process.send_signal(signal.SIGTERM)
-        service.process.wait(300)
+        assert service.process.wait(300) == 0
 
 
 def test_it_serves_metrics(tmp_path: Path) -> None:
@@ -351,6 +353,28 @@ def test_a_warning_is_a_line_and_a_mistake_of_ours_has_its_traceback_below(
     assert trace[0] == "Traceback (most recent call last):"
     assert trace[-1].startswith("KeyError: ")
     assert "\x1b" not in "".join(trace)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE, errno.EIO])
+def test_what_cannot_be_written_is_left_out_and_the_service_goes_on(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(number, os.strerror(number))
+
+    output, errors = Full(), Full()
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(sys, "stderr", errors)
+    line = StatusLine("distlog", lambda: "well")
+    line.is_visible = True
+    line.print("a line")
+    line.print_json({"event": "run"})
+    line.handle(logging.LogRecord("distlog", logging.WARNING, "", 0, "a warning", (), None))
+    line.draw()
+    line.clear()
+    assert output.getvalue() == 'a line\n{"event": "run"}\n'
+    assert "a warning" in errors.getvalue()
 
 
 def test_without_prometheus_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
