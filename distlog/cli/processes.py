@@ -146,6 +146,8 @@ def run_processes(
     one, or FAILED. The first one begins alone, as it makes what all of them use, and an error that all would have is
     told once. Raises OSError if the system has no process for one at the start; later it is asked again and again.
     """
+    # where the starter of this process had it ignored, the system tells of no child how it ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     lifeline, life = os.pipe()
     with ending_signals() as signalled:
         prepare()

@@ -300,6 +300,13 @@ def test_one_for_which_the_system_has_no_process_begins_again_when_it_has() -> N
     assert len({line.rpartition(" ")[2] for line in waits}) == 1
 
 
+def test_processes_begin_again_and_end_where_the_starter_had_sigchld_ignored() -> None:
+    done = run("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n" + FULL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "process 1 (pid " in done.stdout
+    assert " was killed by signal 9: it begins again" in done.stdout
+
+
 def test_processes_share_the_memory_and_have_ids_one_after_the_other() -> None:
     alone, second = GatewayConfig(node_id=7), GatewayConfig(node_id=7, process=1, processes=4)
     assert (alone.wanted_id, second.wanted_id, GatewayConfig(process=1, processes=4).wanted_id) == (7, 8, None)
