@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams
+from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, write_whole
 from distlog.core.errors import DistlogError, RetentionWarning, TimestampWarning
 
 
@@ -37,6 +37,7 @@ def load_to_stay() -> Callable[[], None]:
 def load() -> Callable[[], None]:
     """Import this process's command; returns the function that runs its command line and exits with its status."""
     open_closed_streams()
+    write_whole()
     escape_what_cannot_be_encoded()
     try:
         from distlog.cli.app import COMMANDS, app, command

@@ -192,6 +192,8 @@ def read(
         how.show(batch, number == 0)
         if follows:
             sys.stdout.flush()
+    # here an error is told as any other
+    sys.stdout.flush()
 
 
 def _check(bounds: reading.Bounds, *, follows: bool, is_old: bool) -> None:

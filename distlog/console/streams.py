@@ -1,4 +1,5 @@
-"""Makes up for standard streams that are closed, as by `>&-`, that lack characters, or that cannot be written.
+"""Makes up for standard streams that are closed, as by `>&-`, that have no buffer, that lack characters, or that
+cannot be written.
 
 It is apart from `output`, which needs pyarrow: `distlog --help` does not.
 """
@@ -18,6 +19,18 @@ def open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+
+
+def write_whole() -> None:
+    """Have all text written, line by line, also with PYTHONUNBUFFERED, where Python asks the system only once.
+
+    The system may take a part of a text: when a signal comes, on a full disk, and in a pipe that does not wait.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            whole = io.BufferedWriter(stream.buffer)
+            setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True))
 
 
 def escape_what_cannot_be_encoded() -> None:

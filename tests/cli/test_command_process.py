@@ -109,6 +109,19 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     assert (tmp_path / "number").read_text() == "4", "after the three streams and the file itself"
 
 
+@pytest.mark.parametrize("command", ["read {}", "read {} --json", "dump {}/*/*.log --print-data-log"])
+@pytest.mark.parametrize("unbuffered", ["", "PYTHONUNBUFFERED=1"])
+def test_output_that_does_not_fit_is_a_failure_whether_or_not_python_has_a_buffer(
+    filled: CommandLine, tmp_path: Path, command: str, unbuffered: str
+) -> None:
+    filled.ok("append", stdin=b"x" * 2000)
+    # Python itself would leave a part of the code that it compiles
+    given = f"unset PYTHONUNBUFFERED; ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 {unbuffered}"
+    run = shell(f"{given} {DISTLOG} {command.format(filled.url)} >{tmp_path}/cut")
+    assert (run.returncode, (tmp_path / "cut").stat().st_size) == (1, 1024)
+    assert run.stderr == "distlog: [Errno 27] File too large\n"
+
+
 @pytest.mark.parametrize("setting", ["PYTHONIOENCODING=ascii", "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"])
 def test_a_character_that_standard_output_lacks_is_escaped(filled: CommandLine, setting: str) -> None:
     filled.ok("append", stdin="é".encode())

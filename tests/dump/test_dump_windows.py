@@ -49,26 +49,6 @@ def test_what_is_damaged_is_told_in_its_place_in_whatever_window_it_is(
     assert dumped(log, deep_iteration=True) == whole
 
 
-class Unbuffered(io.RawIOBase):
-    """A stream that takes some bytes at a time, as a pipe or a nearly full disk may."""
-
-    def __init__(self) -> None:
-        self.taken = b""
-
-    def write(self, data: object) -> int:
-        taken = bytes(data)[:1000]  # type: ignore[call-overload]
-        self.taken += taken
-        return len(taken)
-
-
-def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest() -> None:
-    out, err = Unbuffered(), Unbuffered()
-    dump([DumpedFile.at(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(out, err))  # type: ignore[arg-type]
-    whole = dumped(LOGS[0], deep_iteration=True)
-    assert len(whole.out) > 10_000
-    assert (out.taken, err.taken.decode()) == (whole.out, whole.err)
-
-
 class Closed(io.BytesIO):
     """A pipe whose reader goes away after some lines."""
 

@@ -64,7 +64,7 @@ class DumpOutput:
 
     def write(self, data: memoryview) -> None:
         """Write lines that are made already."""
-        _write_all(self.out, data)
+        self.out.write(data)
 
     def say(self, text: str, kind: str, **facts: Any) -> None:
         """Write one line: `text`, or an object of type `kind` with `facts`."""
@@ -78,7 +78,7 @@ class DumpOutput:
         """Write lines of problems; in text `title` stands above them, if there are any."""
         if len(next(iter(columns.values()))):
             if title and not self.as_json:
-                _write_all(self.err, memoryview(f"{title}\n".encode()))
+                self.err.write(f"{title}\n".encode())
             self._lines(self.out if self.as_json else self.err, line, columns)
 
     def note(self, text: str, kind: str, **facts: Any) -> None:
@@ -92,16 +92,10 @@ class DumpOutput:
 
     def _say(self, stream: BinaryIO, text: str, kind: str, facts: Mapping[str, Any]) -> None:
         line = _ENCODER.encode({"type": kind, **facts}) if self.as_json else text
-        _write_all(stream, memoryview(f"{line}\n".encode("utf-8", "backslashreplace")))
+        stream.write(f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def _lines(self, stream: BinaryIO, line: Line, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         count = len(next(iter(columns.values())))
         for start in range(0, count, _LINES):
             part = {name: values[start : start + _LINES] for name, values in columns.items()}
-            _write_all(stream, line.write(min(_LINES, count - start), part, as_json=self.as_json))
-
-
-def _write_all(stream: BinaryIO, data: memoryview) -> None:
-    # a stream without a buffer, as with PYTHONUNBUFFERED, may take less than it is given
-    while data.nbytes:
-        data = data[stream.write(data) :]
+            stream.write(line.write(min(_LINES, count - start), part, as_json=self.as_json))
