@@ -21,16 +21,29 @@ _log = logging.getLogger("distlog.gateway")
 
 
 _BACKLOG = 512
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError."""
+    """A socket for each address of `host`, all at one port; 0 takes a free one. Raises StorageError.
+
+    Addresses that this machine does not have are left out if it has another one: where IPv6 is turned off,
+    `localhost` often still is ::1, too.
+    """
     sockets: list[socket.socket] = []
+    not_here: OSError | None = None
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, *_, address in dict.fromkeys(addresses):
             number = sockets[0].getsockname()[1] if sockets else port
-            sockets.append(_listening_socket(family, (address[0], number, *address[2:])))
+            try:
+                sockets.append(_listening_socket(family, (address[0], number, *address[2:])))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                not_here = error
+        if not_here is not None and not sockets:
+            raise not_here
     except OSError as error:
         for each in sockets:
             each.close()

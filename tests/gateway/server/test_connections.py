@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gateways import (
@@ -32,9 +33,14 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
+from distlog import StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.protocol.frames import LARGEST_OTHER_BYTES
+from distlog.gateway.server.acceptor import listening_sockets
+
+#: The machine has the first one, and not the second: it is of a network for documents.
+HERE, NOT_HERE = ((socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.1", "192.0.2.1"))
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 DATA = batch([record(0)])
@@ -45,6 +51,19 @@ def is_well(gateway: GatewayServer) -> bool:
     """Whether another client is served."""
     with Wire(gateway) as wire:
         return bool(wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none)
+
+
+@pytest.mark.parametrize("addresses", [[HERE, NOT_HERE], [NOT_HERE, HERE]])
+def test_addresses_of_a_name_that_the_machine_does_not_have_are_left_out(
+    addresses: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    (listener,) = listening_sockets("a-name", 0)
+    assert listener.getsockname()[0] == "127.0.0.1"
+    listener.close()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [NOT_HERE])
+    with pytest.raises(StorageError, match="cannot listen: Cannot assign requested address"):
+        listening_sockets("a-name", 0)
 
 
 @pytest.mark.parametrize("version", range(5))
