@@ -567,7 +567,7 @@ def copy_bytes(typing_context: Any, target: Any, to: Any, source: Any, start: An
     return types.void(target, types.int64, source, types.int64, types.int64), codegen
 
 
-@_operation(lambda value: value.bit_length())
+@_operation(lambda value: int(value).bit_length())
 def bits_of(typing_context: Any, value: Any) -> Any:
     """The number of bits that a value which is not negative takes; 0 for 0."""
 
