@@ -12,7 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
-import json
+import marshal
 import os
 import runpy
 import select
@@ -83,7 +83,7 @@ class Program:
         }
         hash_seed = request["environment"].get("PYTHONHASHSEED", "random")
         server = _server(hash_seed) if has_distlog else _server_without_distlog()
-        socket.send_fds(server, [json.dumps(request).encode()], [*given, theirs[-1]])
+        socket.send_fds(server, [marshal.dumps(request)], [*given, theirs[-1]])
         for descriptor in theirs:
             os.close(descriptor)
         self.pid = int(self._told())
@@ -241,35 +241,49 @@ def import_what_programs_use() -> None:
 
 def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]:
     """Fork for each request; in the new process, what it is to run."""
-    watchers = set[int]()
+    # by what can be read once they have ended: the programs, and where that is told
+    programs = dict[int, tuple[int, int]]()
+    # by what can be read once they are gone: the starters that their programs end with
+    starters = dict[int, int]()
     while True:
-        message, files, _, _ = socket.recv_fds(select.select([control, door], [], [])[0][0], 1 << 20, 4)
+        ready = select.select([control, door, *programs, *starters], [], [])[0][0]
+        if ready in programs:
+            program, status = programs.pop(ready)
+            starters.pop(status, None)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(status, b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+            os.close(ready)
+            os.close(status)
+            continue
+        if ready in starters:
+            _kill(starters.pop(ready))
+            continue
+        message, files, _, _ = socket.recv_fds(ready, 1 << 20, 4)
         if not message:
+            for program in starters.values():
+                _kill(program)
             os._exit(0)
-        request: dict[str, Any] = json.loads(message)
+        request: dict[str, Any] = marshal.loads(message)
         for name in request["imports"]:
             importlib.import_module(name)
         # each look for garbage in a program would look at all of that
         gc.freeze()
-        # a process between the two waits for the program, so that the one that forks need not
-        if watcher := os.fork():
-            watchers.add(watcher)
-            for file in files:
-                os.close(file)
-            watchers = {each for each in watchers if not os.waitpid(each, os.WNOHANG)[0]}
-            continue
         if program := os.fork():
-            for file in (*files[:3], control.fileno(), door.fileno()):
+            *theirs, status = files
+            for file in theirs:
                 os.close(file)
-            # whatever started it may have been killed
+            programs[os.pidfd_open(program)] = program, status
+            # whatever started it may be killed
             if request.get("ends_with_starter"):
-                threading.Thread(target=_end_with_starter, args=(files[3], program), daemon=True).start()
+                starters[status] = program
             with contextlib.suppress(BrokenPipeError):
-                os.write(files[3], b"%16d" % program)
-                os.write(files[3], b"%16d" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
-            os._exit(0)
+                os.write(status, b"%16d" % program)
+            continue
         control.close()
         door.close()
+        for ended, (_, status) in programs.items():
+            os.close(ended)
+            os.close(status)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number, file in enumerate(files[:3]):
             os.dup2(file, number)
@@ -278,12 +292,11 @@ def _next_request(control: socket.socket, door: socket.socket) -> dict[str, Any]
         return request
 
 
-def _end_with_starter(status: int, program: int) -> None:
-    """Kill a program when what stands for it is gone, and what it has forked too if it leads a group."""
-    if not os.read(status, 1):
-        with contextlib.suppress(ProcessLookupError):
-            is_leader = os.getpgid(program) == program
-            (os.killpg if is_leader else os.kill)(program, signal.SIGKILL)
+def _kill(program: int) -> None:
+    """Kill a program, and what it has forked too if it leads a group."""
+    with contextlib.suppress(ProcessLookupError):
+        is_leader = os.getpgid(program) == program
+        (os.killpg if is_leader else os.kill)(program, signal.SIGKILL)
 
 
 def _main() -> dict[str, Any]:
@@ -292,12 +305,15 @@ def _main() -> dict[str, Any]:
     door = socket.socket(fileno=int(sys.argv[2]))
     # Ctrl-C of a terminal is for the tests, which end this process too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # of the imports, looks for garbage would take a fifth
+    gc.disable()
     if int(sys.argv[3]):
         import_what_programs_use()
     for name in sys.argv[4:]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     request = _next_request(control, door)
+    gc.enable()
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
