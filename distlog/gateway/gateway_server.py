@@ -203,6 +203,8 @@ _LOG_MS = 5000
 _LOOK_MS = {True: 1000, False: 5000}
 #: How often it closes what was not used since.
 _CLOSE_MS = 600_000
+#: How often positions are checked for expiry: Kafka's `offsets.retention.check.interval.ms`.
+_EXPIRY_MS = 600_000
 
 
 def _access(
@@ -301,6 +303,9 @@ class GatewayServer:
             scheduler.schedule(name, look, delay_ms=0, period_ms=look_ms)
         scheduler.schedule("event-logs", self._log_events, delay_ms=_LOG_MS, period_ms=_LOG_MS)
         scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
+        # not by the thread of sessions: thousands of groups may expire at a time, each of which is written
+        expire = partial(_look, self._groups.offsets.expire, "unused positions")
+        scheduler.schedule("unused-positions", expire, delay_ms=_EXPIRY_MS, period_ms=_EXPIRY_MS)
         close_unused = partial(metadata.close_unused, lambda: scheduler.is_stopping)
         scheduler.schedule("close-unused", close_unused, delay_ms=_CLOSE_MS, period_ms=_CLOSE_MS)
         scheduler.schedule("group-topics", self._groups.consumers.look, delay_ms=look_ms, period_ms=look_ms)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -312,10 +311,10 @@ class DroppedTopics:
 # The groups of a gateway as one service for its APIs, started and stopped with it.
 
 
-#: How often positions are checked for expiry, in s: Kafka's `offsets.retention.check.interval.ms`.
-_EXPIRY_S = 600.0
 #: The pause after an error, and between the loader's checks for partitions that other gateways lead by now.
 _PAUSE_S = 1.0
+#: The longest wait for a session's end: no time is too long for the system's call.
+_LONGEST_WAIT_S = 600.0
 
 
 class GroupServices:
@@ -418,23 +417,15 @@ class GroupServices:
         self._has_done("did not release its lease; other gateways wait until it ends", self._lease.leave)
 
     def _run_timers(self) -> None:
-        expires_at = time.monotonic() + _EXPIRY_S
         while _goes_on(self._wake, self._is_over):
-            pause_s = self._guarded(self._registry.expire)
-            if time.monotonic() >= expires_at:
-                self._guarded(self.offsets.expire)
-                expires_at = time.monotonic() + _EXPIRY_S
-            due_s = min(self._registry.due_s, expires_at - time.monotonic())
-            self._wake.wait(max(pause_s, due_s))
-
-    def _guarded(self, work: Callable[[], None]) -> float:
-        """Do `work`; returns the pause after it in s. A fault in one group must not stop the timers of all."""
-        try:
-            work()
-        except Exception:
-            _log.exception("the timers of some groups failed")
-            return _PAUSE_S
-        return 0.0
+            pause_s = 0.0
+            try:
+                self._registry.expire()
+            except Exception:
+                # a fault in one group must not stop the timers of all
+                _log.exception("the timers of some groups failed")
+                pause_s = _PAUSE_S
+            self._wake.wait(min(max(pause_s, self._registry.due_s), _LONGEST_WAIT_S))
 
     def _keep_lease(self) -> None:
         while _goes_on(self._unloaded, self._is_over):

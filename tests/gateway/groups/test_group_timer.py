@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from consumer_groups import Gateway, stable
-from gateways import until
+from consumer_groups import GROUP, RANGE, Gateway, stable
+from gateways import serving, until
 from kio.schema.errors import ErrorCode
 
 from distlog.core.storage.storage import Storage
+from distlog.gateway import gateway_server
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
+from distlog.gateway.groups.classic_group import Join
+from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
@@ -110,3 +114,23 @@ def test_a_group_waits_for_one_deadline_however_often_members_with_short_session
             assert stays.beat() is ErrorCode.none
     # the last one, and one that was put off
     assert len(gateway.groups._queue) <= 2
+
+
+def test_a_group_begins_while_unused_positions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of thousands of groups may be written then, one after the other."""
+    begun, goes_on, told = threading.Event(), threading.Event(), list[ErrorCode]()
+
+    def expire(offsets: CommittedOffsets) -> None:
+        begun.set()
+        assert goes_on.wait(300)
+
+    monkeypatch.setattr(CommittedOffsets, "expire", expire)
+    monkeypatch.setattr(gateway_server, "_EXPIRY_MS", 10)
+    request = Join(rebalance_timeout_ms=60_000, session_timeout_ms=10_000, protocol_type="consumer", protocols=RANGE)
+    with serving(tmp_path, groups=GroupSettings(initial_rebalance_delay_ms=10)) as gateway:
+        try:
+            assert begun.wait(300)
+            gateway.broker.groups.members.join(GROUP, request, lambda reply: told.append(reply.error))
+            until(lambda: told == [ErrorCode.none])
+        finally:
+            goes_on.set()
