@@ -257,16 +257,21 @@ class TransactionCoordinator:
 
     def tick(self) -> None:
         """Abort transactions that time out, finish decided ones, forget unused ids. Logs errors."""
-        timeout_s, now_ms = OWN_WAIT_S, self._clock()
-        for id_ in [id_ for id_, each in list(self._transactions.items()) if _is_due(each.state, now_ms)]:
+        now_ms, is_locked = self._clock(), threading.Event()
+
+        def attempt(id_: str) -> None:
+            # after one has waited for a lock in vain, the others do not wait as long
+            timeout_s = 0 if is_locked.is_set() else OWN_WAIT_S
             try:  # an id that is gone meanwhile is done
                 with suppress(TransactionRefusedError), self._opened(id_, make=False) as transaction:
                     self._tick(id_, transaction, timeout_s)
-            except DistlogError as error:  # noqa: PERF203 - each transaction ends by itself
+            except DistlogError as error:
                 FAILURES.note(f"to end the transaction of {id_!r}, which is tried again,", error)
                 if isinstance(error, LockHeldError):
-                    # the others must not wait as long, one after the other
-                    timeout_s = 0
+                    is_locked.set()
+
+        # side by side: all producers of a job may have died at once, and each step may be a commit
+        in_parallel(attempt, [id_ for id_, each in list(self._transactions.items()) if _is_due(each.state, now_ms)])
 
     def _tick(self, id_: str, transaction: CoordinatedTransaction, timeout_s: float) -> None:
         state, now_ms = transaction.state, self._clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from conftest import Address
 from gateways import lingers as lingers
+from gateways import until
 from transaction_parts import ID, TIMEOUT_MS, Parts
 
 import distlog
 from distlog.core.errors import LockHeldError, StorageError
+from distlog.core.storage.parallel import PARALLEL_REQUESTS
 from distlog.core.transaction_state import LAST_EPOCH, ProducerId, TransactionState, TransactionStatus
 from distlog.gateway.protocol import frames
 from distlog.gateway.topics.metadata_cache import HostedTopic
@@ -192,27 +195,48 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
     assert parts.seen() == ([b"a"], [b"b"], None)
 
 
-def test_where_one_marker_waits_for_a_lock_in_vain_those_of_other_transactions_do_not_wait_too(
+def test_where_markers_wait_for_a_lock_in_vain_those_of_other_transactions_do_not_wait_too(
     in_place: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited, end = list[float](), TransactionEnds.end
-    for id_ in ("first", "second", "third"):
-        producer = in_place.begin(id_)
-        in_place.coordinator.add_partitions(id_, producer, [("clicks", 0)])
+    for number in range(40):
+        producer = in_place.begin(f"{number}")
+        in_place.coordinator.add_partitions(f"{number}", producer, [("clicks", 0)])
 
     def noted(ends: TransactionEnds, decided: TransactionState, timeout_s: float) -> None:
         waited.append(timeout_s)
-        if decided.transactional_id != "third":
+        if decided.transactional_id != "7":
             raise LockHeldError("another process has held the lock")
         end(ends, decided, timeout_s)
 
     monkeypatch.setattr(TransactionEnds, "end", noted)
     in_place.now_ms += TIMEOUT_MS
     in_place.coordinator.tick()
-    assert [state.is_decided for state in in_place.coordinator.states()] == [True, True, False]
+    decided = {state.transactional_id for state in in_place.coordinator.states() if state.is_decided}
+    assert decided == {f"{number}" for number in range(40)} - {"7"}
     waited.clear()
     in_place.coordinator.tick()
-    assert waited == [OWN_WAIT_S, 0]
+    # those that began side by side with the first one
+    assert (len(waited), waited.count(OWN_WAIT_S) <= PARALLEL_REQUESTS + 1) == (39, True)
+
+
+def test_transactions_that_time_out_together_share_commits(memory_url: Address) -> None:
+    parts = made(memory_url)
+    for number in range(12):
+        producer = parts.begin(f"{number}")
+        parts.coordinator.add_partitions(f"{number}", producer, [("clicks", 0)])
+    before = parts.topic("clicks").snapshot.version
+    parts.now_ms += TIMEOUT_MS
+    held = parts.broker.metadata.fresh_topic("clicks")._gathered
+    with held._changed:
+        ticking = threading.Thread(target=parts.coordinator.tick)
+        ticking.start()
+        until(lambda: all(state.is_decided for state in parts.coordinator.states()))
+    ticking.join()
+    assert all(state.is_over for state in parts.coordinator.states())
+    # the thread of commits may have taken the first of them alone
+    assert parts.topic("clicks").snapshot.version - before <= 6
+    parts.close()
 
 
 def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
