@@ -596,7 +596,7 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
 
 
 def _listed(broker: Broker, topic: str, wanted: Sequence[Any], committed: bool) -> list[Fields]:
-    """The answers for partitions: on an object store after one look at the topic, and with looks into logs at once."""
+    """The answers for partitions: on an object store after one look at the topic, and then into logs at once."""
     try:
         hosted = broker.metadata.fresh_topic(topic)
         if not hosted.is_local:
