@@ -8,7 +8,16 @@ from typing import Any
 
 from distlog.core.errors import InvalidConfigError
 from distlog.gateway.root_records import RootRecords
-from distlog.gateway.server.quotas import CLIENT_ID, NAMES, REQUEST_PERCENTAGE, USER, Entity, Limits, Quotas
+from distlog.gateway.server.quotas import (
+    CLIENT_ID,
+    MOST_NAME_BYTES,
+    NAMES,
+    REQUEST_PERCENTAGE,
+    USER,
+    Entity,
+    Limits,
+    Quotas,
+)
 from distlog.gateway.topics.metadata_cache import QUOTAS_TOPIC, MetadataCache
 
 # ---
@@ -16,7 +25,6 @@ from distlog.gateway.topics.metadata_cache import QUOTAS_TOPIC, MetadataCache
 # the default entity. The newest record of a key counts, and one without a value removes the quota.
 
 
-_MOST_NAME_BYTES = 1 << 10
 #: The largest value of a quota, as of Kafka's LONG settings.
 _MOST = float(1 << 63)
 
@@ -30,7 +38,7 @@ def check_change(entity: Entity, changes: Changes) -> None:
     if not types or not {USER, CLIENT_ID}.issuperset(types):
         raise InvalidConfigError("quotas are of users and client ids", types=", ".join(types))
     for _, name in entity.parts:
-        if name is not None and not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
+        if name is not None and not 0 < len(name.encode()) <= MOST_NAME_BYTES:
             raise InvalidConfigError("the name of a user or client id is empty or too long")
     for name, value in changes.items():
         if name not in NAMES:

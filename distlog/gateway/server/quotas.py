@@ -15,6 +15,8 @@ PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_ra
 REQUEST_PERCENTAGE = "request_percentage"
 #: All quotas by Kafka's names: bytes in a second, and percent of the time of one handler.
 NAMES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+#: No name of a user or a client id with a quota is longer.
+MOST_NAME_BYTES = 1 << 10
 #: Stands for all names that have no quota of their own.
 DEFAULT = None
 
@@ -115,7 +117,8 @@ class Quotas:
 
     def _limit(self, user: str, client_id: str, name: str) -> tuple[float | None, tuple[str, str]]:
         limits = self._limits
-        for entity, sharing in _entities(user, client_id):
+        # a longer one has no quota of its own, but a client without a login may send it
+        for entity, sharing in _entities(user, client_id[: MOST_NAME_BYTES + 1]):
             limit = limits.get(entity, {}).get(name)
             if limit is not None:
                 return limit, sharing

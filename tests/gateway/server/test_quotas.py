@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import tracemalloc
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,16 @@ def test_the_time_of_handlers_is_in_percent_of_one_and_its_wait_is_bounded() -> 
     assert counted.quotas.wait_s("alice", "") == pytest.approx(0.5)
     counted.quotas.note("alice", "", REQUEST_PERCENTAGE, 100)
     assert counted.quotas.wait_s("alice", "") == 1
+
+
+def test_the_use_of_long_client_ids_takes_little_memory() -> None:
+    counted = Counted({(("client-id", None),): 1000.0})
+    tracemalloc.start()
+    for number in range(2000):
+        counted.quotas.note("alice", f"{number}" + "x" * 32_000, PRODUCER_BYTE_RATE, 1000.0)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 8 << 20
 
 
 def test_records_that_are_no_quotas_are_refused() -> None:
