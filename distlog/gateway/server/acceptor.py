@@ -92,17 +92,19 @@ class Acceptor:
         self._processor.open()
         self.port = self._sockets[0].getsockname()[1]
         for each in self._sockets:
-            self._begin(self._accept(each))
+            self._resume(each)
         self._loop.call_later(_LOOK_S, self._look)
 
     async def stop(self, timeout_s: float) -> bool:
         """Accept no more, answer the requests under way, and close all connections; whether all ended."""
         self._processor.is_open = False
+        while self._sockets:
+            listening = self._sockets.pop()
+            self._loop.remove_reader(listening)
+            listening.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for each in self._sockets:
-            each.close()
         connections = self._processor.connections
         for connection in list(connections):
             connection.stop()
@@ -114,28 +116,35 @@ class Acceptor:
             connection.hang_up("the gateway is stopping", is_routine=True)
         return finished
 
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
-            try:
-                client, address = await self._loop.sock_accept(listening)
-            except OSError as error:
-                _log.warning("cannot accept a connection: %s", error.strerror or error)
-                # a client that is gone already must not delay the others
-                await asyncio.sleep(_NO_SOCKETS_S if error.errno in _NO_SOCKETS else 0)
-                continue
-            try:
-                # else the system keeps a response back until the client has acknowledged the one before, for up to
-                # 40 ms; asyncio asks for it only where a socket was made for a protocol by its number
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                session = self._processor.joined(_address(address), _address(client.getsockname()))
-            except OSError:
-                session = None
-            if session is None:
-                client.close()
-            else:
-                self._begin(self._connect(client, session))
-            # a flood of new connections must not keep this thread from the existing ones
-            await asyncio.sleep(0)
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept one connection; the loop calls again for the next one, behind what else is due."""
+        try:
+            client, address = listening.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _log.warning("cannot accept a connection: %s", error.strerror or error)
+            # a client that is gone already must not delay the others
+            if error.errno in _NO_SOCKETS:
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_NO_SOCKETS_S, self._resume, listening)
+            return
+        try:
+            client.setblocking(False)
+            # else the system keeps a response back until the client has acknowledged the one before, for up to
+            # 40 ms; asyncio asks for it only where a socket was made for a protocol by its number
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            session = self._processor.joined(_address(address), _address(client.getsockname()))
+        except OSError:
+            session = None
+        if session is None:
+            client.close()
+        else:
+            self._begin(self._connect(client, session))
+
+    def _resume(self, listening: socket.socket) -> None:
+        if self._processor.is_open:
+            self._loop.add_reader(listening, self._accept, listening)
 
     async def _connect(self, client: socket.socket, session: ClientSession) -> None:
         """Do TLS's handshake, if there is a context; then asyncio serves the connection."""

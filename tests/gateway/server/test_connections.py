@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import struct
@@ -258,3 +259,17 @@ def test_only_records_make_a_request_large(gateway: GatewayServer) -> None:
         wire.socket.sendall(framed(struct.pack(">hhihi", METADATA, 1, 1, -1, count) + bytes(2 * count)))
         assert wire.is_closed
     assert is_well(gateway)
+
+
+def test_a_client_that_comes_just_as_the_gateway_stops_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path) as gateway, socket.socket() as client:
+
+        async def stop() -> None:
+            client.connect(("127.0.0.1", gateway.port))
+            # begins in the turn of the loop that sees the client, and before its connection is accepted
+            await asyncio.get_running_loop().create_task(gateway._acceptor.stop(0))
+
+        asyncio.run_coroutine_threadsafe(stop(), gateway._loop).result()
+    assert caplog.records == []
