@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from forked_programs import Program, command, run
+import spark_python
+from forked_programs import Program, command, run, start_server
 from spark_python import python_of_spark
 
 
@@ -92,3 +94,16 @@ def test_what_that_python_runs_is_killed_with_it() -> None:
         assert [stands_for_it.stdout.readline().strip().isdigit() for _ in range(2)] == [True, True]
         stands_for_it.kill()
         assert stands_for_it.stdout.read() == b""  # when none of them lives
+
+
+def test_what_that_python_runs_is_killed_with_the_process_that_forked_it() -> None:
+    text = "import time; print('begun', flush=True); time.sleep(600)"
+    with TemporaryDirectory() as folder:
+        forks = start_server(f"{folder}/door", has_distlog=False)
+        program = [sys.executable, "-IS", spark_python.__file__, sys.executable, f"{folder}/door", "-c", text]
+        with subprocess.Popen(program, stdout=subprocess.PIPE) as stands_for_it:
+            assert stands_for_it.stdout is not None
+            assert stands_for_it.stdout.readline() == b"begun\n"
+            forks.close()
+            assert stands_for_it.stdout.read() == b""  # when none of them lives
+            assert stands_for_it.wait(300) == 1
