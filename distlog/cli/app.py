@@ -46,6 +46,10 @@ COMMANDS = {
 }
 
 
+#: Each command has them too: click keeps the names of the first time that a command is asked for its options.
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
 class _Group(TyperGroup):
     """Its commands are names and sentences, until one of them is run, or asked for its options."""
 
@@ -60,7 +64,7 @@ def command(name: str) -> Any:
     """A command with its options, made once in a process. Most take a second to import."""
     module, function = COMMANDS[name][0].split(".")
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    alone.command(name)(getattr(import_module(f"distlog.cli.{module}"), function))
+    alone.command(name, context_settings=_SETTINGS)(getattr(import_module(f"distlog.cli.{module}"), function))
     return get_command(alone)
 
 
@@ -68,7 +72,7 @@ app = typer.Typer(
     name="distlog",
     cls=_Group,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_SETTINGS,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Partitioned logs in Apache Kafka's file formats, on local disk or object storage, with no broker.",
