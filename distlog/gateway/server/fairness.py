@@ -127,7 +127,7 @@ class CpuUses:
             whole.parts = {
                 each.name: each
                 for each in list(whole.parts.values())
-                if each.parts or each.use(now_s) > _NO_USE_S or each in whole.active
+                if each.parts or each.use(now_s) > _NO_USE_S or now_s - each.active_s <= _ACTIVE_S
             }
         self._count = len(self.all.parts) + sum(len(each.parts) for each in owners)
         self._forget_at = max(_MANY, 2 * self._count)

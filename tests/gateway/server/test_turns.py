@@ -179,14 +179,16 @@ def test_idle_clients_are_forgotten() -> None:
     assert len(turns.shares.share("here", "").part_of.parts) < 1100  # type: ignore[union-attr]
 
 
-def test_idle_client_ids_of_addresses_that_do_not_come_back_are_forgotten() -> None:
+@pytest.mark.parametrize("of_each", [1, 50])
+def test_idle_client_ids_of_addresses_that_do_not_come_back_are_forgotten(of_each: int) -> None:
     turns = Turns(2)
     for number in range(5000):
-        turns.put(f"address {number // 50}", 1, f"/{number}")
+        turns.put(f"address {number // of_each}", 1, f"/{number}")
         turns.run(0.001)
         turns.now_s += 1
     owners = turns.shares.all.parts.values()
-    assert sum(len(each.parts) for each in owners) + len(owners) < 1100
+    kept = sum(len(each.parts) for each in owners) + len(owners)
+    assert kept < 1100
 
 
 def test_a_long_client_id_takes_no_memory_of_its_own() -> None:
