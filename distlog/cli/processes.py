@@ -201,9 +201,11 @@ class _Processes:
             return None
 
     def _fork(self, process: _Process) -> Child | None:
+        for stream in (sys.stdout, sys.stderr):
+            # text that is left when nobody reads it, or the disk is full, must not keep the process from beginning
+            with suppress(OSError):
+                stream.flush()
         reports, writer = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
         # a signal for the new process must not be taken by the handlers that are this one's
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with warnings.catch_warnings():

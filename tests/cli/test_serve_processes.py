@@ -300,6 +300,13 @@ def test_one_for_which_the_system_has_no_process_begins_again_when_it_has() -> N
     assert len({line.rpartition(" ")[2] for line in waits}) == 1
 
 
+def test_a_process_begins_again_where_the_output_of_its_parent_cannot_be_written() -> None:
+    unread = "import os, sys; reader, writer = os.pipe(); os.close(reader); sys.stdout = open(writer, 'w')\n"
+    done = run(f"{unread}sys.stdout.write('not read')\n" + FULL.replace("flush=True", "file=sys.stderr"))
+    assert done.returncode == 0
+    assert [line.split(" ", 1)[0] for line in done.stderr.splitlines()][-2:] == ["process-started", "stopped"]
+
+
 def test_processes_begin_again_and_end_where_the_starter_had_sigchld_ignored() -> None:
     done = run("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n" + FULL)
     assert (done.returncode, done.stderr) == (0, "")
