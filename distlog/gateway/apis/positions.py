@@ -14,7 +14,7 @@ from distlog.gateway.apis.cluster import grouped, once
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_format import TopicPartition
-from distlog.gateway.protocol.frames import Fields, error_code
+from distlog.gateway.protocol.frames import FAILURES, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
@@ -72,8 +72,9 @@ def place_code(find: Callable[[str], HostedTopic], topic: str, number: int) -> E
     """The code of a coordinator for a partition of a topic that `find` gives."""
     try:
         find(topic).partition(number)
-    except StorageError:
+    except StorageError as error:
         # Kafka's coordinators answer with no storage code: with this one clients retry
+        FAILURES.note("a look at a topic", error)
         return ErrorCode.coordinator_not_available
     except DistlogError as error:
         return error_code(error)

@@ -16,6 +16,7 @@ import distlog
 from distlog.core.errors import StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.coordination import Coordination
+from distlog.gateway.protocol import frames
 
 FINE = ErrorCode.none
 
@@ -214,9 +215,10 @@ def test_a_list_of_transactions_is_not_taken_for_whole_while_some_are_loaded(
 
 
 def test_a_producer_adds_its_partitions_again_where_the_storage_of_a_topic_did_not_answer(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """librdkafka gives its transaction up at any code of storage."""
+    """librdkafka gives its transaction up at any code of storage. The log has what the code does not tell."""
+    monkeypatch.setattr(frames.FAILURES, "_logged", {})
 
     def fail(topic: str) -> None:
         raise StorageError("the storage does not answer")
@@ -227,4 +229,5 @@ def test_a_producer_adds_its_partitions_again_where_the_storage_of_a_topic_did_n
         with monkeypatch.context() as patches:
             patches.setattr(gateway.broker.metadata, "clients_topic", fail)
             assert producer.add(("clicks", 0)) == [ErrorCode.coordinator_not_available]
+        assert "a look at a topic failed: the storage does not answer" in caplog.messages
         assert producer.add(("clicks", 0)) == [FINE]
