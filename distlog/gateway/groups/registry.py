@@ -48,6 +48,10 @@ class Group:
 MAX_TEXT_BYTES = 32_767
 
 
+#: When a deadline is looked at again that came while its group was loaded.
+_LOAD_LOOK_MS = 1000
+
+
 class GroupRegistry:
     """The groups by name. `clock` gives ms that never go back; `wall_clock` ms since 1970. For several threads.
 
@@ -287,18 +291,28 @@ class GroupRegistry:
         """Call `expire` of each group that has reached its deadline."""
         while (due := self._due()) is not None:
             deadline, name = due
-            # a group that was deleted meanwhile has no deadline
-            with suppress(GroupRefusedError), self.opened(name) as group:
-                # behind an earlier deadline the group was queued anew: each later one would be, too, for ever
-                if deadline == group.wakes_at:
-                    group.wakes_at = inf
-                    group.membership.expire()
+            try:
+                with self.opened(name) as group:
+                    # behind an earlier deadline the group was queued anew: each later one would be, too, for ever
+                    if deadline == group.wakes_at:
+                        group.wakes_at = inf
+                        group.membership.expire()
+            except GroupRefusedError:
+                self._put_off(name, deadline)
 
     def _due(self) -> tuple[float, str] | None:
         with self._lock:
             if self._queue and self._queue[0][0] <= self.clock():
                 return heapq.heappop(self._queue)
         return None
+
+    def _put_off(self, name: str, deadline: float) -> None:
+        """Queue the group again, if it is there: it is being loaded, and may have no other use after that."""
+        with self._lock:
+            group = self._groups.get(name)
+            if group is not None and group.wakes_at == deadline:
+                group.wakes_at = self.clock() + _LOAD_LOOK_MS
+                heapq.heappush(self._queue, (group.wakes_at, name))
 
     def _queue_up(self, name: str, group: Group) -> None:
         """Queue a group's next deadline for the timer, unless the queue has an earlier one of it."""

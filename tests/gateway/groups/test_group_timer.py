@@ -16,7 +16,7 @@ from distlog.core.storage.storage import Storage
 from distlog.gateway import gateway_server
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GroupSettings
-from distlog.gateway.groups.classic_group import Join
+from distlog.gateway.groups.classic_group import GroupRefusedError, Join
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -134,3 +134,19 @@ def test_a_group_begins_while_unused_positions_are_forgotten(tmp_path: Path, mon
             until(lambda: told == [ErrorCode.none])
         finally:
             goes_on.set()
+
+
+def test_a_session_that_ends_while_its_group_is_loaded_ends_after_that() -> None:
+    gateway = Gateway()
+    member = gateway.member("a", session_timeout_ms=6000)
+    stable(gateway, member)
+
+    def is_loading(name: str) -> None:
+        raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+
+    always = gateway.groups.check
+    gateway.groups.check = is_loading
+    gateway.at(6000)
+    gateway.groups.check = always
+    gateway.at(1000)
+    assert member.beat() is ErrorCode.unknown_member_id
