@@ -28,9 +28,10 @@ def write_whole() -> None:
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
-            whole = io.BufferedWriter(stream.buffer)
-            setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True))
+        # a stream that a caller has put there is the caller's, who may close it
+        if stream is getattr(sys, f"__{name}__") and isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            whole = open(stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
+            setattr(sys, name, whole)
 
 
 def escape_what_cannot_be_encoded() -> None:
