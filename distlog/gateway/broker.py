@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from distlog.gateway.access_lists import RootAcls
@@ -13,7 +13,6 @@ from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
-from distlog.gateway.fetch_sessions import FetchSessions
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.root_users import RootUsers
@@ -59,7 +58,6 @@ class Broker:
     acls: RootAcls | None = None
     users: RootUsers | None = None
     check_password: Callable[[Request], None] | None = None
-    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
 
     @property
     def cluster_id(self) -> str:

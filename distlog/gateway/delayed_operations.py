@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -13,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from distlog.core.errors import DistlogError
-from distlog.gateway.fetch_sessions import FetchContext
 from distlog.gateway.server.fairness import CpuUse
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import SHORT_WAIT_S, Partition, VisibleEnd
@@ -133,8 +133,8 @@ class DelayedFetch:
     request: Request
     deadline_s: float
     committed: bool
-    #: The partitions that it is about.
-    context: FetchContext
+    #: What the client wants of each partition, by the topic's name or id and the partition's number.
+    partitions: Mapping[tuple[str | uuid.UUID, int], Any]
     missing: int = 0
     seen: dict[Partition, VisibleEnd] = field(default_factory=dict)
     is_waiting: bool = False

@@ -14,8 +14,7 @@ from test_import_direction import CORE_LAYERS
 DOCS = ROOT / "docs"
 KAFKA_PAGE = "docs/design/kafka-classes.md"
 KAFKA_HEADINGS = ("## Indexes", "## Logs", "## Cleaning", "## Serving", "## Tools")
-FLOWS = ("flow-append", "flow-writer", "flow-scan", "flow-compaction", "flow-gateway")
-INSIDES = ("gateway-inside", "groups-and-leases", "compaction", "adoption", "tiered-storage")
+INSIDES = ("groups-and-leases", "compaction", "adoption", "tiered-storage")
 #: The classes and tools of Kafka that must have a row.
 KAFKA_CLASSES = {
     *("AbstractIndex", "LazyIndex", "OffsetIndex", "TimeIndex", "TransactionIndex", "LogSegment", "UnifiedLog"),
@@ -119,29 +118,11 @@ def test_each_name_is_in_the_file_that_the_page_says(page: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("page", [f"docs/design/{name}.md" for name in (*FLOWS, *INSIDES)])
+@pytest.mark.parametrize("page", [f"docs/design/{name}.md" for name in INSIDES])
 def test_pages_about_the_code_name_nothing_without_its_file(page: str) -> None:
     unplaced = unplaced_names(page, PAGES[page], words())
     assert not unplaced, "\n".join(unplaced)
     assert len(files_in(PAGES[page])) >= 4, "such a page leads to files"
-
-
-@pytest.mark.parametrize("page", [f"docs/design/{name}.md" for name in FLOWS])
-def test_each_step_of_a_flow_names_code_and_says_what_a_crash_leaves(page: str) -> None:
-    writing, _, reading = PAGES[page].partition("\n## Fetch\n")
-    if page.endswith("/flow-scan.md"):
-        writing, reading = "", writing
-        assert "*Durable:*" in reading, f"{page}: nothing says what a scan may write"
-    steps = re.split(r"^(?=\d+\. )", writing, flags=re.MULTILINE)[1:]
-    reads = re.split(r"^(?=\d+\. )", reading, flags=re.MULTILINE)[1:]
-    assert len(steps) + len(reads) >= 8
-    for step in (*steps, *reads):
-        number = step.split(".")[0]
-        assert files_in(step) or step in reads, f"{page}: step {number} names no file"
-    for step in (" ".join(each.split()) for each in steps):
-        number = step.split(".")[0]
-        assert "*Durable:*" in step, f"{page}: step {number} does not say what is durable"
-        assert "*A crash*" in step, f"{page}: step {number} does not say what a crash leaves"
 
 
 def test_the_classes_of_kafka_lead_to_ours_and_say_what_differs() -> None:

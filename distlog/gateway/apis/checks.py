@@ -89,16 +89,7 @@ def _topic_code(broker: Broker, topic: Any, field: str) -> ErrorCode:
     return ErrorCode.unknown_topic_id if _name_of(broker, topic, field) is None else OF_TOPIC
 
 
-#: The epoch of a fetch without a session.
-_NO_SESSION = -1
-
-
 def _fetch(request: Request, broker: Broker, client: Client) -> Fields | None:
-    # rights may change while a session lasts: each fetch names its partitions, and is checked
-    if request.get("session_epoch", _NO_SESSION) > 0:
-        return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
-    if request.get("session_epoch", None) is not None:
-        request.body = request.body._replace(session_id=0, session_epoch=_NO_SESSION)
     may_read = partial(client.may, _O.READ, _R.TOPIC)
     return split(
         request,

@@ -35,7 +35,6 @@ from distlog.gateway.apis.cluster import attempted, grouped, once, topic_key, to
 from distlog.gateway.apis.transactions import code_of, fenced_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
-from distlog.gateway.fetch_sessions import FetchContext, FetchSession, FetchSessionError
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.protocol.frames import Fields, ResponsePiece, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
@@ -402,7 +401,8 @@ PRODUCE = Api(0, "Produce", 3, 13, produce)
 
 #: From here on topics have their ids (KIP-516).
 _TOPIC_IDS = 13
-_NO_SESSION, _WITHOUT_SESSION = 0, -1
+#: A fetch of a session (KIP-227) has an epoch above this. A session is optional, and no gateway offers one.
+_OPENING_EPOCH = 0
 _READ_COMMITTED = 1
 _LONGEST_WAIT_S = 60.0
 _NO_OFFSETS = LogOffsets(-1, -1, -1)
@@ -429,22 +429,15 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
     if delayed is None:
         wait_s = min(max(body.max_wait / 1000, 0), _LONGEST_WAIT_S)
         committed = body.isolation_level == _READ_COMMITTED
-        try:
-            named = ((topic_key(topic, "topic"), topic.partitions) for topic in request.body.topics)
-            left = (
-                (topic_key(topic, "topic"), topic.partitions) for topic in request.get("forgotten_topics_data", ())
-            )
-            context = broker.fetch_sessions.begin(
-                (request.session.principal, request.session.address[0]),
-                request.get("session_id", _NO_SESSION),
-                request.get("session_epoch", _WITHOUT_SESSION),
-                (((topic, one.partition), one) for topic, each in named for one in each),
-                ((topic, number) for topic, numbers in left for number in numbers),
-                has_ids=request.api_version >= _TOPIC_IDS,
-            )
-        except FetchSessionError as error:
-            return {"error_code": error.code, "session_id": _NO_SESSION, "responses": []}
-        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed, context)
+        if request.get("session_epoch", _OPENING_EPOCH) > _OPENING_EPOCH:
+            return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
+        # a partition that is named twice is read once
+        partitions = {
+            (topic_key(topic, "topic"), partition.partition): partition
+            for topic in body.topics
+            for partition in topic.partitions
+        }
+        delayed = request.delayed = DelayedFetch(request, time.monotonic() + wait_s, committed, partitions)
     while True:
         broker.fetches.forget(delayed)
         reads = _read_all(request, broker, delayed)
@@ -458,17 +451,17 @@ def fetch(request: Request, broker: Broker) -> Fields | None:
         broker.fetch_memory.give_back(sum(each.size for each in reads))
         if broker.fetches.wait(delayed):
             return None
-    return _response(request, broker, reads, delayed.context)
+    return _response(request, broker, reads)
 
 
 def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_FetchedPartition]:
     """Read the partitions in order; the memory of their records is taken."""
-    partitions, committed = delayed.context.partitions, delayed.committed
-    wanted = sum(max(one.partition_max_bytes, 0) for _, one in partitions)
+    partitions, committed = delayed.partitions, delayed.committed
+    wanted = sum(max(partition.partition_max_bytes, 0) for partition in partitions.values())
     memory = broker.fetch_memory.take(min(wanted, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
     room, reads = memory, list[_FetchedPartition]()
-    for (topic, _), one in partitions:
-        reads.append(_read(broker, topic, one, room, committed, is_first=room == memory))
+    for (topic, _), partition in partitions.items():
+        reads.append(_read(broker, topic, partition, room, committed, is_first=room == memory))
         room -= reads[-1].size
     broker.fetch_memory.give_back(room)
     return reads
@@ -494,38 +487,22 @@ def _read(
         return _FetchedPartition(topic, wanted.partition, partition, None, error_code(error))
 
 
-def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition], context: FetchContext) -> Fields:
+def _response(request: Request, broker: Broker, reads: Sequence[_FetchedPartition]) -> Fields:
     size = sum(each.size for each in reads)
     request.counts(CONSUMER_BYTE_RATE, size)
     if size:
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
     topics: dict[str | uuid.UUID, list[Fields]] = {}
-    for each in _told(reads, context):
+    for each in reads:
         topics.setdefault(each.topic, []).append(
             _fetched_fields(each, request.body.isolation_level == _READ_COMMITTED)
         )
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
-        "session_id": context.session_id,
+        "session_id": 0,
         "responses": [{**topic_place(topic, "topic"), "partitions": each} for topic, each in topics.items()],
     }
-
-
-def _told(reads: Sequence[_FetchedPartition], context: FetchContext) -> Sequence[_FetchedPartition]:
-    """The partitions in the answer: in a session only those with news."""
-    session = context.session
-    if session is None:
-        return reads
-    with session.lock:
-        news = [each for each in reads if _is_news(each, session)]
-    return reads if context.is_whole else news
-
-
-def _is_news(each: _FetchedPartition, session: FetchSession) -> bool:
-    offsets = each.data.offsets if each.data else _NO_OFFSETS
-    bounds = offsets.high_watermark, offsets.log_start_offset
-    return session.tells((each.topic, each.number), bounds, each.size, is_error=each.code is not ErrorCode.none)
 
 
 def _fetched_fields(each: _FetchedPartition, committed: bool) -> Fields:

@@ -455,15 +455,6 @@ def test_records_by_the_id_of_a_topic_need_the_same_rights(
         assert codes(alice.plain(1, 17, max_bytes=99, topics=wanted)).isdisjoint(DENIED)
 
 
-def test_no_fetch_goes_on_without_a_check_of_its_partitions(gateway: GatewayServer, alice: UserWire) -> None:
-    fields = {"max_bytes": 99, "topics": on(partition=0, partition_max_bytes=99)}
-    with given(gateway, "READ topic clicks"):
-        begun = alice.plain(1, 12, session_id=0, session_epoch=0, **fields)
-        assert begun.session_id == 0
-        assert codes(begun).isdisjoint(DENIED)
-    assert alice.plain(1, 12, session_id=7, session_epoch=1, topics=[]).error_code is E.fetch_session_id_not_found
-
-
 def test_metadata_of_all_topics_has_those_that_a_client_may_describe(
     gateway: GatewayServer, mallory: UserWire, alice: UserWire
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,16 @@ def test_many_consumers_of_one_partition_get_each_record_once(gateway: GatewaySe
     for thread in threads:
         thread.join()
     assert found == [list(range(50))] * 4
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_a_gateway_offers_no_fetch_session(gateway: GatewayServer, version: int) -> None:
+    topic = opened(gateway)
+    topic.append([{"partition": 0, "value": b"v"}])
+    place = (uuid.UUID(topic.snapshot.topic_id) if version > 12 else "clicks", 0, 0)
+    with Wire(gateway) as wire:
+        opening = wire.ask(FETCH, version, **fetch_fields(version, [place], session_id=0, session_epoch=0))
+        assert opening.session_id == 0
+        assert opening.responses[0].partitions[0].records
+        next_fetch = wire.ask(FETCH, version, **fetch_fields(version, [], session_id=7, session_epoch=1))
+        assert next_fetch.error_code is ErrorCode.fetch_session_id_not_found
