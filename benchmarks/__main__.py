@@ -102,7 +102,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     try:
         from matplotlib import pyplot, ticker
     except ImportError:
-        print("no plot: pip install 'distlog[plot]'", file=sys.stderr)
+        print("no plot: pip install matplotlib", file=sys.stderr)
         return
     labels = [f"{row['benchmark']}: {row['case']}, beside {row['peer_name']}" for row in rows][::-1]
     ratios = [max(float(row["ratio"]), 0.01) for row in rows][::-1]

@@ -21,7 +21,7 @@ CELLS = """
 
 A topic is opened, looked at, drawn, and joined with DuckDB and Spark; at the end it goes back in time. It is made in
 a temporary folder here; an address such as `s3://bucket/logs/clicks` works the same way.
-You need `pip install 'distlog[plot,duckdb]' pandas`, and for one cell `'distlog[spark]'` and Java.
+You need distlog with the extras `plot` and `duckdb`, pandas, and for one cell the extra `spark` and Java.
 %%code
 import json
 import tempfile

@@ -12,7 +12,7 @@ from distlog.core import VERSION
 #: Where the version stands, and the words around it.
 PLACES = {
     "distlog/core/__init__.py": 'VERSION = "{}"',
-    "docs/cluster.md": "distlog-{}-py3-none-any.whl",
+    "docs/cluster.md": "pydistlog-{}-py3-none-any.whl",
     "docs/is-it-for-me.md": "| age | version {}",
 }
 _UNRELEASED = "## [Unreleased]\n"

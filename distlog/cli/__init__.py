@@ -13,6 +13,7 @@ from typing import Any
 
 from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, write_whole
 from distlog.core.errors import DistlogError, RetentionWarning, TimestampWarning
+from distlog.core.optional import extra
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def load() -> Callable[[], None]:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        sys.exit("distlog: the command line needs typer and rich: pip install 'distlog[cli]'")
+        sys.exit(f"distlog: the command line needs typer and rich: pip install {extra('cli')}")
     return lambda: _run(app)
 
 

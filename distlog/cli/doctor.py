@@ -22,9 +22,11 @@ import typer
 from distlog import __version__
 from distlog.cli.options import Json, Storage
 from distlog.console.output import Summary, print_report, status_of
+from distlog.core import DISTRIBUTION
 from distlog.core.display import counted, size_text
 from distlog.core.errors import DistlogError
 from distlog.core.kernels.native import COMPILED, kept_code
+from distlog.core.optional import extra
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.storage.store_check import check_store
 from distlog.core.times import now_ms
@@ -76,7 +78,7 @@ def _findings_here() -> Iterator[Finding]:
     pyspark = _pyspark_folder()
     yield _java(is_needed=pyspark is not None and _starts_java(pyspark))
     if pyspark is None:
-        yield Finding("PySpark", OK, "not installed, and Spark alone needs it: pip install 'distlog[spark]'")
+        yield Finding("PySpark", OK, f"not installed, and Spark alone needs it: pip install {extra('spark')}")
     else:
         yield _pyspark(pyspark)
         yield _spark_format()
@@ -119,7 +121,7 @@ def _numbers(version: str) -> list[int]:
 def _requirements() -> list[_Requirement]:
     """The requirements of distlog's package; none where distlog is not installed, as from an archive or a clone."""
     try:
-        lines = metadata.requires("distlog") or []
+        lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return []
     found = [_Requirement(*match.groups()) for line in lines if (match := _REQUIREMENT.fullmatch(line))]
@@ -129,7 +131,7 @@ def _requirements() -> list[_Requirement]:
 def _packages() -> Iterator[Finding]:
     requirements = _requirements()
     if not requirements:
-        advice = "pip install distlog here, for this check"
+        advice = f"pip install {DISTRIBUTION} here, for this check"
         yield Finding("packages", WARNING, "distlog is imported, but not installed: it states no versions", advice)
     versions, well = dict[str, str](), []
     for each in requirements:
@@ -157,7 +159,7 @@ def _kernels() -> Finding:
     if not COMPILED:
         return Finding("kernels", WARNING, "run as plain Python, some 100 times as long", "unset NUMBA_DISABLE_JIT")
     if kept.folder is None:
-        advice = "set NUMBA_CACHE_DIR to a folder of your own: each process compiles for 5 to 10 seconds"
+        advice = "set NUMBA_CACHE_DIR to a folder of your own: each process compiles again"
         return Finding("kernels", WARNING, f"no folder keeps their code: {'; '.join(kept.reasons)}", advice)
     status = kept.folder.stat()
     place = f"{kept.folder} of user {status.st_uid}, mode {status.st_mode & 0o777:o}"
@@ -255,7 +257,7 @@ def _pyspark(pyspark: Path) -> Finding:
         from distlog.spark import data_source
     except Exception as error:
         found = f"distlog.spark cannot be imported with {pyspark}: {type(error).__name__}: {error}"
-        return Finding("PySpark", ERROR, found, "pip install 'distlog[spark]'")
+        return Finding("PySpark", ERROR, found, f"pip install {extra('spark')}")
     del data_source  # it could be imported
     if (home := os.environ.get("SPARK_HOME")) is not None:
         jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
@@ -316,7 +318,7 @@ def _spark_format() -> Finding:
         return Finding(check, WARNING, f"{who} cannot import {name}: {reason}", advice)
     if "pyspark_distlog" not in found:
         seen = f"is installed so that Spark cannot see it: {module}" if module else "is not beside distlog"
-        advice = "distlog.spark.register(spark), or a plain pip install of distlog, or a path in PYTHONPATH"
+        advice = "distlog.spark.register(spark), or install distlog by pip, or a path in PYTHONPATH"
         return Finding(check, WARNING, f"the module pyspark_distlog {seen}", advice)
     return Finding(check, OK, f"a plain session finds it in {module} by {who}")
 

@@ -20,6 +20,7 @@ from distlog.core.display import counted, size_text
 from distlog.core.errors import StorageError
 from distlog.core.log_manager.log_manager import LogManager, Metric
 from distlog.core.log_manager.scheduler import TaskRun
+from distlog.core.optional import extra, optional
 from distlog.core.storage.parallel import begin
 
 if TYPE_CHECKING:
@@ -244,15 +245,11 @@ def metrics_server(port: int, metrics: Callable[[], list[Metric]], host: str = "
 
     Port 0 takes a free one. Raises ModuleNotFoundError without prometheus-client, StorageError if the port is taken.
     """
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
-    except ModuleNotFoundError as error:
-        text = "metrics need prometheus-client: pip install 'distlog[metrics]'"
-        raise ModuleNotFoundError(text, name=error.name) from None
-    registry = CollectorRegistry()
+    prometheus = optional("prometheus_client", "--metrics-port", extra("metrics"))
+    registry = prometheus.CollectorRegistry()
     registry.register(_Collector(metrics))
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
+        server, thread = prometheus.start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise StorageError(f"cannot serve metrics: {error.strerror or error}", port=port) from error
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from distlog.core import DISTRIBUTION
+
 
 def optional(module: str, user: str, install: str) -> Any:
     """The module; raises ModuleNotFoundError that names its `user` and the package to `install`.
@@ -17,3 +19,8 @@ def optional(module: str, user: str, install: str) -> Any:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise ModuleNotFoundError(f"{user} needs {error.name}: pip install {install}", name=error.name) from None
+
+
+def extra(name: str) -> str:
+    """An extra of distlog, as pip takes it in a shell."""
+    return f"'{DISTRIBUTION}[{name}]'"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.display import counted, duration_text, size_text
-from distlog.core.optional import optional
+from distlog.core.optional import extra, optional
 from distlog.core.times import NO_TIMESTAMP
 
 # ---
@@ -181,7 +181,7 @@ def records_over_time(axes: Any, bins: TimeBins | None, counts: npt.NDArray[np.f
     if bins is None:
         empty(axes, "no records with a time")
         return
-    dates = optional("matplotlib.dates", "plot()", "'distlog[plot]'")
+    dates = optional("matplotlib.dates", "plot()", extra("plot"))
     edges = bins.edges_ms.astype("datetime64[ms]")
     axes.stairs(counts, dates.date2num(edges), fill=True, color=BLUE)
     axes.xaxis_date("UTC")
@@ -286,7 +286,7 @@ def _over_time(axes: Any, facts: SegmentFacts, times: Times | None) -> None:
 
 
 def _figure(title: str, rooms: list[list[str]], height: float) -> tuple[Any, dict[str, Any]]:
-    pyplot = optional("matplotlib.pyplot", "plot()", "'distlog[plot]'")
+    pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     figure = pyplot.figure(figsize=(10, height), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(h_pad=0.12, w_pad=0.1)
     figure.suptitle(title, x=0.012, ha="left", fontsize=12, color=INK)
@@ -295,7 +295,7 @@ def _figure(title: str, rooms: list[list[str]], height: float) -> tuple[Any, dic
 
 def _shown(figure: Any) -> Any:
     """The figure; a notebook shows it as the result of a cell, so it must not show it once more as an open one."""
-    pyplot = optional("matplotlib.pyplot", "plot()", "'distlog[plot]'")
+    pyplot = optional("matplotlib.pyplot", "plot()", extra("plot"))
     if "inline" in pyplot.get_backend().lower():
         pyplot.close(figure)
     return figure

@@ -50,8 +50,9 @@ class WarmUp:
 def warm_up() -> WarmUp:
     """Compile the kernels of reads, appends and maintenance, so that no process pays for it later.
 
-    Run it once after an installation, or when an image for containers is built, as a user that may write beside the
-    installed library, or with NUMBA_CACHE_DIR set. Where the code is good already, it takes about a second.
+    Run it once after an installation, or when a container image is built, as a user that may write next to the
+    installed library, or with NUMBA_CACHE_DIR set. It takes about 20 seconds of CPU time, and a second where the code
+    is already compiled.
     """
     started = time.monotonic()
     to_microseconds(np.zeros(1, np.int64), np.zeros(1, np.int64))  # which only Spark needs

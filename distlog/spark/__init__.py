@@ -10,9 +10,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from distlog.core.optional import optional
+from distlog.core.optional import extra, optional
 
-optional("pyspark", "distlog.spark", "'distlog[spark]'")
+optional("pyspark", "distlog.spark", extra("spark"))
 # first, since it tells of a PySpark that is too old
 import_module("distlog.spark.versions")
 

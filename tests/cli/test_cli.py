@@ -204,7 +204,7 @@ def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str
 def test_without_typer_one_line_says_what_to_install() -> None:
     run = run_python("import sys; sys.modules['typer'] = None; from distlog.cli import main; main()")
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1)
-    assert "pip install 'distlog[cli]'" in run.stderr
+    assert "pip install 'pydistlog[cli]'" in run.stderr
 
 
 #: The command `distlog`, which then prints the modules that it has imported.

@@ -300,7 +300,7 @@ def test_it_works_without_java_pyspark_and_s3fs_and_knows_the_bounds_of_versions
     ]
     assert 'format("distlog")' not in found
     store = found["store: writes and reads"]
-    assert (store["status"], "distlog[s3]" in store["found"]) == ("error", True)
+    assert (store["status"], "pydistlog[s3]" in store["found"]) == ("error", True)
     # rows of packages that are well come first
     assert found["packages"] == {
         "check": "packages",

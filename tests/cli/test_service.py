@@ -379,7 +379,7 @@ def test_what_cannot_be_written_is_left_out_and_the_service_goes_on(
 
 def test_without_prometheus_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'distlog\[metrics\]'"), metrics_server(0, list):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'pydistlog\[metrics\]'"), metrics_server(0, list):
         pass
 
 

@@ -156,5 +156,5 @@ def test_a_notebook_shows_a_picture_once(closed: Any, monkeypatch: pytest.Monkey
 
 def test_without_matplotlib_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ModuleNotFoundError, match=r"plot\(\) needs .*: pip install 'distlog\[plot\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"plot\(\) needs .*: pip install 'pydistlog\[plot\]'"):
         made(1).plot()

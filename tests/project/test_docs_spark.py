@@ -19,7 +19,7 @@ JOBS = [
     command.removeprefix("spark-submit ")
     for text in (SPARK, README)
     for example in examples(text)
-    if example.language == "console"
+    if example.language == "sh"
     for command in example.commands
     if command.startswith("spark-submit ")
 ]

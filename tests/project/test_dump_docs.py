@@ -20,7 +20,7 @@ FOLDER = golden.partitions()["first.txn-0"].folder
 def test_the_commands_run(tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(FOLDER, tmp_path / "partition")
     monkeypatch.chdir(tmp_path / "partition")
-    commands = re.findall(r"^\$ distlog (dump .*)$", TEXT, re.MULTILINE)
+    commands = re.findall(r"^distlog (dump .*)$", TEXT, re.MULTILINE)
     assert len(commands) == 6
     for line in commands:
         outcome = cli.bare(*shlex.split(line))

@@ -57,8 +57,8 @@ def test_the_examples_of_tls_and_users_run(
 ) -> None:
     """Openssl makes the page's certificate, `distlog users` its users, and a client has the page's properties."""
     admin = pytest.importorskip("confluent_kafka.admin")
-    blocks = "".join(re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)).replace("\\\n", "")
-    openssl, *others = re.findall(r"^\$ (openssl .*|distlog users .*)$", blocks, re.MULTILINE)
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)).replace("\\\n", "")
+    openssl, *others = re.findall(r"^(openssl .*|distlog users .*)$", blocks, re.MULTILINE)
     # without an advertised name, clients are told the address
     made = openssl.replace("DNS:log.example.org", "DNS:localhost,IP:127.0.0.1").replace(
         "log.example.org", "localhost"

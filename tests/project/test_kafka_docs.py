@@ -40,8 +40,8 @@ def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> 
     outputs = []
     for copy in ("kafka-logs-of-monday", "disk1/kafka-logs", "disk2/kafka-logs", "of-broker-2/kafka-logs"):
         shutil.copytree(kafka_logs, tmp_path / copy)
-    for line in block("console").replace("\\\n", " ").splitlines():
-        told = line.removeprefix("$ distlog ").replace("/var/kafka-logs", kafka_logs)
+    for line in block("sh").replace("\\\n", " ").splitlines():
+        told = line.removeprefix("distlog ").replace("/var/kafka-logs", kafka_logs)
         told = re.sub(r" /(disk|of-broker)", rf" {tmp_path}/\1", told)
         told = told.replace("s3://bucket", str(tmp_path)).replace("/data/logs", f"{tmp_path}/data")
         command, *arguments = shlex.split(told)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_project import PROJECT
 
 import distlog
 from distlog.core import display
@@ -34,8 +33,6 @@ def test_the_examples_run(tmp_path: Path) -> None:
 
 
 def test_what_it_names_is_there() -> None:
-    for extra in re.findall(r"distlog\[(\w+)\]", TEXT):
-        assert extra in PROJECT["optional-dependencies"]
     assert f"the last {FIRST_OFFSETS:,} offsets" in TEXT
     assert display.PATIENCE_S == 1
     (sentence,) = re.findall(r"nowhere; (.*?) take it", TEXT, re.DOTALL)

@@ -16,6 +16,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from distlog.core import DISTRIBUTION
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -290,3 +292,30 @@ def test_who_installs_is_told_of_the_dependency_that_is_under_the_lgpl() -> None
     assert "`crc32c`, which computes checksums, is under the LGPL 2.1 or later" in " ".join(
         (ROOT / "README.md").read_text().split()
     )
+
+
+#: What stands behind `pip install`: this project's name, a clone or wheel of it, or a package of another project.
+KNOWN_INSTALLS = re.compile(
+    rf"""\{{install\}}|\{{extra\(|\{{DISTRIBUTION\}}|'\{{(?:self|each)\.package\}}|--quiet # what the code inserts
+    |'\./distlog\[|'/tmp/{DISTRIBUTION}-|matplotlib\b|venv-pack\b|pyspark==""",
+    re.VERBOSE,
+)
+
+
+def test_no_text_installs_the_other_project_that_has_the_name_of_the_import() -> None:
+    """`pip install distlog` would run the set-up of strangers."""
+    assert PROJECT["name"] == DISTRIBUTION
+    found = []
+    for path in ROOT.rglob("*"):
+        parts = set(path.relative_to(ROOT).parts)
+        is_ours = not {*IGNORED, "tests", f"{DISTRIBUTION}.egg-info"} & parts
+        if is_ours and path.suffix in {*TEXT_FILES, ".ipynb"} and path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found += [(path.name, one) for one in re.findall(r"pip install .*", text) if not known(one)]
+            found += [(path.name, one) for one in re.findall(r"(?<![\w./(-])distlog\[[a-z].*", text)]
+    assert found == []
+
+
+def known(command: str) -> bool:
+    """True if the command installs nothing but what is known."""
+    return KNOWN_INSTALLS.match(command.removeprefix("pip install ")) is not None

@@ -20,7 +20,7 @@ from distlog.spark.versions import OLDEST
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "spark-setup.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\$ .*?(?:distlog\.jobs\.|jobs/)(\w+)(?:\.py)? (.*)$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^(?:py|spark-).*?(?:distlog\.jobs\.|jobs/)(\w+)(?:\.py)? (.*)$", TEXT, re.MULTILINE)
 
 
 def test_the_jobs_understand_their_command_lines() -> None:

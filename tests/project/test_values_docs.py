@@ -29,7 +29,7 @@ def run(page: str, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) ->
         elif example.language == "text":
             assert printed == example.text
         else:
-            for command, _ in example.sessions:
+            for command in example.commands:
                 words = shlex.split(command)
                 job, *arguments = words[words.index("jobs/to_table.py") :]
                 assert runpy.run_path(str(ROOT / job))["parser"].parse_args(arguments).table

@@ -91,7 +91,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
         (scan.to_pandas, r"to_pandas\(\) needs pandas: pip install pandas"),
         (topic.history().to_pandas, "pip install pandas"),
         (scan.to_polars, "pip install polars"),
-        (scan.to_duckdb, r"pip install 'distlog\[duckdb\]'"),
+        (scan.to_duckdb, r"pip install 'pydistlog\[duckdb\]'"),
         (partial(scan.json, "$.x"), r"json\(\) needs duckdb"),
     ):
         with pytest.raises(ModuleNotFoundError, match=hint):
@@ -115,7 +115,7 @@ for call in (partial(scan.to_spark, None), partial(importlib.import_module, "dis
 
 
 def test_a_part_of_distlog_whose_extra_is_missing_names_it() -> None:
-    spark = "distlog.spark needs pyspark: pip install 'distlog[spark]'\n"
+    spark = "distlog.spark needs pyspark: pip install 'pydistlog[spark]'\n"
     assert run(WITHOUT_EXTRAS, check=True).stdout == (
-        f"{spark}{spark}the gateway needs kio: pip install 'distlog[gateway]'\n"
+        f"{spark}{spark}the gateway needs kio: pip install 'pydistlog[gateway]'\n"
     )

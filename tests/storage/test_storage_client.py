@@ -147,7 +147,7 @@ except StorageError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "no client for s3:// is installed: pip install 'distlog[s3]'" in done.stdout
+    assert "no client for s3:// is installed: pip install 'pydistlog[s3]'" in done.stdout
 
 
 def test_an_unknown_protocol_is_an_error() -> None:

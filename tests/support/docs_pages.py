@@ -18,16 +18,9 @@ class Example(NamedTuple):
     why: str
 
     @property
-    def sessions(self) -> list[tuple[str, str]]:
-        """The command lines of a console, each in one line, and what the page says that they print, if it does."""
-        joined = "\n" + self.text.replace("\\\n", " ")
-        parts = (part.partition("\n") for part in joined.split("\n$ ")[1:])
-        return [(command, printed) for command, _, printed in parts]
-
-    @property
     def commands(self) -> list[str]:
-        """The command lines alone."""
-        return [command for command, _ in self.sessions]
+        """The command lines of a block for the shell, each in one line."""
+        return self.text.replace("\\\n", " ").splitlines()
 
 
 def read(name: str) -> str:

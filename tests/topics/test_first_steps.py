@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import distlog
+from distlog.core import DISTRIBUTION
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone.utc)
 MS = 1_767_323_045_678
@@ -29,7 +30,7 @@ def times(topic: distlog.Topic) -> list[int]:
 
 
 def test_the_library_knows_its_version() -> None:
-    assert distlog.__version__ == metadata.version("distlog")
+    assert distlog.__version__ == metadata.version(DISTRIBUTION)
 
 
 @pytest.mark.parametrize(

@@ -385,7 +385,7 @@ def test_a_small_text_cannot_stand_for_a_schema_without_end() -> None:
 
 def test_without_fastavro_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(ModuleNotFoundError, match=r"avro\(\) needs fastavro: pip install 'distlog\[avro\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"avro\(\) needs fastavro: pip install 'pydistlog\[avro\]'"):
         topic_of(b"x").scan().avro("int")
 
 

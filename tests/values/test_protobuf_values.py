@@ -226,7 +226,7 @@ def test_what_is_no_schema_or_has_no_columns_is_refused(capfd: pytest.CaptureFix
 
 def test_without_ptars_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ptars", None)
-    with pytest.raises(ModuleNotFoundError, match=r"protobuf\(\) needs ptars: pip install 'distlog\[protobuf\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"protobuf\(\) needs ptars: pip install 'pydistlog\[protobuf\]'"):
         topic_of(b"").scan().protobuf(TEXT)
 
 

@@ -15,9 +15,8 @@ _NO_BRACES = str.maketrans("", "", "{}")
 
 _HEAD = """# Commands
 
-`pip install 'distlog[cli]'` brings the command `distlog`. It prints tables on a terminal, tab-separated lines to a
-file or a pipe, and JSON with `--json`, then also when it fails. The exit status is 0 (done), 1 (it failed, or
-something is wrong with the topic) or 2 (the command line was wrong).
+The [extra](../index.md#install) `cli` brings the command `distlog`. [The command line](../command-line.md) has the
+formats of its output, and the exit statuses.
 
 `distlog --install-completion` sets up tab completion. Credentials come from the environment, as
 [S3 and other stores](../s3.md#credentials) says.

@@ -78,6 +78,8 @@ _log = logging.getLogger("distlog")
 _WAIT_S = 60.0
 #: The file that says which process compiles, by its lock.
 _TURN = "compiling"
+#: The file that says that a process has logged that kernels are compiled.
+_LOGGED = "logged"
 #: By their ids, how the names of the files of kernels' code begin; kernels live as long as the process.
 _kernels: dict[int, str] = {}
 #: Compilations that take longer are told of.
@@ -264,7 +266,7 @@ class _CompiledOnce:
 
 
 class _Compilations(event.Listener):
-    """Logs once per process that kernels are compiled, and whether the next process must do it again.
+    """Logs once per folder for code that kernels are compiled, and in each process where no folder keeps the code.
 
     A warning goes to standard error where a program has set no logging up. Less than a second is not worth one.
     """
@@ -300,11 +302,13 @@ class _Compilations(event.Listener):
         folder = _folder()
         if folder is None:
             _log.warning(
-                "compiling distlog's kernels takes some seconds, in each process anew, since no folder for the code "
-                "can be written: set NUMBA_CACHE_DIR to a folder of your own"
+                "compiling distlog's kernels takes some seconds in each process, since no folder for the code can be "
+                "written: set NUMBA_CACHE_DIR to a folder of your own"
             )
         elif spent_s > _WORTH_A_LINE_S:
-            _log.warning("compiling distlog's kernels takes some seconds, once: the code is kept in %s", folder)
+            with suppress(OSError):  # another process has logged it
+                (folder / _LOGGED).touch(exist_ok=False)
+                _log.warning("compiling distlog's kernels, once for this version: the code is kept in %s", folder)
         self._is_told = folder is None or spent_s > _WORTH_A_LINE_S
 
 

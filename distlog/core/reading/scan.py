@@ -19,7 +19,7 @@ from distlog.core.config import MAX_LONG
 from distlog.core.display import Progress, counted, size_text
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.integers import count_of, whole_number
-from distlog.core.optional import optional
+from distlog.core.optional import extra, optional
 from distlog.core.plots import SegmentFacts, Times, scan_figure
 from distlog.core.reading import scan_plan
 from distlog.core.reading.pipeline import read
@@ -97,7 +97,7 @@ class _Taker:
     """Takes the fields out of batches, as texts; `kinds` are the kinds of JSON values met in each field."""
 
     def __init__(self, paths: Mapping[str, str], on_error: OnError) -> None:
-        self._duckdb = optional("duckdb", "json()", "'distlog[duckdb]'")
+        self._duckdb = optional("duckdb", "json()", extra("duckdb"))
         self._connection = self._duckdb.connect(":memory:", config=_SETTINGS)
         self._paths, self._on_error = list(paths.values()), on_error
         self.kinds: dict[str, set[str]] = {name: set() for name in paths}
@@ -414,7 +414,7 @@ class Scan:
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """The records as a DuckDB relation, which reads them each time it is used; DuckDB must be installed."""
-        return (connection or optional("duckdb", "to_duckdb()", "'distlog[duckdb]'")).from_arrow(self)
+        return (connection or optional("duckdb", "to_duckdb()", extra("duckdb"))).from_arrow(self)
 
     def to_spark(self, spark: Any) -> Any:
         """The records as a DataFrame of a Spark session, with the names and types of Spark's Kafka source.

@@ -17,6 +17,7 @@ from typing import Any
 
 from distlog.core.errors import StorageError
 from distlog.core.locks import process_lock
+from distlog.core.optional import extra
 from distlog.core.storage.parallel import PARALLEL_REQUESTS
 
 # ---
@@ -256,8 +257,8 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
             _check_options(protocol, client, settings)
         made = client(**settings) if client and protocol == "gs" else fsspec.filesystem(protocol, **settings)
     except ImportError:
-        extra = _INSTALL.get(protocol)
-        hint = f"pip install 'distlog[{extra}]'" if extra else f"install the fsspec package for {protocol}"
+        name = _INSTALL.get(protocol)
+        hint = f"pip install {extra(name)}" if name else f"install the fsspec package for {protocol}"
         raise StorageError(f"no client for {protocol}:// is installed: {hint}") from None
     except (TypeError, ValueError, LookupError) as error:
         if protocol not in fsspec.available_protocols():

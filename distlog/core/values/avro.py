@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from distlog.core.arrays import flags_of, integers
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
-from distlog.core.optional import optional
+from distlog.core.optional import extra, optional
 from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
 from distlog.core.values.framing import unframed
 from distlog.core.values.registry import Schema, SchemaRegistry
@@ -73,7 +73,7 @@ class AvroSchema:
         Raises InvalidConfigError for no schema of Avro, and for one whose columns Arrow does not have, unless values
         were only written with it, and are read with another.
         """
-        fastavro = optional("fastavro", "avro()", "'distlog[avro]'")
+        fastavro = optional("fastavro", "avro()", extra("avro"))
         text, imports = (given.text, given.imports) if isinstance(given, Schema) else (given, ())
         try:
             named: dict[str, Any] = {}
@@ -254,7 +254,7 @@ class AvroDecoder:
 
     def _bulk(self, writer: AvroSchema, payloads: pa.Array) -> pa.RecordBatch | None:
         """All payloads as columns, or None if one of them cannot be decoded."""
-        pyruhvro = optional("pyruhvro", "avro()", "'distlog[avro]'")
+        pyruhvro = optional("pyruhvro", "avro()", extra("avro"))
         # bulk does not see bytes that are left, as all values have where a schema without a registry is another one
         if self._registry is None and len(payloads) and attempt(self._reads(writer), payloads[0].as_py())[1]:
             return None
@@ -289,7 +289,7 @@ class AvroDecoder:
 
     def _reads(self, writer: AvroSchema) -> Callable[[bytes], Any]:
         """A function that reads one value; both schemas are parsed once."""
-        fastavro = optional("fastavro", "avro()", "'distlog[avro]'")
+        fastavro = optional("fastavro", "avro()", extra("avro"))
         own, resolved, named = fastavro.parse_schema(writer.plain), None, dict[str, Any]()
         if self._reader is not None and self._reader.plain != writer.plain:
             resolved = fastavro.parse_schema(self._reader.plain, named)

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import flags_of, integers, join
 from distlog.core.errors import InvalidConfigError, SchemaNotFoundError
-from distlog.core.optional import optional
+from distlog.core.optional import extra, optional
 from distlog.core.values.decoding import Decoded, Longs, OnError, attempt, decoded_table, in_halves, scattered
 from distlog.core.values.framing import Place, places, unframed
 from distlog.core.values.registry import Schema, SchemaRegistry
 
-_EXTRA = "'distlog[protobuf]'"
+_EXTRA = extra("protobuf")
 #: The name that a schema has as a file among the others that it imports.
 _FILE = "value.proto"
 #: Arrow's types: Python has no nanoseconds, and a list or a map that is absent is an empty one.
