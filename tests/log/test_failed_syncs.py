@@ -15,7 +15,7 @@ from partition_logs import Killed, Killer, Process, append, commit_sealed, encod
 from topics import contents
 
 from distlog.core.errors import StorageError, StorageFullError
-from distlog.core.log.flush import Appended
+from distlog.core.log.flush import Appended, LostRecordsError
 from distlog.core.log.partition_lock import PageStatus, StateRecord
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
@@ -473,3 +473,49 @@ def test_what_the_kernel_forgot_is_named_in_the_log(
     assert line.startswith(f"{log}: ")
     assert "from offset 1 to 3 are lost" in line
     assert f"between positions {size} and {3 * size}" in line
+
+
+def of_bytes(size: int) -> bytes:
+    """A value whose batch has this size."""
+    return next(value for length in range(size) if encoded(value := b"v" * length)[0].nbytes == size)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(200, 4098), (4000, 4400), (4085, 4200), (4087, 5000), (4096, 4700)])
+def test_a_page_that_the_kernel_forgot_is_lost_though_another_process_appended_in_it(
+    begin: int, end: int, folder: Path
+) -> None:
+    """A process was killed in its sync, and another one had the log open, and appended behind what that had lost."""
+    calls = KillingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], of_bytes(begin - 100))
+    append(other[0], of_bytes(100))
+    process[0].flush()
+    append(process[0], of_bytes(end - begin))
+    calls.is_on = True
+    with pytest.raises(Killed):
+        process[0].flush()
+    process.close()
+    (log,) = process.folder(0).glob("*.log")
+    log.write_bytes(log.read_bytes()[:4096].ljust(end, b"\0"))
+    appended = other[0].append(*encoded(b"b"))
+    assert appended.first_offset == 3
+    with pytest.raises(LostRecordsError):
+        other[0].flush(appended)
+    assert append(other[0], b"c") == (2, 3)
+    assert Process(folder).seen()[0] == [of_bytes(begin - 100), of_bytes(100), b"c"]
+
+
+def test_a_page_that_the_kernel_forgot_of_an_append_that_was_not_acknowledged_is_cut(folder: Path) -> None:
+    """A process died before its page counted two batches, of which the device did not take the first."""
+    process = Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    process.close()
+    (log,) = process.folder(0).glob("*.log")
+    lost, sound = (bytearray(encoded(value)[0]) for value in (b"v" * 9000, b"w"))
+    lost[7], sound[7] = 1, 2
+    data = bytearray(log.read_bytes() + lost + sound)
+    data[4096:8192] = bytes(4096)
+    log.write_bytes(data)
+    assert append(Process(folder)[0], b"b") == (1, 2)
+    assert Process(folder).seen()[0] == [b"a", b"b"]

@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=1, help="so many at once, 0 for all, until a promise is broken")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after so long")
     parser.add_argument("--trace", action="store_true", help="tell the histories")
+    parser.add_argument("--digest", action="store_true", help="print a checksum of all that happens in each")
     parser.add_argument(
         "--planted", metavar="BUG", action="append", help="with a bug, or `all`; `found`: its seed first"
     )
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make its history as small as it breaks a promise")
     parser.add_argument("--cast", metavar="N,...", help="have only these actors act, by their numbers")
     parser.add_argument("--length", type=float, metavar="S", help="let the history last so long")
+    parser.add_argument("--fate", type=int, default=0, metavar="N", help="another history of the same plan")
     parser.add_argument("--without", metavar="FAULT", action="append", help="a kind of fault that does not happen")
     parser.add_argument("--keep", action="store_true", help="keep the seeds that find planted bugs, for the docs too")
     arguments = parser.parse_args()
@@ -70,11 +72,19 @@ def _run(arguments: argparse.Namespace, kind: Kind) -> int:
         if time.perf_counter() - begun > 60 * arguments.minutes:
             break
         count += 1
-        drawn = smaller(kind.plan(seed), cast=arguments.cast, length_s=arguments.length, without=arguments.without)
-        world, error = kind.history(drawn, traced=arguments.trace, flaws=flaws)
+        drawn = smaller(
+            kind.plan(seed),
+            cast=arguments.cast,
+            length_s=arguments.length,
+            without=arguments.without,
+            fate=arguments.fate,
+        )
+        world, error = kind.history(drawn, traced=arguments.trace or arguments.digest, flaws=flaws)
         calls += world.calls
-        if world.story is not None:
-            print(*world.story, sep="\n")
+        if arguments.trace:
+            print(*world.story or (), sep="\n")
+        if arguments.digest:
+            print(f"seed {seed}: {world.calls} requests, {world.digest()}", flush=True)
         if error is not None:
             broken += 1
             print(f"broken by seed {seed}: {error}", flush=True)

@@ -48,6 +48,8 @@ class Drawn:
     pause_s: float
     #: The numbers of the actors that act.
     chosen: Sequence[int] | None = None
+    #: Which of the histories that this plan may have.
+    fate: int = 0
 
     def acts(self, number: int) -> bool:
         """Whether the actor with this number acts."""

@@ -36,7 +36,7 @@ class Kind:
         self, drawn: Drawn, *, traced: bool = False, flaws: Flaws | None = None
     ) -> tuple[World, Exception | None]:
         """Let a history happen; returns its world, and what was broken in it."""
-        world = World(drawn.seed, traced=traced)
+        world = World(f"{drawn.seed}/{drawn.fate}" if drawn.fate else drawn.seed, traced=traced)
         # a collection looks at all that is there, so the first one is when little is left
         gc.disable()
         try:

@@ -15,11 +15,14 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from random import Random
 from typing import Any
 
+from crc32c import crc32c
 from greenlet import getcurrent
 
 from distlog.core.storage import durable_files, locks_and_pages
@@ -29,6 +32,8 @@ from simulation.places import Places
 from simulation.threads import Fiber, ProcessDiedError, current, living
 from simulation.world import MEMORY, Process, World
 
+#: The least descriptor of the folder that a disk is in.
+_FOLDER = 700
 #: How long a process waits at most between two looks at a lock that another one holds, in s.
 _LOOK_S = 0.5
 #: Median and 99th percentile of a sync, in s.
@@ -83,6 +88,7 @@ class LocalDisk:
 
     def __init__(self, world: World) -> None:
         self.world, self.random, self.faults = world, Random(f"disk/{world.seed}"), DiskFaults()
+        self._order = Random(f"order of names/{world.seed}")
         self.replace: Callable[[Process], None] = Process.die
         self.after_loss: Callable[[], None] = lambda: None
         self.boot, self.power_losses, self.refusals = 1, 0, 0
@@ -103,7 +109,11 @@ class LocalDisk:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard > 0 else soft, hard))
         self._base = tempfile.mkdtemp(prefix="simulated-disk-", dir=MEMORY)
-        self.root = os.path.join(self._base, "disk")
+        folder = os.open(self._base, os.O_RDONLY | os.O_CLOEXEC)
+        # a path that is the same in every process
+        self._folder = fcntl.fcntl(folder, fcntl.F_DUPFD_CLOEXEC, _FOLDER)
+        os.close(folder)
+        self.root = f"/proc/self/fd/{self._folder}/disk"
         os.mkdir(self.root)
         for owner, name, made in _LED:
             setattr(owner, name, made)
@@ -124,7 +134,7 @@ class LocalDisk:
         durable_files.DURABLE_FOLDERS = {}
         for owner, name, real in _REALS:
             setattr(owner, name, real)
-        for file in [*self.opened, *(file.cache for file in self._files)]:
+        for file in [*self.opened, *(file.cache for file in self._files), self._folder]:
             os.close(file)
         shutil.rmtree(self._base)
 
@@ -140,7 +150,7 @@ class LocalDisk:
         self.losses += 1
         self.boot += 1
         self.recover_faults()
-        os.rename(self.root, os.path.join(self._base, f"before-{self.boot}"))
+        os.rename(self.root, f"{os.path.dirname(self.root)}/before-{self.boot}")
         self._tree = self._left(self._tree, self.root, mood, {})
         self.after_loss()
 
@@ -181,8 +191,10 @@ class LocalDisk:
         """Come to a call: others may go first, and what is likely may happen. Returns the process that calls."""
         fiber = living()
         self.world.count_call()
+        if self.world.story is not None:
+            self.world.note(f"{fiber.process.name} {kind} {self._short(path)}")
         if changes:
-            self._meet_fate(fiber.process, kind, path, torn)
+            self._meet_fate(fiber.process, torn)
         elif self.random.random() < self.faults.unreadable and kind in ("read", "open"):
             self.world.note(f"{fiber.process.name} cannot {kind} {self._short(path)}")
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
@@ -190,9 +202,8 @@ class LocalDisk:
             self.world.pause(self.random.expovariate(1 / 50e-6))
         return fiber.process
 
-    def _meet_fate(self, process: Process, kind: str, path: str, torn: Callable[[], None] | None) -> None:
+    def _meet_fate(self, process: Process, torn: Callable[[], None] | None) -> None:
         faults, draw = self.faults, self.random.random()
-        self.world.note(f"{process.name} {kind} {self._short(path)}")
         if draw < faults.power:
             self.power_loss()
         elif (draw := draw - faults.power) < faults.death:
@@ -341,6 +352,21 @@ class LocalDisk:
         self._step("look at", place)
         return _REAL[name](*arguments, **options)
 
+    def listdir(self, place: str, path: Any) -> list[str]:
+        """As `os.listdir`; names have no order."""
+        names = self.look("listdir", place, path)
+        return self._order.sample(sorted(names), len(names))
+
+    def scandir(self, place: str, path: Any) -> AbstractContextManager[Iterator[Any]]:
+        """As `os.scandir`; entries have no order."""
+        with self.look("scandir", place, path) as entries:
+            found = sorted(entries, key=attrgetter("name"))
+        return nullcontext(iter(self._order.sample(found, len(found))))
+
+    def realpath(self, place: str, path: Any) -> str:
+        """As `os.path.realpath`: there are no links."""
+        return place
+
     # --- bytes; a method gets what is open, and then what the call gets
 
     def read(self, name: str, opened: Opened, *arguments: Any) -> Any:
@@ -367,7 +393,7 @@ class LocalDisk:
             if ends:
                 put(self.random.choice(ends))
 
-        self._step(f"write {view.nbytes} at {offset} of", opened.path, changes=True, torn=tear)
+        self._step(f"write {view.nbytes} ({crc32c(view):08x}) at {offset} of", opened.path, changes=True, torn=tear)
         done = put(self._fitting(node, offset, view.nbytes, opened.path))
         self._may_write_back(node)
         return done
@@ -526,7 +552,7 @@ class LocalDisk:
             at = self.random.choice(changed or [0])
             data[at:] = before[at:]
 
-        self._step("write the page", f"{self.root}/", changes=True, torn=tear)
+        self._step(f"write the page ({crc32c(value):08x})", f"{self.root}/", changes=True, torn=tear)
         _WRITE_PAGE(page, value)
         for node in page.simulated:
             node.dirty.add(0)
@@ -563,9 +589,9 @@ def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
 _disk: LocalDisk | None = None
 #: What handles a call that begins with a path, and one that begins with a descriptor.
 _BY_PATH: dict[str, Callable[..., Any]] = {
-    **{"open": LocalDisk.open, "mkdir": LocalDisk.mkdir, "utime": LocalDisk.utime},
+    **{name: getattr(LocalDisk, name) for name in ("open", "mkdir", "utime", "listdir", "scandir")},
     **{name: _named(LocalDisk.remove, name) for name in ("unlink", "rmdir")},
-    **{name: _named(LocalDisk.look, name) for name in ("stat", "listdir", "scandir")},
+    "stat": _named(LocalDisk.look, "stat"),
 }
 _BY_FILE: dict[str, Callable[..., Any]] = {
     **{name: getattr(LocalDisk, name) for name in ("dup", "pwrite", "write", "writev", "ftruncate")},
@@ -582,9 +608,7 @@ def _here() -> LocalDisk | None:
     return _disk if isinstance(getcurrent(), Fiber) else None
 
 
-def _led_by_path(name: str) -> Callable[..., Any]:
-    real, method = _REAL[name], _BY_PATH[name]
-
+def _led_by_path(real: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any = ".", *arguments: Any, **options: Any) -> Any:
         disk = _here()
         place = disk.place_of(path, options.get("dir_fd")) if disk is not None else None
@@ -595,7 +619,7 @@ def _led_by_path(name: str) -> Callable[..., Any]:
     return call
 
 
-def _led_by_file(name: str, real: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+def _led_by_file(real: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
     def call(file: int, *arguments: Any) -> Any:
         disk = _here()
         opened = disk.opened.get(file) if disk is not None else None
@@ -658,12 +682,14 @@ def _alive(real: Callable[..., None]) -> Callable[..., None]:
 
 _BOOT_ID, _HOLDERS_OF = locks_and_pages.boot_id, locks_and_pages._holders_of
 _LED: list[tuple[Any, str, Any]] = [
-    *((os, name, _led_by_path(name)) for name in _BY_PATH),
-    *((os, name, _led_by_file(name, _REAL[name], _BY_FILE[name])) for name in _BY_FILE),
+    *((os, name, _led_by_path(_REAL[name], method)) for name, method in _BY_PATH.items()),
+    *((os, name, _led_by_file(_REAL[name], method)) for name, method in _BY_FILE.items()),
     (os, "link", _led_to_target("link", LocalDisk.link)),
     (os, "replace", _led_to_target("replace", LocalDisk.rename)),
     (os, "close", _close),
-    (fcntl, "flock", _led_by_file("flock", _FLOCK, LocalDisk.flock)),
+    (durable_files, "is_local_disk", lambda path: True),
+    (os.path, "realpath", _led_by_path(os.path.realpath, LocalDisk.realpath)),
+    (fcntl, "flock", _led_by_file(_FLOCK, LocalDisk.flock)),
     (fcntl, "fcntl", _fcntl),
     (locks_and_pages, "_holders_of", _holders_of),
     (SharedPage, "__init__", _init_page),

@@ -14,6 +14,8 @@ from random import NV_MAGICCONST, Random
 from typing import Any
 from unittest import mock
 
+from crc32c import crc32c
+
 from distlog.core.storage import object_client, object_store
 from simulation.threads import current
 from simulation.world import BEGIN_MS, Process, World
@@ -149,6 +151,8 @@ class ObjectStore:
         known = self.objects.get(key)
         if self.protocol == "gs" and known is not None and self.world.now < known.written_s + GCS_PAUSE_S:
             raise ReplyError(429, "rateLimitExceeded")
+        if self.world.story is not None:
+            self.world.note(f"{key} has {len(data)} bytes ({crc32c(data):08x})")
         for watch in self.watchers:
             watch("put", key, data)
         self._change(key, Object(data, self.world.now))
@@ -267,7 +271,7 @@ class Client:
             self._note(kind, key, "refused" if isinstance(error, ReplyError) else "missing")
             raise
         if self.world.story is not None:
-            self._note(kind, key, "done")
+            self._note(kind, key, f"done ({crc32c(result):08x})" if isinstance(result, bytes) else "done")
         return result
 
     def _late(self, kind: str, key: str, effect: Callable[[], Any]) -> None:

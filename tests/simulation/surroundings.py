@@ -8,9 +8,12 @@ from __future__ import annotations
 # its lock is made by its import, and lives longer than a world
 import concurrent.futures.thread  # noqa: F401
 import gc
+import importlib
 import os
+import platform
 import queue
 import random
+import resource
 import sys
 import threading
 import time
@@ -18,11 +21,13 @@ import uuid
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
+from numba.core.dispatcher import _DispatcherBase
 
 from distlog.core.indexes import index_cache
-from distlog.core.kernels import native
+from distlog.core.log import partition_log
 from distlog.core.storage import parallel, retry
 from distlog.core.topics import writer
 from simulation.places import Places
@@ -97,16 +102,15 @@ def _uuid4(fiber: Fiber) -> uuid.UUID:
     return uuid.UUID(int=fiber.process.random.getrandbits(128), version=4)
 
 
-def _keep_code(kernel: Any, signature: Any, data: Any) -> None:
-    # the names of numba's files are random: a history is the same whether its kernels are compiled yet or not
-    fiber = current()
-    drawn = fiber.process.random.getstate() if fiber else None
-    _keep_code_as_it_is(kernel, signature, data)
-    if fiber and drawn:
-        fiber.process.random.setstate(drawn)
+def _aside(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The same outside of the world: a history is the same whether a process did this before or not."""
+
+    def do(*args: Any, **kwargs: Any) -> Any:
+        return greenlet(real).switch(*args, **kwargs) if current() is not None else real(*args, **kwargs)
+
+    return do
 
 
-_keep_code_as_it_is = native._CompiledOnce.save_overload
 _now = attrgetter("world.now")
 
 _SURROUNDINGS: list[tuple[Any, str, Any]] = [
@@ -135,7 +139,12 @@ _SURROUNDINGS: list[tuple[Any, str, Any]] = [
     (uuid, "uuid4", _choose_bare(uuid.uuid4, _uuid4)),
     (queue, "Queue", _choose(queue.Queue, lambda fiber, maxsize=0: SimQueue(fiber.world, maxsize))),
     (queue, "SimpleQueue", _choose_bare(queue.SimpleQueue, lambda fiber: SimQueue(fiber.world))),
-    (native._CompiledOnce, "save_overload", _keep_code),
+    (time, "perf_counter_ns", _choose_bare(time.perf_counter_ns, lambda fiber: int(fiber.world.now * 1e9))),
+    (platform, "node", _choose_bare(platform.node, lambda fiber: "node")),
+    (resource, "getrlimit", _choose(resource.getrlimit, lambda fiber, kind: (1 << 20, 1 << 20))),
+    # kernels that are compiled or loaded, and modules that are imported, when they are used first
+    (_DispatcherBase, "_compile_for_args", _aside(_DispatcherBase._compile_for_args)),
+    (importlib._bootstrap, "_find_and_load", _aside(importlib._bootstrap._find_and_load)),
     (retry, "jitter", _choose_bare(retry.jitter, lambda fiber: _draw(fiber))),
     (
         random,
@@ -162,8 +171,13 @@ class Surroundings:
         gc.disable()
         # what is closed when a process is long dead needs no word
         self._hook, sys.unraisablehook = sys.unraisablehook, _say_of_the_living
-        # what a process keeps for itself: its threads, and its copies of index files
-        own = (parallel, "_crew", self._crew), (index_cache, "default_folder", self._copies)
+        own: list[tuple[Any, str, Any]] = [
+            # what a process keeps for itself: its threads, and its copies of index files
+            (parallel, "_crew", self._crew),
+            (index_cache, "default_folder", self._copies),
+            # what others left behind
+            (partition_log, "_holders", WeakKeyDictionary()),
+        ]
         self._undo: list[tuple[Any, str, Any]] = []
         for owner, name, made in (*_SURROUNDINGS, *own):
             self._undo.append((owner, name, getattr(owner, name)))

@@ -14,6 +14,7 @@ from simulation.kinds import ON_STORE
 @dataclass(frozen=True)
 class Seed:
     seed: int
+    fate: int = 0
 
 
 def breaks_at(*seeds: int) -> kinds.Kind:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from simulation import disk_histories
 from simulation.history import Plan, plan
+from simulation.kinds import ON_DISK
 from simulation.shrinking import arguments_of, as_test, shrink, smaller
-from simulation.world import World
+
+BUG = "recovery cuts a sound batch"
 
 
 def drawn() -> Plan:
@@ -40,22 +44,26 @@ def test_the_command_runs_the_smaller_history_again() -> None:
         cast=words[words.index("--cast") + 1],
         length_s=float(words[words.index("--length") + 1]) if "--length" in words else None,
         without=without,
+        fate=int(words[words.index("--fate") + 1]) if "--fate" in words else 0,
     )
     assert replace(again, cast=()) == replace(made, cast=())
 
 
-def test_a_history_on_a_disk_is_made_smaller_too() -> None:
-    plans = map(disk_histories.plan, range(1000))
-    long = next(each for each in plans if len(each.cast) > 3 and each.length_s > 5 and each.faults.power)
+@pytest.mark.long
+def test_a_history_on_a_disk_that_finds_a_planted_bug_is_made_smaller() -> None:
+    drawn = disk_histories.plan(ON_DISK.found()[BUG] or 0)
 
     def fails(made: disk_histories.DiskPlan) -> str | None:
-        return "power" if made.acts(1) and made.faults.power else None
+        error = ON_DISK.history(made)[1]
+        return None if error is None else str(error)
 
-    made = shrink(long, "power", fails)
-    assert made.chosen == [1]
-    assert made.length_s < 2
-    assert (bool(made.faults.power), made.faults.writeback) == (True, 0.0)
-    disk_histories.run(World(made.seed), made)
+    with ON_DISK.bugs[BUG].plant():
+        broken = fails(drawn)
+        assert broken is not None
+        made = shrink(drawn, broken, fails, most=7)
+        assert made.length_s < drawn.length_s or made.words < drawn.words
+        # the names of files and ids are those of the seed, too
+        assert fails(made) == fails(made)
 
 
 def test_it_is_printed_as_a_test() -> None:

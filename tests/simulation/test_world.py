@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import queue
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numba
 import pytest
+from numba.core import types
+from numba.extending import intrinsic
 
 from distlog.core.kernels import native
 from distlog.core.storage.parallel import in_parallel
@@ -61,24 +67,36 @@ def test_ids_are_those_of_the_seed_and_of_the_process() -> None:
     assert len({*drawn(1), *drawn(2)}) == 4
 
 
-def test_the_code_of_a_kernel_that_is_kept_draws_nothing() -> None:
-    class Named:
-        cache_path = ""
+def drawn_after(work: Callable[[], object]) -> tuple[str, int]:
+    """What a process draws when it has done the work, and how far the world's own numbers are."""
+    found = list[str]()
+    with World(1) as world:
+        world.process("a").start(lambda: (work(), found.append(uuid.uuid4().hex)))
+        world.run()
+    assert world.errors == []
+    return found[0], world.random.getrandbits(64)
 
-        def save_overload(self, signature: object, data: object) -> None:
-            uuid.uuid4()
 
-    def drawn(*, compiles: bool) -> str:
-        found = list[str]()
-        kernel = native._CompiledOnce(Named(), native._Turn(Path()))
-        with World(1) as world:
-            world.process("a").start(
-                lambda: (kernel.save_overload(None, None) if compiles else None, found.append(uuid.uuid4().hex))
-            )
-            world.run()
-        return found[0]
+def test_a_module_that_is_imported_in_a_history_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "draws.py").write_text("import threading, uuid\nID = uuid.uuid4()\nwith threading.Lock(): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert drawn_after(lambda: importlib.import_module("draws")) == drawn_after(lambda: None)
 
-    assert drawn(compiles=True) == drawn(compiles=False)
+
+@pytest.mark.skipif(not native.COMPILED, reason="nothing is compiled")
+def test_a_kernel_that_is_compiled_in_a_history_draws_nothing() -> None:
+    compiled = list[str]()
+
+    @intrinsic
+    def one(typing_context: Any) -> Any:
+        with threading.Lock():
+            compiled.append(uuid.uuid4().hex)
+        return types.int64(), lambda context, builder, signature, args: context.get_constant(types.int64, 1)
+
+    assert drawn_after(numba.njit(lambda: one())) == drawn_after(lambda: None)
+    assert compiled
 
 
 def test_a_lock_is_held_by_one_fiber_while_time_passes() -> None:

@@ -12,6 +12,7 @@ gets ProcessDiedError, and whatever its `finally` blocks try then has no effect 
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import itertools
 import os
@@ -90,7 +91,7 @@ class World:
     `with world:` leads the library here; `run` goes on until nothing is left to happen, or until a time.
     """
 
-    def __init__(self, seed: int, *, traced: bool = False) -> None:
+    def __init__(self, seed: int | str, *, traced: bool = False) -> None:
         self.seed, self.random = seed, random.Random(f"world/{seed}")
         #: A random number below 1.
         self.draw = self.random.random
@@ -246,6 +247,10 @@ class World:
         """Add a line to the story."""
         if self.story is not None:
             self.story.append(f"{self.now:14.6f} {text}")
+
+    def digest(self) -> str:
+        """The checksum of the story."""
+        return hashlib.sha256("\n".join(self.story or ()).encode()).hexdigest()
 
     def failed(self, process: Process, error: BaseException) -> None:
         """An error ended a fiber."""

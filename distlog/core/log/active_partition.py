@@ -63,7 +63,7 @@ class SealedSegment(NamedTuple):
 
 def kept_after_power_loss(value: bytes | None, topic_id: str, active: Active) -> Kept:
     """Return the part of the `active` segment that must be there, where the page's `value` does not tell its end."""
-    return Kept(*durable_end(value, topic_id, active), after_power_loss=True)
+    return Kept(*durable_end(value, topic_id, active))
 
 
 def check_is_there(path: str, active: Active) -> None:

@@ -33,7 +33,7 @@ from distlog.core.transactions.open_transactions import OpenTransactions
 WALK_BYTES = 4 << 20
 #: A device loses what was not synced by so many bytes, or by multiples of them.
 _SECTOR = 512
-_MAGIC_AT, _MAGIC = 16, 2
+_MAGIC_AT, _MAGIC, _OFFSET_BYTES = 16, 2, 8
 #: Bytes that are compared with checksums behind a bad batch, beside twice those that are there. Hostile records may
 #: hold any number of headers that claim any size.
 _SPARE_CHECKS = 64 << 20
@@ -86,7 +86,7 @@ class Behind(NamedTuple):
     """The tail behind the last sound batch of a log: from `position` on, up to `end`, where only zeros follow.
 
     `sound` is the position and the base offset of the first sound batch there, if there is one. `is_hole` says that a
-    device has lost what stood at `position`: its head is zeros, or a sector in which it has its bytes.
+    device has lost what stood at `position`: its head is zeros, or its part of a sector.
     """
 
     position: int
@@ -147,20 +147,20 @@ def _is_sound(file: ActiveFile, position: int, size: int) -> bool:
 
 
 def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
-    """True if the batch at `position` has lost its head, or a sector in which it has its bytes."""
+    """True if the batch at `position` has only zeros in one of its sectors, of which others may have more bytes."""
     head = file.read(position, min(position + LOG_OVERHEAD, end))
     if not any(head):
         return True
-    sector = position - position % _SECTOR + _SECTOR
     size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
     batch_end = position + (size if HEADER_SIZE <= size <= end - position else HEADER_SIZE)
-    while sector < batch_end:
-        stop = min(sector + WALK_BYTES, end)
-        data = np.frombuffer(file.read(sector, stop), np.uint8)
-        sectors = data[: data.size // _SECTOR * _SECTOR].reshape(-1, _SECTOR)
-        if not sectors[: -(-(batch_end - sector) // _SECTOR)].any(axis=1).all():
+    # an offset begins with zeros, and a record without headers ends with one
+    begin, stop = position + (before if (before := -position % _SECTOR) <= _OFFSET_BYTES else 0), batch_end - 1
+    for step in range(begin - begin % _SECTOR, stop, WALK_BYTES):
+        start = max(step, begin)
+        data = np.frombuffer(file.read(start, min(step + WALK_BYTES, stop)), np.uint8)
+        sectors = np.maximum(np.arange(step - start, data.size, _SECTOR), 0)
+        if not np.maximum.reduceat(data, sectors).all():
             return True
-        sector += WALK_BYTES
     return False
 
 
@@ -169,10 +169,10 @@ def _is_hole(file: ActiveFile, position: int, end: int) -> bool:
 # `LogSegment.recover`). It compares checksums, and decompresses nothing.
 #
 # Acknowledged records are never cut (`Kept`): a log that ends below what was flushed, and a bad batch with sound
-# ones behind it, are the work of other hands, and DamagedLogError. Of a power loss there is one exception. A device
-# that lost a page has zeros there, and may have what was written behind it later. No sync covered that page, or it
-# would be there, and so no sync covered what was written after it. So that is a torn end too, unless it was known
-# as flushed.
+# ones behind it, are the work of other hands, and DamagedLogError. There is one exception: a page that the device did
+# not take. A power loss leaves zeros there, and so does the kernel, which forgets such a page; later batches may be
+# in the same page, or behind it. No sync covered that page, or it would be there, and so no sync covered what was
+# written after it. So that is a torn end too, unless it was acknowledged.
 
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
@@ -189,14 +189,10 @@ class DamagedLogError(CorruptRecordError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The least that a recovery must find: the log to this end, which is on the device or was counted in this boot.
-
-    Behind it, a batch that lost a page counts as torn only `after_power_loss`.
-    """
+    """The end up to which a recovery must find the log, as it is on the device or was counted in this boot."""
 
     offset: int = 0
     position: int = 0
-    after_power_loss: bool = False
 
 
 class Recovery(NamedTuple):
@@ -261,7 +257,7 @@ def damage(
             **place,
             end_offset=kept.offset,
         )
-    if behind.sound is None or is_end_known or (behind.is_hole and kept.after_power_loss):
+    if behind.sound is None or behind.is_hole or is_end_known:
         return None
     return DamagedLogError(
         f"a batch of the active log is damaged, and sound ones lie behind it: {_REMEDY}",
@@ -308,7 +304,7 @@ def has_lost_its_end(files: SegmentFiles, numbers: Numbers) -> bool:
     for batches in sound_batches(files.log, 0, end, int(numbers[BASE_OFFSET])):
         known[[POSITION, NEXT_OFFSET]] = batches.end, next_offset_of(batches.rows)
     flushed_offset, flushed_position, _ = numbers[_FLUSHED].tolist()
-    kept = Kept(flushed_offset, flushed_position, after_power_loss=True)
+    kept = Kept(flushed_offset, flushed_position)
     return known[POSITION] < end and damage(files, known, behind_of(files, known), kept) is None
 
 
@@ -336,8 +332,7 @@ def write_again(
     if position < end:
         known = numbers.copy()
         known[[POSITION, NEXT_OFFSET]] = position, flushed_offset
-        # the kernel forgets pages that it could not write: then there are zeros
-        error = damage(files, known, behind_of(files, known), Kept(after_power_loss=True))
+        error = damage(files, known, behind_of(files, known), Kept())
         if error is not None:
             raise error
         return None
