@@ -286,5 +286,5 @@ def filled(cli: CommandLine) -> CommandLine:
     """One partition with five records, v0 to v4, at 1001 to 5005 ms."""
     cli.ok("create")
     lines = [json.dumps({"key": f"k{n}", "value": f"v{n}", "timestamp": 1001 * (n + 1)}) for n in range(5)]
-    cli.ok("append", "--format", "jsonl", stdin="".join(f"{line}\n" for line in lines).encode())
+    cli.ok("append", "--format", "records", stdin="".join(f"{line}\n" for line in lines).encode())
     return cli

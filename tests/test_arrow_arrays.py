@@ -68,7 +68,7 @@ for name in ("describe", "segments", "history", "offsets", "read", "verify", "re
 run("list", root)
 run("read", url, "--json")
 run("append", url, stdin=b"a line\\nanother")
-run("append", url, "--format", "jsonl", stdin=b'{"key": "k", "value": "v", "headers": [{"key": "h", "value": "x"}]}')
+run("append", url, "--format", "records", stdin=b'{"key": "k", "value": "v", "headers": [{"key": "h", "value": ""}]}')
 import distlog
 
 topic = distlog.open(url)

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import select
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from enum import Enum
 from types import FrameType
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from distlog.cli.line_formats import (
-    CsvRows,
-    Fields,
-    LineFormat,
-    MissedFields,
-    Parsed,
-    json_fields,
-    jsonl_format,
-    text_format,
-)
+from distlog.core.display import counted
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
-from distlog.core.topics.append_commit import Transaction
-from distlog.core.topics.appendable import scaled
+from distlog.core.files.file_reader import FileReader, LineReading, Part, RunReading, files_without_records
+from distlog.core.files.formats import HEAD_BYTES, PARQUET, TEXT, UTF8_MARK, check_stream
+from distlog.core.files.json_lines import SeenFields
+from distlog.core.files.line_blocks import Block
+from distlog.core.files.splits import FileSplit
+from distlog.core.topics.append_commit import BatchId, Transaction
 from distlog.core.topics.topic import Topic
 
 # ---
@@ -143,137 +135,120 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
 
 
 STANDARD_INPUT = "-"
-#: The ends of the names of files that are decompressed.
-COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+#: How many files a warning names.
+_NAMED = 3
 
 
-class Format(str, Enum):
-    """The format of the input."""
-
-    TEXT = "text"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
-class FilePart(NamedTuple):
-    """A part of the input, and how many bytes of the input it was."""
-
-    parsed: Parsed
-    size: int
+def is_stream(path: str) -> bool:
+    """True for standard input, a pipe or a device, which are read as they come."""
+    if path == STANDARD_INPUT:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-#: The parts of an input. None says that nothing came for a while.
-Parts = Iterator[FilePart | None]
+class StreamReading:
+    """The records of a stream, as it comes; None says that nothing came for a while.
+
+    `rest` gives the last ones, where lines wait for those after them. `seen` gets the fields that objects have.
+    """
+
+    def __init__(self, reader: FileReader, path: str, seen: SeenFields, wait: Callable[[], float | None]) -> None:
+        form = reader.options.format or TEXT
+        if form == PARQUET:
+            raise InvalidConfigError("--format parquet needs a file: its end is read first")
+        self._path, self._wait = path, wait
+        self._lines = LineReading(reader, form, seen)
+
+    def __iter__(self) -> Iterator[Part | None]:
+        """Raises OSError, and InvalidRecordError for a bad line."""
+        position = lines = 0
+        with nullcontext(sys.stdin.buffer) if self._path == STANDARD_INPUT else open(self._path, "rb") as file:
+            for text in blocks(file, wait=self._wait):
+                if text is None:
+                    yield None
+                    continue
+                if position == 0:
+                    check_stream(text[:HEAD_BYTES])
+                    text = text.removeprefix(UTF8_MARK)
+                yield from self._lines.block(Block(position, text), lines)
+                position, lines = position + len(text) + 1, lines + text.count(b"\n") + 1
+
+    def rest(self) -> Iterator[Part]:
+        """The records of the lines that wait for those after them."""
+        return self._lines.rest()
 
 
-@dataclass(slots=True)
-class Input:
-    """The way to read the input, and how far it was."""
+class FilesReading:
+    """The records of files, in order."""
 
-    format: Format
-    fields: Fields
-    key_separator: str | None = None
-    missed: MissedFields = field(init=False)
-    _csv: CsvRows | None = None
+    def __init__(self, reading: RunReading) -> None:
+        self._reading = reading
 
-    def __post_init__(self) -> None:
-        self.missed = MissedFields(self.fields)
+    def __iter__(self) -> Iterator[Part]:
+        """Raises InvalidRecordError for a bad line."""
+        return iter(self._reading)
 
-    def check(self) -> None:
-        """Raise InvalidConfigError for options that the format does not have."""
-        if self.key_separator is not None and (self.format is not Format.TEXT or not self.key_separator):
-            raise InvalidConfigError("--key-separator needs at least one character, and --format text")
-        if self.format is Format.TEXT and self.fields.named:
-            raise InvalidConfigError("a line of text has no fields: give --format jsonl, csv or parquet")
-
-    def parts(self, path: str, wait: Callable[[], float | None]) -> Parts:
-        """The parts of a file or of standard input. Raises OSError, InvalidRecordError for fields it lacks."""
-        if self.format is Format.PARQUET:
-            return _tables(path, self.fields)
-        return _lines(path, self._parser(), wait)
-
-    def rest(self) -> FilePart | None:
-        """The last part of a file, where lines wait for those behind them; None if they never do."""
-        return None if self._csv is None else FilePart(self._csv.rest(), 0)
-
-    def _parser(self) -> LineFormat:
-        if self.format is Format.CSV:
-            self._csv = CsvRows(self.fields)
-            return self._csv.parse
-        if self.format is Format.JSONL:
-            named = self.fields.named
-            return json_fields(self.fields, self.missed) if named else jsonl_format(self.fields.timestamp_unit)
-        return text_format(self.key_separator)
+    def rest(self) -> Iterator[Part]:
+        """None: a file that has ended leaves no line."""
+        return iter(())
 
 
-def size_of(paths: list[str]) -> int | None:
-    """The bytes of the files; None if one of them is a stream, which has no size. Raises OSError."""
-    sizes = [None if path == STANDARD_INPUT else os.stat(path) for path in paths]
-    files = [status for status in sizes if status is not None and stat.S_ISREG(status.st_mode)]
-    return sum(status.st_size for status in files) if len(files) == len(paths) else None
+class Source:
+    """The input of a command: files, which are all known before the first is read, and streams, in their order."""
 
+    def __init__(self, reader: FileReader, inputs: Sequence[str]) -> None:
+        self._reader, self.seen = reader, SeenFields(reader.options.fields)
+        # a stream is a text, files between streams are a list
+        self._items = list[str | list[FileSplit]]()
+        for are_streams, group in itertools.groupby(inputs, is_stream):
+            given = list(group)
+            self._items += given if are_streams else [reader.splits(reader.files(given), None)]
+        self._readings = list[tuple[list[FileSplit], RunReading]]()
 
-def _lines(path: str, parse: LineFormat, wait: Callable[[], float | None]) -> Parts:
-    lines = 0
-    with _opened(path) as file:
-        for block in blocks(file, wait=wait):
-            if block is None:
-                yield None
+    @property
+    def has_stream(self) -> bool:
+        """True if some input is a stream."""
+        return any(isinstance(item, str) for item in self._items)
+
+    @property
+    def shown_size(self) -> int | None:
+        """The bytes to read, for a progress bar; None if they are not known."""
+        splits = [split for item in self._items if not isinstance(item, str) for split in item]
+        if self.has_stream or any(split.file.kind.compression for split in splits):
+            return None
+        return sum(split.length for split in splits)
+
+    def batch(self, app_id: str | None, batch_id: str | None) -> tuple[str, BatchId] | None:
+        """The identity of an append that takes place once. Raises InvalidConfigError for a half of it."""
+        if app_id is None and batch_id is None:
+            return None
+        if app_id is None or batch_id is None:
+            raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
+        if self.has_stream:
+            raise InvalidConfigError("--app-id and --batch-id are for files: a stream has many commits")
+        return app_id, batch_id
+
+    def readings(self, wait: Callable[[], float | None]) -> Iterator[StreamReading | FilesReading]:
+        """The readings of the inputs, in their order."""
+        for item in self._items:
+            if isinstance(item, str):
+                yield StreamReading(self._reader, item, self.seen, wait)
                 continue
-            yield FilePart(_parsed(parse, block, lines, path), len(block) + 1)
-            lines += block.count(b"\n") + 1
+            reading = self._reader.read(item, self.seen)
+            self._readings.append((item, reading))
+            yield FilesReading(reading)
 
-
-def _parsed(parse: LineFormat, block: bytes, lines: int, path: str) -> Parsed:
-    try:
-        return parse(block, lines)
-    except InvalidRecordError as error:
-        error.details["file"] = None if path == STANDARD_INPUT else path
-        raise
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    if path == STANDARD_INPUT:
-        yield sys.stdin.buffer
-    elif path.endswith(COMPRESSED):
-        try:
-            with pa.input_stream(path) as file:
-                yield file
-        except (OSError, pa.ArrowException) as error:
-            # one of the system has a number, and one of what was read is a ValueError
-            if isinstance(error, ValueError) or getattr(error, "errno", None) is not None:
-                raise
-            raise InvalidRecordError(f"the file cannot be decompressed: {error}", file=path) from None
-    else:
-        with open(path, "rb") as file:
-            yield file
-
-
-def _tables(path: str, fields: Fields) -> Parts:
-    if path == STANDARD_INPUT:
-        raise InvalidConfigError("--format parquet needs a file: its end is read first")
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            fields.check(names)
-            rows = 0
-            columns = {name: name for name in ("partition", "timestamp", "key", "value", "headers") if name in names}
-            columns |= fields.named
-            if "value" not in columns:
-                raise InvalidRecordError(f"no column is the value: name one by --value; there are {', '.join(names)}")
-            for batch in file.iter_batches(columns=sorted({*columns.values()})):
-                arrays = {name: batch.column(field) for name, field in columns.items()}
-                if "timestamp" in arrays:
-                    arrays["timestamp"] = scaled(arrays["timestamp"], fields.timestamp_unit, rows)
-                table, rows = pa.table(arrays), rows + batch.num_rows
-                yield FilePart(Parsed(table), table.nbytes)
-    except pa.ArrowInvalid as error:
-        raise InvalidRecordError(f"this is no Parquet file: {error}", file=path) from None
-    except InvalidRecordError as error:
-        error.details.setdefault("file", path)
-        raise
+    def without_records(self) -> str | None:
+        """The warning about files that have bytes and no records; None if there are none."""
+        names = [name for splits, reading in self._readings for name in files_without_records(splits, reading.report)]
+        if not names:
+            return None
+        more = ", ..." if len(names) > _NAMED else ""
+        return f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMED])}{more}"
 
 
 # ---
@@ -296,6 +271,8 @@ class AppendedInput:
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
     expired: int = 0
     early_ms: int | None = None
+    replayed: bool = False
+    skipped: int = 0
 
 
 class Appending:
@@ -307,12 +284,13 @@ class Appending:
     def __init__(
         self,
         topic: Topic,
-        partition: int | None,
         compression: str | None,
         seconds: float | None,
         clock: Callable[[], float],
+        batch: tuple[str, BatchId] | None = None,
     ) -> None:
-        self._topic, self._partition, self._compression = topic, partition, compression
+        self._topic, self._compression = topic, compression
+        self._batch: tuple[str | None, BatchId | None] = batch or (None, None)
         self._seconds, self._clock = seconds, clock
         self._transaction: Transaction | None = None
         self._bytes, self._due = 0, 0.0
@@ -324,19 +302,23 @@ class Appending:
             return None
         return max(0.0, self._due - self._clock())
 
-    def append(self, records: pa.Table) -> int:
-        """Take records; returns how many."""
+    def append(self, part: Part) -> None:
+        """Take the records of a part. Raises InvalidRecordError with file and line for one that the topic refuses."""
+        records = part.records
+        self.appended.skipped += part.skipped
         if records.num_rows == 0:
-            return 0
+            return
         if self._transaction is None:
-            self._transaction, self._bytes = self._topic.transaction(compression=self._compression), 0
+            self._transaction, self._bytes = self._topic.transaction(*self._batch, compression=self._compression), 0
             self._due = self._clock() + (self._seconds or 0)
         self._bytes += records.nbytes
         try:
-            return self._transaction.append(records, self._partition)
-        except BaseException:
+            self._transaction.append(records)
+        except BaseException as error:
             # it ended itself, so the records that waited for the commit are not appended
             self._transaction = None
+            if isinstance(error, InvalidRecordError):
+                raise part.located(error) from None
             raise
 
     def commit_if_due(self) -> None:
@@ -352,6 +334,7 @@ class Appending:
         result, self._bytes = transaction.commit(), 0
         self.appended.version = result.version
         self.appended.records += result.record_count
+        self.appended.replayed = result.replayed
         self.appended.expired += result.expired
         if self.appended.early_ms is None:
             self.appended.early_ms = result.early_ms

@@ -11,9 +11,9 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import typer
 
 import distlog
-from distlog.cli.input import Format
 from distlog.console import arguments
 from distlog.core.errors import InvalidConfigError
+from distlog.core.files.text_lines import unescaped
 from distlog.core.paths import COMMITS_DIR
 from distlog.core.reading.scan import check_columns
 from distlog.gateway.security.authentication import MECHANISMS, PLAIN, Authentication
@@ -112,6 +112,16 @@ class BadLines(str, Enum):
     SKIP = "skip"
 
 
+class Format(str, Enum):
+    """The format of the input."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+    RECORDS = "records"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
 class Unit(str, Enum):
     """The unit of times that are numbers."""
 
@@ -123,16 +133,38 @@ class Unit(str, Enum):
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE]...", show_default=False, help="Files; - or none is standard input."),
-]
-InputFormat = Annotated[
-    Format,
-    typer.Option(
-        "--format",
-        help="text: a line is a value. jsonl: an object, as read --json prints it, or with --key, --value or "
-        "--timestamp of any kind. csv: its first line has names. parquet: a file.",
+    typer.Argument(
+        metavar="[FILE]...",
+        show_default=False,
+        help="Files, folders, patterns like 'logs/*.gz' and URLs like s3://bucket/logs; - or none is standard input.",
     ),
 ]
+InputFormat = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="text: a line is a value. jsonl: a line is an object. csv: the first line has names. parquet. records: "
+        "as read --json prints them. By default each file's content and name decide; a stream is text.",
+    ),
+]
+Pattern = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REGEX",
+        help="A regular expression of Python for lines of text, with groups named key, value or timestamp.",
+    ),
+]
+TimeFormat = Annotated[
+    str | None,
+    typer.Option(metavar="FORMAT", help="The form of times, as for Python's strptime: '%d/%b/%Y:%H:%M:%S %z'."),
+]
+AppId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="With --batch-id: append this batch of this application once, however often run."
+    ),
+]
+BatchId = Annotated[str | None, typer.Option(metavar="ID", help="With --app-id: the batch's number or name.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field that is the key.")]
 Value = Annotated[
     str | None,
@@ -144,7 +176,12 @@ Timestamp = Annotated[
 ]
 TimeUnit = Annotated[Unit, typer.Option("--timestamp-unit", help="The unit of times that are numbers.")]
 KeySeparator = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="The separator of key and value in a line of text.")
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        parser=usage(unescaped),
+        help=r"The separator of key and value in a line of text; \t is a tab.",
+    ),
 ]
 Headers = Annotated[list[Any], settings("--header", "A header that each record gets.", twice=True)]
 Partition = Annotated[

@@ -13,7 +13,7 @@ import pyarrow as pa
 import typer
 
 from distlog.cli.options import usage
-from distlog.console.record_lines import Conversions, csv_rows, print_batch, print_bytes
+from distlog.console.record_lines import Conversions, print_batch, print_bytes
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.errors import InvalidConfigError
 from distlog.core.following.followed_log import Start, ends_of
@@ -22,6 +22,7 @@ from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import first
 from distlog.core.reading.slices import TimeRange
 from distlog.core.reading.time_lookup import EARLIEST
+from distlog.core.row_lines import csv_rows
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.open_transactions import IsolationLevel
 

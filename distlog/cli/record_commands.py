@@ -10,18 +10,7 @@ import typer
 
 import distlog
 from distlog.cli import options, reading
-from distlog.cli.input import (
-    COMPRESSED,
-    STANDARD_INPUT,
-    AppendedInput,
-    Appending,
-    FilePart,
-    Format,
-    Input,
-    Interrupt,
-    size_of,
-)
-from distlog.cli.line_formats import Fields, with_headers
+from distlog.cli.input import STANDARD_INPUT, AppendedInput, Appending, Interrupt, Source
 from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at
 from distlog.cli.reading import RecordFormat, printing
 from distlog.console.arguments import FromEnd
@@ -31,7 +20,10 @@ from distlog.core.display import Progress, counted
 from distlog.core.dump.dump import dump as dump_files
 from distlog.core.dump.log_dump import DumpedFile
 from distlog.core.dump.output import DumpOptions, DumpOutput
-from distlog.core.errors import DistlogError, InvalidRecordError
+from distlog.core.files.file_reader import FileReader
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.storage.input_storage import InputStorage
+from distlog.core.times import now_ms
 from distlog.core.topics.append_commit import expiry_text
 from distlog.core.topics.appendable import early_text
 
@@ -43,16 +35,20 @@ def append(
     url: Url,
     files: options.Files = None,
     *,
-    kind: options.InputFormat = Format.TEXT,
+    kind: options.InputFormat = None,
     key: options.Key = None,
     value: options.Value = None,
     timestamp: options.Timestamp = None,
     timestamp_unit: options.TimeUnit = options.Unit.MS,
+    pattern: options.Pattern = None,
+    time_format: options.TimeFormat = None,
     key_separator: options.KeySeparator = None,
     headers: options.Headers,
     partition: options.Partition = None,
     bad_lines: options.OnBadLine = options.BadLines.FAIL,
     commit_interval: options.CommitInterval = 5.0,
+    app_id: options.AppId = None,
+    batch_id: options.BatchId = None,
     compression: options.Compression = None,
     storage: Storage,
     as_json: Json = False,
@@ -62,80 +58,78 @@ def append(
     Files are appended all or none. A stream is committed every few seconds, and also when Ctrl-C or SIGTERM ends it.
     At a bad line of a stream, the lines before it are appended.
     """
-    source = Input(kind, Fields(key, value, timestamp, timestamp_unit.value), key_separator)
-    source.check()
+    reader = FileReader(
+        ReadOptions(
+            format=kind.value if kind else None,
+            key=key,
+            value=value,
+            timestamp=timestamp,
+            timestamp_unit=timestamp_unit.value,
+            pattern=pattern,
+            time_format=time_format,
+            key_separator=key_separator,
+            headers=tuple(headers),
+            partition=partition,
+            bad_lines=bad_lines.value,
+            now_ms=now_ms(),
+        ),
+        InputStorage(dict(storage)),
+    )
+    source = Source(reader, files or [STANDARD_INPUT])
+    batch = source.batch(app_id, batch_id)
     topic = distlog.open(url, storage_options=dict(storage))
-    paths = files or [STANDARD_INPUT]
-    size = size_of(paths)
-    seconds = commit_interval if size is None else None
-    shown_size = None if any(path.endswith(COMPRESSED) for path in paths) else size
-    with (
-        Interrupt() as interrupt,
-        Progress("appending", total_bytes=shown_size) as progress,
-        Appending(topic, partition, compression, seconds, time.monotonic) as appending,
-    ):
-        skipped, is_told = 0, False
-        for path in paths:
-            rows = 0
-            for part in interrupt.until(source.parts(path, appending.wait)):
-                if part is not None:
-                    skipped += _take(appending, part, path, rows, headers, skip=bad_lines is options.BadLines.SKIP)
-                    rows += part.parsed.records.num_rows
-                    progress.add(part.parsed.records.num_rows, part.size)
-                appending.commit_if_due()
-                # a stream may have no end
-                if appending.appended.records and not is_told and (wrong_name := source.missed.error()):
-                    print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
-                    is_told = True
-            # a stream that a signal ends may end inside of a row
-            if not (interrupt.signal and size is not None) and (rest := source.rest()):
-                skipped += _take(appending, rest, path, rows, headers, skip=bad_lines is options.BadLines.SKIP)
-        wrong_name = None if interrupt.signal else source.missed.error()
-        if wrong_name or (interrupt.signal and size is not None):
-            appending.abort()
-        if wrong_name:
-            raise wrong_name
-    _report(topic, appending.appended, skipped, interrupt.signal, as_json=as_json)
+    seconds = commit_interval if source.has_stream else None
+    with Interrupt() as interrupt, Appending(topic, compression, seconds, time.monotonic, batch) as appending:
+        _take(source, appending, interrupt)
+    if not interrupt.signal and (warning := source.without_records()):
+        print(f"distlog: {warning}", file=sys.stderr)
+    _report(topic, appending.appended, interrupt.signal, as_json=as_json)
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else DONE)
 
 
-def _take(
-    appending: Appending, part: FilePart, path: str, rows: int, headers: list[tuple[str, str]], *, skip: bool
-) -> int:
-    """Append the records of a part, before which the file had so many `rows`; returns how many lines were left out.
+def _take(source: Source, appending: Appending, interrupt: Interrupt) -> None:
+    """Append the records of the source until it ends, or a signal comes; then those of files are dropped.
 
-    Raises InvalidRecordError for the first bad line, when it has taken the records before, unless lines may be bad.
+    Raises InvalidRecordError for a bad line, and for a named field that no line has.
     """
-    parsed = part.parsed
-    bad = None if skip else next(iter(parsed.bad), None)
-    good = parsed.records if bad is None else parsed.records.slice(0, bad.records_before)
-    file = None if path == STANDARD_INPUT else path
-    try:
-        appending.append(with_headers(good, headers))
-    except DistlogError as error:
-        error.details["file"] = file
-        if error.details.get("row") is not None:
-            error.details["row"] += rows
-        raise
-    if bad is not None:
-        reason = f"{bad.reason} (--bad-lines skip leaves such lines out)"
-        raise InvalidRecordError(reason, file=file, line=bad.line)
-    return len(parsed.bad)
+    is_told = False
+    with Progress("appending", total_bytes=source.shown_size) as progress:
+        for reading in source.readings(appending.wait):
+            for part in interrupt.until(iter(reading)):
+                if part is not None:
+                    appending.append(part)
+                    progress.add(part.records.num_rows, part.size)
+                appending.commit_if_due()
+                # a stream may have no end
+                if appending.appended.records and not is_told and (wrong_name := source.seen.error()):
+                    print(f"distlog: so far {wrong_name}", file=sys.stderr, flush=True)
+                    is_told = True
+            if interrupt.signal and not source.has_stream:
+                appending.abort()
+                return
+            # a stream that a signal ends may end within a row
+            for part in reading.rest():
+                appending.append(part)
+            if interrupt.signal:
+                return
+    if wrong_name := source.seen.error():
+        appending.abort()
+        raise wrong_name
 
 
-def _report(
-    topic: distlog.Topic, appended: AppendedInput, skipped: int, signal_number: int, *, as_json: bool
-) -> None:
+def _report(topic: distlog.Topic, appended: AppendedInput, signal_number: int, *, as_json: bool) -> None:
     ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appended.offsets.items())
-    text = f"{'interrupted: ' if signal_number else ''}appended {counted(appended.records, 'record')}{ranges}"
-    text += f"; left out {counted(skipped, 'bad line')}" if skipped else ""
+    verb = "had appended" if appended.replayed else "appended"
+    text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appended.records, 'record')}{ranges}"
+    text += f"; left out {counted(appended.skipped, 'bad line')}" if appended.skipped else ""
     text += f"; {expiry_text(appended.expired, topic.config.retention_ms)}" if appended.expired else ""
     text += f"; {early_text(appended.early_ms)}" if appended.early_ms is not None else ""
     facts = {
         "version": appended.version,
         "records": appended.records,
         "offsets": appended.offsets,
-        "skipped": skipped,
+        "replayed": appended.replayed,
+        "skipped": appended.skipped,
         "expired": appended.expired,
         "early_ms": appended.early_ms,
         "interrupted": signal_number != 0,
@@ -169,7 +163,7 @@ def read(
 ) -> None:
     """Print records.
 
-    With --json, each line is an object that append --format jsonl can read.
+    With --json, each line is an object that append --format records can read.
     """
     if isinstance(offset, FromEnd) and tail is None:
         offset, tail = None, int(offset)

@@ -69,7 +69,7 @@ def test_times_are_those_of_the_records_also_where_they_step_back(cli: CommandLi
     cli.ok("create", "--partitions", "2")
     for partition, times in (("0", (9, 3, 5)), ("1", (4, 8, 2))):
         lines = "\n".join(json.dumps({"value": "v", "timestamp": time}) for time in times)
-        cli.ok("append", "--partition", partition, "--format", "jsonl", stdin=lines.encode())
+        cli.ok("append", "--partition", partition, "--format", "records", stdin=lines.encode())
 
     def read(*options: str) -> list[list[str]]:
         return cli.ok("read", *options, "--columns", "partition,offset").rows[1:]
@@ -112,6 +112,7 @@ def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> Non
         "version": 2,
         "records": 1,
         "offsets": {"0": [2, 3]},
+        "replayed": False,
         "skipped": 0,
         "expired": 0,
         "early_ms": None,
@@ -122,7 +123,7 @@ def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> Non
 
 def test_append_tells_of_seconds_that_it_took_for_milliseconds(cli: CommandLine) -> None:
     cli.ok("create")
-    lines, jsonl = b'{"value": "v", "timestamp": 1700000000}', ("append", "-", "--format", "jsonl")
+    lines, jsonl = b'{"value": "v", "timestamp": 1700000000}', ("append", "-", "--format", "records")
     assert "1700000000 was taken for milliseconds, and looks like seconds" in cli.ok(*jsonl, stdin=lines).out
     assert cli.ok(*jsonl, "--json", stdin=lines).json["early_ms"] == 1_700_000_000
     assert cli.ok(*jsonl, "--json", "--timestamp-unit", "s", stdin=lines).json["early_ms"] is None
@@ -158,7 +159,7 @@ def test_what_read_prints_as_json_can_be_appended(cli: CommandLine, tmp_path: Pa
     ]
     distlog.open(cli.url).append(records)
     printed = cli.ok("read", "--json").out
-    cli.ok("append", "--format", "jsonl", stdin=printed.encode())
+    cli.ok("append", "--format", "records", stdin=printed.encode())
     lines = [json.loads(line) for line in cli.ok("read", "--json").out.splitlines()]
     assert [{**line, "offset": 0} for line in lines[:2]] == [{**line, "offset": 0} for line in lines[2:]]
     assert lines[0]["key"] == {"base64": "/wA="}

@@ -118,7 +118,7 @@ def old_segments(cli: CommandLine) -> None:
     """Three segments of one record each, long ago."""
     cli.ok("create", "--config", "file.delete.delay.ms=0")
     for number in range(3):
-        cli.ok("append", "--format", "jsonl", stdin=b'{"value": "v%d", "timestamp": %d}' % (number, number))
+        cli.ok("append", "--format", "records", stdin=b'{"value": "v%d", "timestamp": %d}' % (number, number))
 
 
 def test_compact_then_retention_then_vacuum(cli: CommandLine) -> None:

@@ -137,18 +137,18 @@ def test_restore_brings_back_what_retention_deleted(filled: CommandLine) -> None
 def test_append_says_when_retention_is_to_delete_it(cli: CommandLine) -> None:
     cli.ok("create")
     old = b'{"value": "v", "timestamp": "2015-05-17"}\n'
-    said = cli.ok("append", "--format", "jsonl", stdin=old).out
+    said = cli.ok("append", "--format", "records", stdin=old).out
     assert "1 record is older than retention.ms=604800000, so the next retention deletes them" in said
-    assert cli.ok("append", "--format", "jsonl", "--json", stdin=old).json["expired"] == 1
+    assert cli.ok("append", "--format", "records", "--json", stdin=old).json["expired"] == 1
 
 
 def test_append_says_when_numbers_look_like_seconds_and_takes_their_unit(cli: CommandLine) -> None:
     cli.ok("create")
     seconds = b'{"value": "v", "timestamp": 1700000000}\n'
-    ran = cli.ok("append", "--format", "jsonl", stdin=seconds)
+    ran = cli.ok("append", "--format", "records", stdin=seconds)
     assert "1700000000 was taken for milliseconds, and looks like seconds" in ran.out
     assert ran.err == ""
-    facts = cli.ok("append", "--format", "jsonl", "--timestamp-unit", "s", "--json", stdin=seconds).json
+    facts = cli.ok("append", "--format", "records", "--timestamp-unit", "s", "--json", stdin=seconds).json
     assert facts["early_ms"] is None
     assert [json.loads(line)["timestamp"] for line in cli.ok("read", "--json").out.splitlines()] == [
         1700000000,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.console.record_lines import Conversions, csv_rows
+from distlog.console.record_lines import Conversions
 from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.row_lines import csv_rows
 
 BYTES = st.none() | st.binary(max_size=8)
 

@@ -25,7 +25,7 @@ CORE_LAYERS = (
     "segments",
     "values",
     "reading",
-    "lines dump",
+    "lines row_lines dump",
     "topic_handle groups",
     "log",
     "consumer_offsets transaction_state",
@@ -33,7 +33,7 @@ CORE_LAYERS = (
     "kafka_directory",
     "following",
     "topics",
-    "tiered",
+    "files tiered",
     "log_manager warm_up",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.

@@ -9,18 +9,19 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsed_lines import bad_lines, parsed, records
 
 from distlog.cli.input import blocks
-from distlog.cli.line_formats import jsonl_format, text_format
 from distlog.console import output
+from distlog.core.files.text_lines import TextLines, unescaped
 
 
 def values(block: bytes) -> list[bytes]:
-    return text_format(None)(block, 0).records.column("value").to_pylist()
+    return parsed(TextLines(), block).records.column("value").to_pylist()
 
 
 def one(**record: object) -> dict[str, object]:
-    return jsonl_format()(json.dumps(record).encode(), 0).records.to_pylist()[0]
+    return parsed(records(), json.dumps(record).encode()).records.to_pylist()[0]
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), min_size=1), st.integers(1, 50))
@@ -40,16 +41,24 @@ def test_each_line_of_text_is_a_value_without_its_end() -> None:
 
 
 def test_the_first_separator_ends_the_key() -> None:
-    table = text_format("::")(b"k::v::w\n::x\ny::", 0).records
+    table = parsed(TextLines("::"), b"k::v::w\n::x\ny::").records
     assert table.column("key").to_pylist() == [b"k", b"", b"y"]
     assert table.column("value").to_pylist() == [b"v::w", b"x", b""]
 
 
 def test_a_line_without_the_separator_is_left_out_and_named() -> None:
-    parsed = text_format(":")(b"a:b\nab\ncd\ne:f", 10)
-    assert parsed.records.to_pylist() == [{"key": b"a", "value": b"b"}, {"key": b"e", "value": b"f"}]
-    assert [(bad.line, bad.records_before) for bad in parsed.bad] == [(12, 1), (13, 1)]
-    assert "no key separator" in parsed.bad[0].reason
+    block = b"a:b\nab\ncd\ne:f"
+    found = parsed(TextLines(":"), block)
+    assert found.records.to_pylist() == [{"key": b"a", "value": b"b"}, {"key": b"e", "value": b"f"}]
+    assert bad_lines(found, block) == [(2, 1), (3, 1)]
+    assert "no key separator" in found.bad[0].reason
+
+
+def test_a_separator_may_have_the_escapes_of_a_format() -> None:
+    assert unescaped(r"\t|\x41\\") == "\t|A\\"
+    for wrong in ("\\q", "a\\"):
+        with pytest.raises(ValueError, match=r"\\"):
+            unescaped(wrong)
 
 
 def test_an_object_is_a_record() -> None:
@@ -82,9 +91,9 @@ def test_what_a_scan_adds_is_left_out() -> None:
 
 
 def test_blank_lines_are_skipped_but_counted() -> None:
-    assert jsonl_format()(b'\n{"value": "a"}\n  \n{"value": "b"}', 0).records.num_rows == 2
-    (bad,) = jsonl_format()(b'\n{"value": "a"}\n{', 100).bad
-    assert (bad.line, bad.records_before) == (103, 1)
+    assert parsed(records(), b'\n{"value": "a"}\n  \n{"value": "b"}').records.num_rows == 2
+    block = b'\n{"value": "a"}\n{'
+    assert bad_lines(parsed(records(), block), block) == [(3, 1)]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +120,7 @@ def test_blank_lines_are_skipped_but_counted() -> None:
     ],
 )
 def test_what_is_no_record_is_refused_with_the_reason(line: bytes, reason: str) -> None:
-    (bad,) = jsonl_format()(line, 0).bad
+    (bad,) = parsed(records(), line).bad
     assert re.search(reason, bad.reason)
 
 
@@ -126,4 +135,4 @@ def test_what_read_prints_as_json_comes_back_as_it_was(
 ) -> None:
     record = {"partition": 3, "timestamp": timestamp, "key": key, "value": value, "headers": headers}
     line = json.dumps(record, default=output.to_json)
-    assert jsonl_format()(line.encode(), 0).records.to_pylist() == [record]
+    assert parsed(records(), line.encode()).records.to_pylist() == [record]

@@ -1,0 +1,491 @@
+"""The reader of input files: runs of splits become Arrow tables of records.
+
+reader = FileReader(ReadOptions(key="user"), InputStorage(storage_options))
+files = reader.files(["s3://bucket/raw/2024-01"])           # in order
+runs = pack(reader.splits(files), tasks=8)                 # values that tasks can be sent
+reading = reader.read(runs[0])                             # in a task
+for part in reading:
+    append(part.records)
+reports = [reading.report, ...]                            # back to who planned it
+check_fields(reports)
+for repeat in runs_to_repeat(runs, reports):               # seldom: CSV with line ends in quoted fields
+    reader.read(repeat.run)                                # instead of the runs [repeat.first, repeat.end)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.arrays import column_of, integers, scalar_of
+from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.errors import DistlogError, InvalidRecordError
+from distlog.core.files.csv_rows import CsvRows, header_names
+from distlog.core.files.formats import CSV, JSONL, PARQUET, RECORDS, UTF8_MARK
+from distlog.core.files.input_files import InputFile, list_files, shorter, vanished
+from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
+from distlog.core.files.line_blocks import Block, lines_after, split_blocks
+from distlog.core.files.parquet_rows import parquet_tables
+from distlog.core.files.parsed import BadLine, LineParser, line_at, line_starts
+from distlog.core.files.patterns import PatternLines
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.record_times import TimeReader
+from distlog.core.files.splits import SPLIT_BYTES, FileSplit, Run, split_files
+from distlog.core.files.text_lines import TextLines
+from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.parallel import in_order
+
+#: Files of lines of at most this size are read together, up to a block of them.
+_SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
+_READS_AHEAD = 16
+#: A line's number is counted for an error if no more than this must be read.
+_COUNTED_BYTES = 1 << 30
+_SKIP_HINT = "--bad-lines skip leaves such lines out"
+
+
+class FileReader:
+    """Reads input files by some options, from some storage. It can be pickled."""
+
+    def __init__(self, options: ReadOptions, storage: InputStorage) -> None:
+        """Raise InvalidConfigError for a time format that is none."""
+        self.options, self.storage = options, storage
+        self.times = TimeReader(options.timestamp_unit, options.time_format, options.now_ms)
+        self.times.check()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileReader, (self.options, self.storage)
+
+    def files(self, inputs: Sequence[str]) -> list[InputFile]:
+        """The files of paths, folders and patterns, in order: see `list_files`."""
+        return list_files(inputs, self.storage, self.options.format)
+
+    def splits(self, files: Sequence[InputFile], split_bytes: int | None = SPLIT_BYTES) -> list[FileSplit]:
+        """The splits of files, in order: see `split_files`."""
+        return split_files(files, self.storage, split_bytes)
+
+    def read(self, run: Run, seen: SeenFields | None = None) -> RunReading:
+        """The records of consecutive splits, as an iterator of parts; `seen` gets the fields that objects have."""
+        return RunReading(self, run, seen or SeenFields(self.options.fields))
+
+    def parser(self, form: str, seen: SeenFields, names: Sequence[str] | None = None) -> LineParser:
+        """The parser of the lines of a format; of CSV with the `names` of the columns."""
+        options = self.options
+        if form == CSV:
+            return CsvRows(names or (), options.fields, self.times)
+        if form == RECORDS:
+            return JsonRecords(self.times)
+        if form == JSONL:
+            return JsonFields(options.fields, self.times, seen)
+        if options.pattern is not None:
+            return PatternLines(options.pattern, self.times)
+        if options.fields:
+            raise InvalidRecordError(
+                "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
+            )
+        return TextLines(options.key_separator)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The source of bytes of a block: from `at` on they are those of a file from `position` on.
+
+    `lines` counts the lines of the file before; None if that is not known. A stream has no file.
+    """
+
+    at: int
+    file: InputFile | None
+    position: int
+    lines: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records in order, the stored bytes that they were about, and what is needed to tell where each came from.
+
+    `records` has the columns `key`, `value`, `timestamp` (int64 ms), `headers` and `partition`, as far as there are
+    any; `skipped` counts bad lines that were left out before or among them.
+    """
+
+    records: pa.Table
+    size: int
+    skipped: int
+    text: bytes
+    starts: npt.NDArray[np.int64] | None
+    origins: Sequence[Origin]
+
+    def place(self, row: int) -> dict[str, Any]:
+        """The file and the line of a record, for an error; the position instead of the line if that is not known."""
+        if self.starts is None and not self.text:
+            origin = self.origins[0]
+            return {"file": origin.file.name if origin.file else None, "row": origin.position + row}
+        starts = line_starts(self.text) if self.starts is None else self.starts
+        return place_at(self.text, self.origins, int(starts[row]))
+
+    def located(self, error: DistlogError) -> DistlogError:
+        """An error of an append of `records`, with file and line instead of a row."""
+        row = error.details.pop("row", None)
+        error.details |= self.place(row) if isinstance(row, int) else self.place(0) | {"line": None, "row": None}
+        return error
+
+
+def place_at(text: bytes, origins: Sequence[Origin], at: int) -> dict[str, Any]:
+    """The file and the line, or the position, of a byte of a block."""
+    origin = origins[bisect_right([each.at for each in origins], at) - 1]
+    name = None if origin.file is None else origin.file.name
+    if origin.lines is None:
+        return {"file": name, "position": origin.position + at - origin.at}
+    return {"file": name, "line": origin.lines + line_at(text, at) - line_at(text, origin.at) + 1}
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReport:
+    """A split that was read: where its first line began and its last one ended, and how many records it had.
+
+    `start` is None if no line starts in it.
+    """
+
+    start: int | None
+    end: int
+    records: int
+    skipped: int
+
+
+@dataclass(slots=True)
+class RunReport:
+    """A run that was read: a value of some bytes, for the planner.
+
+    `error` is that of a bad line in CSV behind a split that must be proven first (`runs_to_repeat`).
+    """
+
+    seen: SeenFields
+    splits: list[SplitReport] = field(default_factory=list)
+    error: InvalidRecordError | None = None
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return sum(split.records for split in self.splits)
+
+    @property
+    def skipped(self) -> int:
+        """The number of bad lines that were left out."""
+        return sum(split.skipped for split in self.splits)
+
+
+class RunReading:
+    """The parts of a run, as an iterator; once it has ended, `report` says what was read.
+
+    Memory is bounded, whatever the sizes of the files: some blocks of lines of 4 MiB, or row groups' pages.
+    InvalidRecordError names the file and the line of what cannot be read.
+    """
+
+    def __init__(self, reader: FileReader, run: Run, seen: SeenFields) -> None:
+        self._reader, self._run = reader, run
+        self.report = RunReport(seen)
+
+    def __iter__(self) -> Iterator[Part]:
+        for group in _groups(self._run):
+            if len(group) > 1:
+                yield from self._small(group)
+                continue
+            split = group[0]
+            if split.file.kind.format == PARQUET:
+                yield from self._rows(split)
+                continue
+            yield from self._lines(split)
+            if self.report.error is not None:
+                return
+
+    def _rows(self, split: FileSplit) -> Iterator[Part]:
+        groups = range(split.first_group, split.end_group) if split.end_group else None
+        size, rows, records, skipped = split.length, 0, 0, 0
+        for table, faults in parquet_tables(self._reader.storage, split.file, groups, self._reader.options):
+            origin = Origin(0, split.file, rows, None)
+            good, left_out = table, 0
+            if faults:
+                if not self._reader.options.skips_bad_lines:
+                    row = min(faults)
+                    place = {"file": split.file.name, "row": rows + row}
+                    raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **place)
+                good = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
+                left_out = len(faults)
+            part = Part(_finished(good, self._reader.options), size, left_out, b"", None, [origin])
+            rows, records, skipped, size = rows + table.num_rows, records + good.num_rows, skipped + left_out, 0
+            yield part
+        self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
+
+    def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
+        """Small files of one format of lines, which know nothing of each other, in one block."""
+        storage = self._reader.storage
+        tasks = (partial(_whole, storage, split.file) for split in splits)
+        is_local = storage.is_local(splits[0].file.url)
+        contents = (task() for task in tasks) if is_local else in_order(tasks, _READS_AHEAD)
+        pieces, origins, at = list[bytes](), list[Origin](), 0
+        for split, content in zip(splits, contents, strict=True):
+            text = content.removeprefix(UTF8_MARK)
+            if text:
+                origins.append(Origin(at, split.file, len(content) - len(text), 0))
+                pieces.append(text.removesuffix(b"\n"))
+                at += len(pieces[-1]) + 1
+        counts, skipped = dict[InputFile | None, int](), 0
+        lines = LineReading(self._reader, splits[0].file.kind.format, self.report.seen)
+        for part in lines.parts(b"\n".join(pieces), origins) if pieces else ():
+            starts = line_starts(part.text) if part.starts is None else part.starts
+            edges = np.searchsorted(starts, [*(origin.at for origin in origins), len(part.text) + 1])
+            counts = {origin.file: count for origin, count in zip(origins, np.diff(edges).tolist(), strict=True)}
+            skipped = part.skipped
+            yield part
+        for number, split in enumerate(splits):
+            report = SplitReport(0, split.length, counts.get(split.file, 0), 0 if number else skipped)
+            self.report.splits.append(report)
+
+    def _lines(self, split: FileSplit) -> Iterator[Part]:
+        reader, file = self._reader, split.file
+        lines = LineReading(reader, file.kind.format, self.report.seen, file)
+        if split.start and file.kind.format == CSV:
+            lines.read_names(lines_after(reader.storage, file, 0))
+        report = SplitReport(None, split.end, 0, 0)
+        try:
+            for part in self._parts(split, lines):
+                records, skipped = report.records + part.records.num_rows, report.skipped + part.skipped
+                report = SplitReport(lines.start, lines.end, records, skipped)
+                yield part
+        except InvalidRecordError as error:
+            if file.kind.format != CSV or split.start == 0:
+                raise
+            self.report.error = error
+            report = SplitReport(lines.start, lines.end, report.records, report.skipped)
+        self.report.splits.append(report)
+
+    def _parts(self, split: FileSplit, lines: LineReading) -> Iterator[Part]:
+        counted = None if split.start else 0
+        for block in split_blocks(self._reader.storage, split):
+            yield from lines.block(block, counted)
+            counted = None if counted is None else counted + block.text.count(b"\n") + 1
+        is_end = split.end >= split.file.size or split.file.kind.compression is not None
+        position = lines.next_position
+        yield from lines.rest(() if is_end else lines_after(self._reader.storage, split.file, position))
+
+
+def _no_records(file: InputFile | None) -> Part:
+    return Part(pa.table({"value": pa.nulls(0, pa.binary())}), 0, 0, b"", None, [Origin(0, file, 0, 0)])
+
+
+def _groups(run: Run) -> Iterator[list[FileSplit]]:
+    """The splits of a run, small files of lines together."""
+    group, size = list[FileSplit](), 0
+    for split in run:
+        kind = split.file.kind
+        is_small = split.is_whole and split.length <= _SMALL_BYTES and not kind.compression
+        is_small = is_small and kind.format not in (CSV, PARQUET)
+        if group and (not is_small or kind != group[0].file.kind or size + split.length > _BLOCK_BYTES):
+            yield group
+            group, size = [], 0
+        if is_small:
+            group.append(split)
+            size += split.length
+        else:
+            yield [split]
+    if group:
+        yield group
+
+
+def _whole(storage: InputStorage, file: InputFile) -> bytes:
+    try:
+        content = storage.read(file.url, 0, file.size) if file.size else b""
+    except FileNotFoundError:
+        raise vanished(file.url) from None
+    if len(content) < file.size:
+        raise shorter(file, len(content))
+    return content
+
+
+class LineReading:
+    """The records of the lines of one split or stream, block by block.
+
+    `start` is where the first line began, `end` where the last row ended.
+    """
+
+    def __init__(self, reader: FileReader, form: str, seen: SeenFields, file: InputFile | None = None) -> None:
+        self._reader, self._form, self._seen, self._file = reader, form, seen, file
+        self._parser = None if form == CSV else reader.parser(form, seen)
+        self._carried, self._taken, self._origin = b"", 0, Origin(0, file, 0, 0)
+        self.start: int | None = None
+        self.end = 0
+
+    @property
+    def next_position(self) -> int:
+        """The position of the first byte that no block had yet."""
+        return self.end + len(self._carried)
+
+    def read_names(self, blocks: Iterator[Block]) -> None:
+        """Take the names of CSV from the first line of the file."""
+        self._take_names(next(blocks).text.partition(b"\n")[0])
+
+    def _take_names(self, line: bytes) -> None:
+        try:
+            self._parser = self._reader.parser(self._form, self._seen, header_names(line))
+        except InvalidRecordError as error:
+            error.details.setdefault("file", self._file.name if self._file else None)
+            raise
+
+    def block(self, block: Block, lines: int | None) -> Iterator[Part]:
+        """The records of the next block, which has `lines` lines before it; None if that is not known."""
+        text, position = block.text, block.position
+        self.start = position if self.start is None else self.start
+        if self._parser is None:
+            line, newline, text = text.partition(b"\n")
+            self._take_names(line)
+            position, lines = position + len(line) + 1, None if lines is None else lines + 1
+            self.end = position
+            if not newline:
+                yield _no_records(self._file)
+                return
+        if self._carried:
+            text = self._carried + text
+        else:
+            self._origin = Origin(0, self._file, position, lines)
+        yield from self.parts(text, [self._origin])
+
+    def rest(self, blocks: Iterable[Block] = ()) -> Iterator[Part]:
+        """The records of lines that wait for those after them: of a quoted field of CSV that `blocks` may end."""
+        limit = len(self._carried)
+        for block in blocks if limit else ():
+            yield from self.parts(self._carried + block.text, [self._origin], limit)
+            if self._taken >= limit:
+                return
+            limit -= self._taken
+        if limit:
+            yield from self.parts(self._carried.removesuffix(b"\n"), [self._origin], limit, is_last=True)
+
+    def parts(
+        self, text: bytes, origins: Sequence[Origin], limit: int | None = None, *, is_last: bool = False
+    ) -> Iterator[Part]:
+        """The records that begin in the first `limit` bytes of a block; then the error of a bad line."""
+        origin = origins[0]
+        try:
+            parsed = self._known_parser().parse(text, len(text) if limit is None else limit, is_last=is_last)
+        except InvalidRecordError as error:
+            error.details.setdefault("file", origin.file.name if origin.file else None)
+            raise
+        self._taken = parsed.taken
+        self._carried = (text + b"\n")[parsed.taken :] if parsed.taken <= len(text) else b""
+        if len(origins) == 1:
+            self.end = origin.position + parsed.taken
+            lines = None if origin.lines is None else origin.lines + line_at(text + b"\n", parsed.taken)
+            self._origin = Origin(0, origin.file, self.end, lines)
+        bad = None if self._reader.options.skips_bad_lines else next(iter(parsed.bad), None)
+        records = parsed.records if bad is None else parsed.records.slice(0, bad.records_before)
+        skipped = len(parsed.bad) if bad is None else 0
+        yield Part(_finished(records, self._reader.options), parsed.taken, skipped, text, parsed.starts, origins)
+        if bad is not None:
+            raise self._error(bad, text, origins)
+
+    def _known_parser(self) -> LineParser:
+        if self._parser is None:
+            raise InvalidRecordError("rows of CSV come after the names of their columns")
+        return self._parser
+
+    def _error(self, bad: BadLine, text: bytes, origins: Sequence[Origin]) -> InvalidRecordError:
+        place = place_at(text, origins, bad.at)
+        if self._file is not None and "position" in place and place["position"] <= _COUNTED_BYTES:
+            chunks = self._reader.storage.chunks(self._file.url, 0, place["position"])
+            place = {"file": place["file"], "line": sum(chunk.count(b"\n") for chunk in chunks) + 1}
+        return InvalidRecordError(f"{bad.reason} ({_SKIP_HINT})", **place)
+
+
+def _finished(records: pa.Table, options: ReadOptions) -> pa.Table:
+    """Records with the headers and the partition of the options."""
+    if options.headers and records.num_rows:
+        records = _with_headers(records, options.headers)
+    if options.partition is not None:
+        column = pa.repeat(scalar_of(options.partition, pa.int32()), records.num_rows)
+        place = records.schema.get_field_index("partition")
+        records = records.drop_columns("partition") if place >= 0 else records
+        records = records.append_column("partition", column)
+    return records
+
+
+def _with_headers(records: pa.Table, headers: Sequence[tuple[str, str]]) -> pa.Table:
+    """The records with these headers behind their own."""
+    added = [{"key": name, "value": value.encode()} for name, value in headers]
+    if "headers" not in records.schema.names:
+        return records.append_column("headers", pa.repeat(scalar_of(added, HEADERS_TYPE), records.num_rows))
+    lists = [[*(own or ()), *added] for own in records["headers"].to_pylist()]
+    return records.set_column(records.schema.get_field_index("headers"), "headers", column_of(lists, HEADERS_TYPE))
+
+
+# ---
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A run to read instead of the runs [first, end), whose records are dropped."""
+
+    first: int
+    end: int
+    run: Run
+
+
+def runs_to_repeat(runs: Sequence[Run], reports: Sequence[RunReport]) -> list[Repeat]:
+    """The runs to read again, since a split of CSV began within a quoted field; mostly none.
+
+    A split assumes that its first line begins a row. That is so if the last row of the split before it ended there,
+    and the first split is right. If not, its file is read again as one split. Raises the error of a bad line in a
+    split that was right.
+    """
+    wrong = set[str]()
+    before = ("", 0)
+    for run, report in zip(runs, reports, strict=True):
+        for split, done in zip(run, report.splits, strict=False):
+            if done.start is None:
+                continue
+            if split.file.kind.format == CSV and split.start and before != (split.file.url, done.start):
+                wrong.add(split.file.url)
+            before = split.file.url, done.end
+        if report.error is not None and run[len(report.splits) - 1].file.url not in wrong:
+            raise report.error
+    repeats = list[Repeat]()
+    touched = [any(split.file.url in wrong for split in run) for run in runs]
+    for index, is_touched in enumerate(touched):
+        if not is_touched:
+            continue
+        if repeats and repeats[-1].end == index:
+            repeats[-1] = Repeat(repeats[-1].first, index + 1, [*repeats[-1].run, *runs[index]])
+        else:
+            repeats.append(Repeat(index, index + 1, list(runs[index])))
+    return [Repeat(each.first, each.end, _whole_files(each.run, wrong)) for each in repeats]
+
+
+def _whole_files(run: Run, wrong: set[str]) -> list[FileSplit]:
+    splits = list[FileSplit]()
+    for split in run:
+        if split.file.url not in wrong:
+            splits.append(split)
+        elif split.start == 0:
+            splits.append(FileSplit(split.file, 0, split.file.size))
+    return splits
+
+
+def check_fields(reports: Sequence[RunReport]) -> None:
+    """Raise InvalidRecordError for a named field that no line of JSON of the whole input has."""
+    if not reports:
+        return
+    seen = SeenFields(reports[0].seen.fields)
+    for report in reports:
+        seen.add(report.seen)
+    if error := seen.error():
+        raise error
+
+
+def files_without_records(run: Run, report: RunReport) -> list[str]:
+    """The names of the whole files of a run that have bytes, but no records."""
+    done = zip(run, report.splits, strict=False)
+    return [split.file.name for split, each in done if split.is_whole and split.length and not each.records]

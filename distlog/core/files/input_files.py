@@ -1,0 +1,190 @@
+"""The files that an append is given, in order: paths, folders and patterns become files with sizes and formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.files.formats import HEAD_BYTES, Kind, kind_of
+from distlog.core.storage.backend import FileInfo
+from distlog.core.storage.input_storage import InputStorage, shown
+from distlog.core.storage.parallel import in_parallel
+
+_MAGIC = re.compile(r"[*?\[{]")
+#: Entries that a folder or a pattern passes over, as Hadoop and Spark do: logs and files that are being written.
+_HIDDEN = ("_", ".")
+#: Tasks of one thread each, so that a request is not the price of a thread.
+_HEADS_PER_TASK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file to read: where it is, its size when it was listed, and its kind.
+
+    What it grows later is not read. `url` may hold a signature; `name` is for messages.
+    """
+
+    url: str = field(repr=False)
+    size: int
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        """The address as messages show it."""
+        return shown(self.url)
+
+
+def list_files(inputs: Sequence[str], storage: InputStorage, chosen: str | None = None) -> list[InputFile]:
+    """The files of the inputs: in their order, and the files of a folder or pattern by path.
+
+    An input that exists is that file or folder, whatever characters its name has; else it may be a pattern with *, ?,
+    [a-z], {a,b} and ** for any folders. Names in a folder or pattern that begin with `_` or `.` are passed over.
+    `chosen` is the format that the caller names. Raises StorageError for an input that matches nothing, or has no
+    reader, and InvalidRecordError for a kind of file that is not supported.
+    """
+    addresses = [storage.address(given) for given in inputs]
+    listings = in_parallel(partial(_files_of, storage), addresses)
+    found = [file for listing in listings for file in listing]
+    groups = [found[at : at + _HEADS_PER_TASK] for at in range(0, len(found), _HEADS_PER_TASK)]
+    if not storage.is_local(found[0][0]) if found else False:
+        groups = [[file] for file in found]
+    return [file for group in in_parallel(partial(_described, storage, chosen), groups) for file in group]
+
+
+def _described(storage: InputStorage, chosen: str | None, files: Sequence[tuple[str, int]]) -> list[InputFile]:
+    """The kinds of files, by their first bytes."""
+    described = []
+    for url, size in files:
+        try:
+            head = storage.read(url, 0, min(HEAD_BYTES, size)) if size else b""
+        except FileNotFoundError:
+            raise vanished(url) from None
+        described.append(InputFile(url, size, kind_of(shown(url), head, chosen)))
+    return described
+
+
+def vanished(url: str) -> InvalidRecordError:
+    """The error of a file that was listed, and does not exist any more."""
+    return InvalidRecordError("the file was deleted after it was listed", file=shown(url))
+
+
+def shorter(file: InputFile, size: int) -> InvalidRecordError:
+    """The error of a file that was cut after it was listed."""
+    return InvalidRecordError(
+        "the file is shorter than when it was listed", file=file.name, listed=file.size, size=size
+    )
+
+
+def _files_of(storage: InputStorage, address: str) -> list[tuple[str, int]]:
+    """The files of one input, each with its size."""
+    try:
+        return [(address, storage.size(address))]
+    except FileNotFoundError:
+        pass
+    entries = storage.entries(address)
+    if entries or (storage.is_local(address) and _is_folder(storage, address)):
+        files = sorted(_below(storage, address, entries))
+    elif _MAGIC.search(address):
+        matches = {found for pattern in _alternatives(address) for found in _matches(storage, pattern)}
+        files = sorted(matches)
+    else:
+        raise StorageError("no such file or folder", file=shown(address))
+    if not files:
+        raise StorageError("no file is there, or only hidden ones (_name, .name)", file=shown(address))
+    return files
+
+
+def _is_folder(storage: InputStorage, address: str) -> bool:
+    folder, _, name = address.rpartition("/")
+    return name in storage.entries(folder or "/")
+
+
+def _below(storage: InputStorage, folder: str, entries: Sequence[FileInfo | str]) -> Iterator[tuple[str, int]]:
+    """The files in a folder and in the folders below it."""
+    for entry in entries:
+        name = entry.name if isinstance(entry, FileInfo) else entry
+        if name.startswith(_HIDDEN):
+            continue
+        path = f"{folder.rstrip('/')}/{name}"
+        if isinstance(entry, FileInfo):
+            yield path, entry.size
+        else:
+            yield from _below(storage, path, storage.entries(path))
+
+
+def _matches(storage: InputStorage, pattern: str) -> Iterator[tuple[str, int]]:
+    """The files that a pattern without braces matches, and those below folders that it matches."""
+    segments = pattern.split("/")
+    first = next(number for number, segment in enumerate([*segments, "*"]) if _MAGIC.search(segment))
+    if first == len(segments):
+        # braces alone
+        yield from _existing(storage, pattern)
+        return
+    folders = ["/".join(segments[:first])]
+    for number, segment in enumerate(segments[first:], first):
+        is_last = number == len(segments) - 1
+        if segment == "**":
+            folders = [path for folder in folders for path in _folders_below(storage, folder)]
+            if not is_last:
+                continue
+            segment = "*"
+        listings = in_parallel(storage.entries, [folder or "/" for folder in folders])
+        is_match, next_folders = _segment(segment), list[str]()
+        for folder, entries in zip(folders, listings, strict=True):
+            for entry in entries:
+                name = entry.name if isinstance(entry, FileInfo) else entry
+                if not is_match.fullmatch(name) or (name.startswith(_HIDDEN) and segment[0] != name[0]):
+                    continue
+                if isinstance(entry, str):
+                    next_folders.append(f"{folder}/{name}")
+                elif is_last:
+                    yield f"{folder}/{name}", entry.size
+        folders = next_folders
+    for folder in folders:
+        yield from _below(storage, folder, storage.entries(folder))
+
+
+def _existing(storage: InputStorage, address: str) -> Iterator[tuple[str, int]]:
+    try:
+        yield address, storage.size(address)
+    except FileNotFoundError:
+        yield from _below(storage, address, storage.entries(address))
+
+
+def _folders_below(storage: InputStorage, folder: str) -> Iterator[str]:
+    yield folder
+    for entry in storage.entries(folder or "/"):
+        if isinstance(entry, str) and not entry.startswith(_HIDDEN):
+            yield from _folders_below(storage, f"{folder}/{entry}")
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """A pattern with braces as patterns without."""
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if found is None:
+        return [pattern]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [each for choice in found[1].split(",") for each in _alternatives(before + choice + after)]
+
+
+def _segment(segment: str) -> re.Pattern[str]:
+    """A part of a pattern between slashes, as a regular expression."""
+    pieces, position = list[str](), 0
+    while position < len(segment):
+        character = segment[position]
+        end = segment.find("]", position + 2) if character == "[" else -1
+        if character == "[" and end > 0:
+            inside = segment[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
+            negated = inside.startswith(("!", "^"))
+            pieces.append(f"[{'^' if negated else ''}{inside[1:] if negated else inside}]")
+            position = end + 1
+            continue
+        pieces.append({"*": ".*", "?": "."}.get(character) or re.escape(character))
+        position += 1
+    try:
+        return re.compile("".join(pieces), re.DOTALL)
+    except re.error:
+        return re.compile(re.escape(segment))

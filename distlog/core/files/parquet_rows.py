@@ -1,0 +1,180 @@
+"""Rows of Parquet files as records: named columns, or records with the columns of a topic; else the whole row."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from distlog.core.errors import InvalidRecordError
+from distlog.core.files.csv_rows import check_names
+from distlog.core.files.formats import RECORDS
+from distlog.core.files.input_files import InputFile, shorter, vanished
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.record_times import TimeReader
+from distlog.core.files.row_json import json_rows, json_values
+from distlog.core.storage.input_storage import InputStorage
+from distlog.core.topics.appendable import ACCEPTED
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: Rows of one table at most, and the bytes that they should have.
+_MOST_ROWS, _TABLE_BYTES = 1 << 16, 16 << 20
+_NESTED = (pa.types.is_nested, pa.types.is_dictionary)
+
+
+class StoredFile(io.RawIOBase):
+    """A file of its listed size, read by ranges; of an object one request for each read."""
+
+    def __init__(self, storage: InputStorage, file: InputFile) -> None:
+        self._storage, self._file, self._position = storage, file, 0
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """It has positions."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        """The position."""
+        return self._position
+
+    def size(self) -> int:
+        """The listed size."""
+        return self._file.size
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes. Raises InvalidRecordError if the file is shorter than it was."""
+        end = self._file.size if size is None or size < 0 else min(self._position + size, self._file.size)
+        if end <= self._position:
+            return b""
+        try:
+            data = self._storage.read(self._file.url, self._position, end)
+        except FileNotFoundError:
+            raise vanished(self._file.url) from None
+        if len(data) < end - self._position:
+            raise shorter(self._file, self._position + len(data))
+        self._position = end
+        return data
+
+    def readinto(self, buffer: Buffer) -> int:
+        """The next bytes, into a buffer."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+def row_groups(storage: InputStorage, file: InputFile) -> list[int]:
+    """The stored bytes of each row group of a file."""
+    with _opened(storage, file) as parquet:
+        metadata = parquet.metadata
+        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+        return [sum(group.column(at).total_compressed_size for at in range(group.num_columns)) for group in groups]
+
+
+class _opened:  # noqa: N801 - a context manager
+    """A Parquet file in a `with` block, in which Arrow's errors name the file."""
+
+    def __init__(self, storage: InputStorage, file: InputFile) -> None:
+        self._storage, self._file = storage, file
+
+    def __enter__(self) -> Any:
+        source = self._file.url if self._storage.is_local(self._file.url) else StoredFile(self._storage, self._file)
+        try:
+            self._parquet = pq.ParquetFile(source, pre_buffer=True)
+        except FileNotFoundError:
+            raise vanished(self._file.url) from None
+        except (pa.ArrowException, OSError) as error:
+            raise self._error(error) from None
+        return self._parquet
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        self._parquet.close()
+        if isinstance(error, InvalidRecordError):
+            error.details.setdefault("file", self._file.name)
+        elif isinstance(error, pa.ArrowException):
+            raise self._error(error) from None
+
+    def _error(self, error: Exception) -> InvalidRecordError:
+        return InvalidRecordError(f"the Parquet file cannot be read: {error}", file=self._file.name)
+
+
+def parquet_tables(
+    storage: InputStorage, file: InputFile, groups: Sequence[int] | None, options: ReadOptions
+) -> Iterator[tuple[pa.Table, dict[int, str]]]:
+    """The records of the row groups of a file (None: all), and of each table the faults of its rows' times."""
+    with _opened(storage, file) as parquet:
+        names = parquet.schema_arrow.names
+        columns = _columns(names, options)
+        rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
+        batch_rows = max(1024, min(_MOST_ROWS, _TABLE_BYTES * rows // (4 * size)))
+        wanted = None if columns is None else sorted({*columns.values()})
+        numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
+        for batch in parquet.iter_batches(batch_rows, row_groups=[*numbers], columns=wanted):
+            yield _records(batch, columns, options)
+
+
+def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
+    """The columns that are parts of the records, by role; None if all of the row is read."""
+    check_names(options.fields, names)
+    if options.format == RECORDS:
+        columns = {name: name for name in ACCEPTED if name in names} | options.fields
+        if "value" not in columns:
+            raise InvalidRecordError(f"records need a column value; there are {', '.join(names)}")
+        return columns
+    return options.fields if "value" in options.fields else None
+
+
+def _records(
+    batch: pa.RecordBatch, columns: dict[str, str] | None, options: ReadOptions
+) -> tuple[pa.Table, dict[int, str]]:
+    fields, faults = options.fields if columns is None else columns, dict[int, str]()
+    arrays = dict[str, pa.Array]()
+    for role, name in fields.items():
+        column = batch.column(name)
+        if role == "timestamp":
+            times = TimeReader(options.timestamp_unit, options.time_format, options.now_ms).of_column(column)
+            arrays[role], faults = times.column, times.faults
+        elif role in ("key", "value"):
+            arrays[role] = _bytes(column)
+        else:
+            arrays[role] = column
+    if "value" not in fields:
+        arrays["value"] = json_rows(batch)
+    return pa.table(arrays), faults
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    """A column as bytes: text and bytes as they are, numbers and times as in JSON without quotes, others as JSON."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return json_values(column)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return column.cast(pa.large_binary())
+    if any(is_plain(kind) for is_plain in (pa.types.is_string, pa.types.is_large_string)):
+        return column.cast(pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
+    if any(
+        is_plain(kind) for is_plain in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    ):
+        return column.cast(pa.binary()) if pa.types.is_fixed_size_binary(kind) else column
+    return _unquoted(json_values(column))
+
+
+def _unquoted(texts: pa.Array) -> pa.Array:
+    from pyarrow import compute as pc
+
+    return pc.utf8_trim(texts.cast(pa.large_string()), '"').cast(pa.large_binary())

@@ -1,0 +1,56 @@
+"""The result of parsing a block of lines: records, and lines that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.arrays import byte_array
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no record: where it begins in the block, how many records are before it, and why."""
+
+    at: int
+    records_before: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The records of a block of lines, and its lines that are no records.
+
+    `taken` counts the bytes of the block and its last newline that are done: others belong to a row that goes on.
+    `starts` are where the records begin in the block; None if each line that is not bad is a record.
+    """
+
+    records: pa.Table
+    bad: Sequence[BadLine]
+    taken: int
+    starts: npt.NDArray[np.int64] | None = None
+
+
+class LineParser(Protocol):
+    """Parses blocks of whole lines of one format."""
+
+    def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
+        """The records that begin in the first `limit` bytes of a block, which has no newline at its end.
+
+        `is_last` says that no line follows. Raises InvalidRecordError for what makes all of the file useless.
+        """
+
+
+def line_starts(text: bytes) -> npt.NDArray[np.int64]:
+    """The positions in a block at which its lines begin."""
+    return np.append(0, np.flatnonzero(byte_array(text) == ord("\n")) + 1)
+
+
+def line_at(text: bytes, position: int) -> int:
+    """The number of line ends before a position."""
+    return text.count(b"\n", 0, position)

@@ -1,0 +1,121 @@
+"""Fields of JSON objects and of CSV become keys, values and timestamps; lines that have none are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parsed_lines import bad_lines, csv, objects, parsed, records, rows
+
+from distlog.core.errors import InvalidRecordError
+from distlog.core.files.csv_rows import header_names
+from distlog.core.files.file_reader import FileReader
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.storage.input_storage import InputStorage
+
+CELLS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+
+
+def test_fields_of_an_object_are_the_parts_of_a_record() -> None:
+    lines = b'{"user": "ann", "at": "1431857103000", "n": {"x": 1}}\n{"user": 7, "at": 5}\r\n\n{"user": null}'
+    parser = objects(key="user", timestamp="at")
+    first, second, third = lines.replace(b"\n\n", b"\n").split(b"\n")
+    assert rows(parsed(parser, lines)) == [
+        {"timestamp": 1431857103000, "key": b"ann", "value": first},
+        {"timestamp": 5, "key": b"7", "value": second.strip()},
+        {"timestamp": None, "key": None, "value": third},
+    ]
+    values = [row["value"] for row in rows(parsed(objects(value="n"), lines))]
+    assert values == [b'{"x": 1}', None, None]
+
+
+@pytest.mark.parametrize(
+    "number", ["1.10", "12345678901234567.89", "1e2", "1E400", "-0.0", "0.1000000000000000055", '[{"x": [1.50, 2]}]']
+)
+def test_numbers_stay_as_they_were_written(number: str) -> None:
+    found = parsed(objects(key="n", value="n"), f'{{"n": {number}}}'.encode())
+    assert [(row["key"], row["value"]) for row in rows(found)] == [(number.encode(), number.encode())]
+
+
+def test_lines_that_are_no_objects_and_times_that_are_none_are_named() -> None:
+    block = b'[1]\n{"at": 1}\n{"at": "soon"}\n{no'
+    found = parsed(objects(timestamp="at"), block)
+    assert bad_lines(found, block) == [(1, 0), (3, 1), (4, 1)]
+    assert "it must be an object" in found.bad[0].reason
+    (true,) = parsed(objects(timestamp="at"), b'{"at": true}').bad
+    assert "from 0 on, -1 for none, or null, not True" in true.reason
+
+
+def test_a_row_of_csv_is_an_object_unless_a_field_is_the_value() -> None:
+    text = 'id,na"me\r\n1,"a ""b"", c"\r\n2,\n'
+    found = [json.loads(str(row["value"])) for row in rows(csv(text)[0])]
+    assert found == [{"id": "1", 'na"me': 'a "b", c'}, {"id": "2", 'na"me': ""}]
+    assert rows(csv(text, key="id", value='na"me')[0]) == [
+        {"key": b"1", "value": b'a "b", c'},
+        {"key": b"2", "value": b""},
+    ]
+
+
+def test_times_of_csv_are_milliseconds_or_iso_8601() -> None:
+    assert [row["timestamp"] for row in rows(csv("at\n5\n-1\n", timestamp="at")[0])] == [5, -1]
+    found, block = csv("at,x\n1970-01-01T00:00:01Z,\n7,\nsoon,\n,\n", timestamp="at", value="x")
+    assert [row["timestamp"] for row in rows(found)] == [1000, 7, None]
+    assert bad_lines(found, block) == [(3, 2)]
+
+
+def test_lines_with_other_fields_than_the_names_are_left_out_and_named_by_their_number() -> None:
+    found, block = csv('a,b\n1,2\n\n3\n4,5,6\n7,8\n"x"y,9', value="a")
+    assert rows(found) == [{"value": b"1"}, {"value": b"7"}]
+    assert bad_lines(found, block) == [(3, 1), (4, 1), (6, 2)]
+    assert found.bad[0].reason == "the row has 1 fields, not 2"
+    assert "text behind the end of a quoted field" in found.bad[2].reason
+
+
+@pytest.mark.parametrize("head", ["", "a,a", "\xff"])
+def test_names_that_are_none_are_refused(head: str) -> None:
+    with pytest.raises(InvalidRecordError, match="names of the fields"):
+        header_names(head.encode("latin-1"))
+    for head in ('a,"b\nc"\n1,2', "a\rb", '"a"b'):
+        with pytest.raises(InvalidRecordError, match="names of the fields"):
+            csv(head)
+    with pytest.raises(InvalidRecordError, match="no column c; it has a, b"):
+        csv("a,b\n1,2", key="c")
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), max_size=8))
+def test_every_row_that_python_writes_is_read_as_it_was(cells: list[tuple[str, str]]) -> None:
+    def quoted(cell: str) -> str:
+        return '"' + cell.replace('"', '""') + '"'
+
+    text = "a,b\n" + "".join(f"{quoted(a)},{quoted(b)}\n" for a, b in cells)
+    found, _ = csv(text.removesuffix("\n"), key="a", value="b")
+    assert not found.bad
+    assert rows(found) == [{"key": a.encode(), "value": b.encode()} for a, b in cells]
+
+
+@pytest.mark.parametrize(("unit", "number"), [("s", 1_700_000_000), ("us", 1_700_000_000_000_999)])
+def test_numbers_count_the_unit_of_the_command_line_in_every_format(unit: str, number: int, tmp_path: Path) -> None:
+    lines = b'{"at": %d}' % number
+    odd = b'{"at": "%d"}\n{"at": %d, "x": {}}\n{"at": "2023-11-14T22:13:20Z"}' % (number, number)
+    pq.write_table(pa.table({"at": [number], "value": ["v"]}), tmp_path / "file.parquet")
+    reader = FileReader(ReadOptions(timestamp="at", timestamp_unit=unit), InputStorage())
+    parquet = reader.read(reader.splits(reader.files([str(tmp_path)])))
+    found = [parsed(objects(unit, timestamp="at"), block) for block in (lines, odd)]
+    found.append(csv(f"at\n{number}\n{number}", unit, timestamp="at")[0])
+    # whole records, as Arrow reads them, and of two types, which it does not read
+    whole = [b'{"value": "v", "timestamp": %s}' % time for time in (b"%d" % number, b'"%d"' % number)]
+    found += [parsed(records(unit), line) for line in (*whole, b"\n".join(whole))]
+    assert not any(one.bad for one in found)
+    tables = [part.records for part in parquet] + [one.records for one in found]
+    assert [set(table["timestamp"].to_pylist()) for table in tables] == [{1_700_000_000_000}] * 7
+
+
+def test_milliseconds_that_are_called_seconds_make_bad_lines() -> None:
+    lines = parsed(objects("s", timestamp="at"), b'{"at": 1700000000000}')
+    for found in (lines, csv("at\n1700000000000", "s", timestamp="at")[0]):
+        assert "looks like milliseconds: give the unit, ms" in found.bad[0].reason

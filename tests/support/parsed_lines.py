@@ -1,0 +1,41 @@
+"""What parsers of lines make of a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distlog.core.files.csv_rows import CsvRows, header_names
+from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
+from distlog.core.files.parsed import LineParser, Parsed, line_at
+from distlog.core.files.record_times import TimeReader
+
+
+def parsed(parser: LineParser, block: bytes) -> Parsed:
+    """What a parser makes of a block that others follow."""
+    return parser.parse(block, len(block), is_last=False)
+
+
+def rows(found: Parsed) -> list[dict[str, Any]]:
+    """The records."""
+    return found.records.to_pylist()  # type: ignore[no-any-return]
+
+
+def bad_lines(found: Parsed, block: bytes) -> list[tuple[int, int]]:
+    """The numbers of bad lines, and how many records are before each."""
+    return [(line_at(block, bad.at) + 1, bad.records_before) for bad in found.bad]
+
+
+def records(unit: str = "ms") -> JsonRecords:
+    """The parser of records."""
+    return JsonRecords(TimeReader(unit))
+
+
+def objects(unit: str = "ms", **fields: str) -> JsonFields:
+    """The parser of objects with these fields."""
+    return JsonFields(fields, TimeReader(unit), SeenFields(fields))
+
+
+def csv(text: str | bytes, unit: str = "ms", **fields: str) -> tuple[Parsed, bytes]:
+    """What is made of CSV, and its rows."""
+    head, _, block = (text.encode() if isinstance(text, str) else text).partition(b"\n")
+    return CsvRows(header_names(head), fields, TimeReader(unit)).parse(block, len(block), is_last=True), block
