@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -25,7 +22,6 @@ from distlog.core.errors import (
     InvalidConfigError,
     InvalidRecordError,
     InvalidTopicError,
-    StorageFullError,
     TopicNotFoundError,
 )
 from distlog.core.integers import count_of, whole_number
@@ -39,7 +35,6 @@ from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
 from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
-from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, check_unit, to_ms
 from distlog.core.topics.append_commit import (
@@ -47,8 +42,6 @@ from distlog.core.topics.append_commit import (
     BatchId,
     after_commit,
     check_batch,
-    check_room,
-    replayed,
     warn_of_retention,
 )
 from distlog.core.topics.appendable import ACCEPTED, IGNORED, warn_of_early
@@ -56,80 +49,16 @@ from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import topics
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.open_transactions import Isolation, IsolationLevel
-from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, check_writable, read_splits, schema_of, split
+from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
+from distlog.spark.frame_append import OrderBy, append_frame, in_order, order_columns
 from distlog.spark.known_topics import KNOWN_TOPICS
 from distlog.spark.merging import MERGE_MEMORY_BYTES, MergeRun
 from distlog.spark.read_options import format_assign, format_offsets
-from distlog.spark.sink import TopicFacts, find_write, parse_batch_id, partition_column
+from distlog.spark.sink import WriteOptions, parse_batch_id
 from distlog.spark.spark_session import cores, format_with
 from distlog.spark.stream_plan import BYTES_BEHIND, log_bytes
 from distlog.spark.tasks import SparkRun, clean_in_tasks
-from distlog.spark.versions import by_id
-
-# ---
-# Appends a DataFrame to a topic that the driver has open, and returns the offsets of the rows.
-
-
-def append_to(
-    topic: Topic,
-    rows: DataFrame,
-    *,
-    shuffle: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-    app_id: str | None = None,
-    batch_id: BatchId | None = None,
-    compression: str | None = None,
-    timestamp_unit: str = "ms",
-) -> AppendResult:
-    """Append rows with the columns of a topic. The arguments and errors are those of `distlog.spark.append`.
-
-    The topic's metadata is loaded again only for the commit.
-    """
-    batch_id = check_batch(app_id, batch_id)
-    check_unit(timestamp_unit)
-    codec_of(topic.config, compression)
-    check_writable(rows.schema, topic.config)
-    batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
-    if shuffle:
-        rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
-        rows = by_id(rows, topic.partitions, "partition")
-    try:
-        check_room(topic.snapshot, app_id, batch_id)
-    except StorageFullError:
-        # what the topic allows may have been raised since it was opened
-        check_room(topic.refresh().snapshot, app_id, batch_id)
-    write_id, facts = uuid.uuid4().hex, TopicFacts.of(topic.snapshot, app_id, batch_id)
-    options = {"writeId": write_id, "topicFacts": str(facts)}
-    if app_id is not None:
-        options |= {"txnAppId": app_id, "txnVersion": str(batch_id)}
-    if timestamp_unit != "ms":
-        options["timestampUnit"] = timestamp_unit
-    if compression is not None:
-        options["compression"] = compression
-    source = format_with(rows.sparkSession, storage_options)
-    rows.write.format(source).mode("append").options(**options).save(topic.url)
-    made = None if facts.is_done else find_write(topic.storage, write_id, topic.version, config=topic.config)
-    if made is not None and not made.replayed:
-        return made
-    # no task wrote now: this write was done before, or there were no rows
-    if app_id is None:
-        app_id, batch_id = _micro_batch(rows.sparkSession)
-    before = replayed(topic.snapshot, app_id, batch_id)
-    return before or replayed(topic.refresh().snapshot, app_id, batch_id) or AppendResult(None)
-
-
-def _micro_batch(spark: SparkSession) -> tuple[str | None, int | None]:
-    """The query and batch that a foreachBatch function runs for, or (None, None) outside of one."""
-    try:
-        context = spark.sparkContext
-        query, batch = (
-            context.getLocalProperty("sql.streaming.queryId"),
-            context.getLocalProperty("streaming.sql.batchId"),
-        )
-    except Exception:  # Spark Connect has no context, and each kind of session raises another error
-        return None, None
-    return (query, int(batch)) if query and batch else (None, None)
-
+from distlog.spark.versions import has_map_in_arrow
 
 # ---
 # Functions that append and read DataFrames: they do what `df.write` and `spark.read` do, with Python's types.
@@ -146,6 +75,7 @@ def append(
     timestamp: str | Column | None = None,
     headers: str | Column | None = None,
     *,
+    order_by: OrderBy = (),
     shuffle: bool = False,
     storage_options: StorageSettings | None = None,
     app_id: str | None = None,
@@ -157,9 +87,10 @@ def append(
 
     A Topic in place of its URL moves on to the version of the commit, and has its storage options.
 
-    A column that is not given is the frame's column of that name, if it has one; so is `partition`. Without
-    `shuffle` each task writes a segment for every partition among its rows, in the order of the tasks. With
-    `shuffle` there is one segment per partition, and the order between input tasks is lost. A repeated
+    A column that is not given is the frame's column of that name, if it has one; so is `partition`. Records stand in
+    the order of Spark's partitions and their rows, which for a DataFrame of several files is not the order of the
+    files. `order_by` sorts the rows by columns of `df`, in parallel; rows that are equal in them keep their order.
+    With `shuffle` there is one segment per partition of the topic, and the order between tasks is lost. A repeated
     (app_id, batch_id) appends nothing and returns the first result; a batch_id of digits is a number. `compression`
     is the codec if the topic's compression.type is producer. Numbers in the column timestamp count
     `timestamp_unit`: s, ms, us or ns. A TimestampWarning tells of times before 1990.
@@ -168,17 +99,20 @@ def append(
     exceptions, with the text of distlog's.
     """
     _check_frame(df)
-    topic, storage_options = _writable(url, storage_options)
-    result = append_to(
-        topic,
-        _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers}),
-        shuffle=shuffle,
-        storage_options=storage_options,
-        app_id=app_id,
-        batch_id=batch_id,
-        compression=compression,
-        timestamp_unit=timestamp_unit,
+    batch_id = check_batch(app_id, batch_id)
+    topic = _writable(url, storage_options)
+    options = WriteOptions(
+        topic.storage,
+        app_id,
+        None if batch_id is None else parse_batch_id(str(batch_id)),
+        compression,
+        timestamp_unit=check_unit(timestamp_unit),
     )
+    order = order_columns(order_by)
+    if shuffle and order:
+        raise InvalidConfigError("give shuffle or order_by: a shuffle by partition loses the order")
+    rows = _project(in_order(df, order), {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
+    result = append_frame(topic, rows, options, shuffle=shuffle)
     with after_commit():
         warn_of_early(result.early_ms, topic.snapshot, 3)
         warn_of_retention(result.expired, topic.snapshot)
@@ -189,14 +123,14 @@ def append(
     return result
 
 
-def _writable(url: str | Topic, storage_options: StorageSettings | None) -> tuple[Topic, StorageSettings | None]:
-    """The topic as it is now, and the options that tasks need to write to its storage."""
+def _writable(url: str | Topic, storage_options: StorageSettings | None) -> Topic:
+    """The topic as it is now."""
     if not isinstance(url, Topic):
-        return _opened(url, None, None, storage_options), storage_options
+        return _opened(url, None, None, storage_options)
     if storage_options is not None:
         raise InvalidConfigError("a Topic has its storage: give its url, or leave storage_options out")
     url.current.check_writable(url.storage)
-    return url.refresh(), url.storage.options
+    return url.refresh()
 
 
 def _check_frame(df: object) -> None:
@@ -253,7 +187,7 @@ def read(
     min_partitions = None if min_partitions is None else whole_number("min_partitions", min_partitions)
     if limit is not None:
         slices, exact = first_offsets(slices, count_of("limit", limit))
-    if _has_map_in_arrow():
+    if has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
         rows = read_splits(spark, topic.storage, topic.name, schema, [Split(group, visible) for group in groups])
     else:
@@ -378,17 +312,6 @@ def of_slices(
     schema = schema_of([SPARK_NAMES.get(name, name) for name in columns], include_headers=True)
     groups = split(slices, SplitSize(cores(spark)))
     return read_splits(spark, storage, topic, schema, [Split(group, isolation) for group in groups])
-
-
-def _has_map_in_arrow() -> bool:
-    """True if Spark allows `mapInArrow`: it insists on pandas, although it does not use it there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # a pandas newer than Spark knows works too
-        try:
-            require_minimum_pandas_version()
-        except ImportError:
-            return False
-    return True
 
 
 def _spans(slices: Iterable[SegmentSlice]) -> dict[int, tuple[int, int]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,10 +18,9 @@ from pyspark.sql.types import StructType
 
 from distlog.core import paths
 from distlog.core.arrays import integers
-from distlog.core.commits import fields
-from distlog.core.commits.actions import MAX_PARTITIONS, REPEATED_APP, Add, Seal, SetTransaction, each
-from distlog.core.commits.commit_json import Commit, Origin
-from distlog.core.commits.fields import LONG, LONGEST_NAME, UUID, Integer, optional, stored
+from distlog.core.commits.actions import REPEATED_APP, SetTransaction
+from distlog.core.commits.commit_json import UNNAMED, Origin
+from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import CommitFiles, SnapshotLoader
@@ -36,7 +33,6 @@ from distlog.core.errors import (
     InvalidRecordError,
 )
 from distlog.core.maintenance.merge import merge_tails
-from distlog.core.paths import check_topic_name
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import check_unit, now_ms
@@ -47,11 +43,9 @@ from distlog.core.topics.append_commit import (
     check_batch,
     check_room,
     commit_append,
-    offsets_of,
-    records_beyond,
     replayed,
 )
-from distlog.core.topics.appendable import early_of, early_text, is_first_warning
+from distlog.core.topics.appendable import early_text, is_first_warning
 from distlog.core.topics.appender import STICKY_BYTES, Appender, StickyState, assign_partitions
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS
@@ -62,67 +56,38 @@ from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
 # The facts that a write needs about its topic. Unlike a snapshot, they are small enough to send to every task.
 
 
-def _config(settings: Any) -> TopicConfig:
-    return TopicConfig.stored(fields.settings(settings))
-
-
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
     """A topic at `version`. Files that the write begins get this version.
 
-    `done_in` is the version that already committed the write's (app_id, batch_id), or None.
+    `is_done` is True if the write's (app_id, batch_id) is committed already, so that nothing is left to write.
     """
 
-    version: int = stored(LONG)
-    topic_id: str = stored(UUID)
-    name: str = stored(check_topic_name)
-    config: TopicConfig = stored(_config)
-    partitions: int = stored(Integer(1, MAX_PARTITIONS))
-    done_in: int | None = stored(optional(LONG))
+    version: int
+    topic_id: str
+    name: str
+    config: TopicConfig
+    partitions: int
+    is_done: bool
 
     @classmethod
     def of(cls, snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> TopicFacts:
         """The facts of `snapshot`, for the write (app_id, batch_id)."""
-        done = replayed(snapshot, app_id, batch_id)
         return cls(
             snapshot.version,
             snapshot.topic_id,
             snapshot.name,
             snapshot.config,
             len(snapshot.partitions),
-            done.version if done else None,
+            replayed(snapshot, app_id, batch_id) is not None,
         )
 
-    @property
-    def is_done(self) -> bool:
-        """True if the batch is committed already, so that nothing is left to write."""
-        return self.done_in is not None
-
     def check(self, head: Snapshot) -> None:
-        """Raise CommitConflictError unless these facts are of `head`'s topic, at its version or an earlier one."""
+        """Raise CommitConflictError unless `head` is a snapshot of the same topic."""
         if self.topic_id != head.topic_id:
             raise CommitConflictError(
                 "nothing was committed: the topic was dropped and created again meanwhile; write again"
             )
-        if self.name != head.name or self.version > head.version:
-            raise CommitConflictError(
-                "nothing was committed: option topicFacts does not fit the topic; leave the option out",
-                name=self.name,
-                version=self.version,
-            )
-
-    def __str__(self) -> str:
-        return json.dumps({**fields.write(self), "config": self.config.overrides()})
-
-    @classmethod
-    def parse(cls, text: str) -> TopicFacts:
-        """The facts from the text that `str` gives. Raises InvalidConfigError for any other text."""
-        try:
-            return fields.read(cls, json.loads(text))
-        except (ValueError, RecursionError) as error:
-            raise InvalidConfigError(
-                f"only distlog.spark.append may give option topicFacts; leave it out: {error}"
-            ) from None
 
 
 # ---
@@ -160,10 +125,8 @@ WRITE_NAMES = [
     "path",
     "timestampUnit",
     "topic",
-    "topicFacts",
     "txnAppId",
     "txnVersion",
-    "writeId",
 ]
 
 
@@ -174,16 +137,13 @@ class WriteOptions:
     compression is the codec, if the topic leaves it open; Spark's Kafka sink calls it kafka.compression.type.
     timestampUnit is what numbers in the column timestamp count. mergeSegments says whether small segments are merged
     after the commit: by default after a micro-batch. topic, as of Spark's Kafka sink, can only name the topic of the
-    path. writeId is stored in the commit. topicFacts is what the driver knows about the topic, so that no task loads
-    it again.
+    path.
     """
 
     storage: Storage
     app_id: str | None = None
     batch_id: BatchId | None = None
-    write_id: str | None = None
     compression: str | None = None
-    topic: TopicFacts | None = None
     merge_segments: str = "auto"
     named: str | None = None
     timestamp_unit: str = "ms"
@@ -208,18 +168,11 @@ class WriteOptions:
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = None if version is None else parse_batch_id(version)
         check_batch(app_id, 0 if is_stream and app_id is not None else batch_id)
-        write_id = options.text("writeId")
-        if write_id and len(write_id) > LONGEST_NAME:
-            raise InvalidConfigError(
-                f"option writeId must be at most {LONGEST_NAME} characters", length=len(write_id)
-            )
         codec = options.text("compression") or options.text("kafka.compression.type")
-        known = options.text("topicFacts")
-        topic = None if known is None else TopicFacts.parse(known)
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
         named = options.text("topic")
         unit = check_unit(options.text("timestampUnit") or "ms")
-        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic, merge, named, unit)
+        return cls(storage_of(given), app_id, batch_id, codec, merge, named, unit)
 
     def check_topic(self, name: str) -> None:
         """Raise InvalidConfigError if the option topic names another topic than the path."""
@@ -240,8 +193,8 @@ def parse_batch_id(text: str) -> BatchId:
 # ---
 # Finds the commit of a Spark write by its `write_id` and, for a batch of a stream, its `run_id`.
 #
-# Both ids are in the commit. With them the driver finds the offsets that its write got, Spark may ask twice for one
-# commit, and two writes of one micro-batch are not taken for a write that is repeated after a restart.
+# Both ids are in the commit. With them Spark may ask twice for one commit, and two writes of one micro-batch are not
+# taken for a write that is repeated after a restart.
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,30 +210,23 @@ class MicroBatch:
     run_id: str | None
 
 
-def find_write(
-    storage: Storage, write_id: str, after: int, head: int | None = None, config: TopicConfig | None = None
-) -> AppendResult | None:
-    """The result of the write `write_id`, or None if it is not committed in a version later than `after`.
+def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
+    """True if a version later than `after`, up to `head`, has the commit of the write; the commit is made durable.
 
-    It is a replay if the commit notes a repeated micro-batch alone. The commit found is made durable. `head` is the
-    last version to look at; without it this finds the head. It reads no manifests of other writes' commits. Without
-    `config` nothing counts as expired. Raises CommitStateUnknownError if vacuum has deleted some of these commits.
+    It reads no manifests. Raises CommitStateUnknownError if vacuum has deleted some of these commits.
     """
-    files = CommitFiles(storage)
-    known, end = (-1, MAX_LONG) if head is None else (head, head + 1)
     try:
-        for commits in files.follow(after + 1, end=end, known=known, whole_from=MAX_LONG):
-            for commit in commits:
-                if commit.write_id == write_id:
-                    storage.sync(paths.COMMITS_DIR)
-                    return _result(files.expanded(commit), config)
+        for commits in CommitFiles(storage).follow(after + 1, end=head + 1, known=head, whole_from=MAX_LONG):
+            if any(commit.write_id == write_id for commit in commits):
+                storage.sync(paths.COMMITS_DIR)
+                return True
     except CorruptMetadataError as error:
         floor = SnapshotLoader(storage).floor_above(error)
         if floor is None:
             raise
         text = "the write took longer than commits are kept, so nobody can tell whether it was committed before"
         raise CommitStateUnknownError(text, read_version=after, log_floor=floor) from None
-    return None
+    return False
 
 
 def is_of_run(storage: Storage, version: int, run_id: str | None) -> bool:
@@ -290,30 +236,6 @@ def is_of_run(storage: Storage, version: int, run_id: str | None) -> bool:
     """
     commit = None if run_id is None else CommitFiles(storage).read(version, whole=False)
     return commit is not None and commit.run_id == run_id
-
-
-def holds_batch(storage: Storage, version: int, app_id: str | None, batch_id: BatchId | None) -> bool:
-    """True if the commit of `version` is the commit of the application's batch."""
-    commit = CommitFiles(storage).read(version)
-    if commit is None:
-        # vacuum deletes old commits, not what they tell of an application's last batch
-        head = SnapshotLoader(storage).load()
-        known = head.transaction(app_id, batch_id) if head and app_id is not None and batch_id is not None else None
-        return known is not None and known.version == version
-    made = (action for action in commit.actions if isinstance(action, SetTransaction))
-    return any((one.app_id, one.batch_id) == (app_id, batch_id) for one in made)
-
-
-def _result(commit: Commit, config: TopicConfig | None) -> AppendResult:
-    # the commit also adds the active segments that it sealed, with records of others
-    sealed = {(action.partition, action.stem) for action in commit.actions if isinstance(action, Seal)}
-    added = (action.segment for action in each(commit.actions) if isinstance(action, Add))
-    segments = [segment for segment in added if (segment.partition, segment.stem) not in sealed]
-    expired = 0 if config is None else records_beyond(segments, config, commit.timestamp_ms)
-    noted = (action.app_id for action in commit.actions if isinstance(action, SetTransaction))
-    is_repeated = any(app_id.startswith(REPEATED_APP) for app_id in noted)
-    early_ms = early_of(segments)
-    return AppendResult(commit.version, offsets_of(segments), is_repeated, expired=expired, early_ms=early_ms)
 
 
 # ---
@@ -328,7 +250,7 @@ def check_first_write(
     batch: MicroBatch,
     segments: Sequence[SegmentInfo],
     earlier: AppendResult,
-    write_id: str,
+    write_id: str | None,
 ) -> None:
     """Raise InvalidRecordError unless this is the run's first write of a micro-batch that an earlier run committed.
 
@@ -350,7 +272,7 @@ def check_first_write(
         )
 
 
-def _is_first_of_run(handle: TopicHandle, batch: MicroBatch, write_id: str) -> bool:
+def _is_first_of_run(handle: TopicHandle, batch: MicroBatch, write_id: str | None) -> bool:
     if batch.run_id is None:
         return True
     note = SetTransaction(f"{REPEATED_APP}{batch.query_id}", f"{batch.batch_id} in {batch.run_id}"[:LONGEST_NAME], {})
@@ -381,41 +303,59 @@ class WrittenSegments(WriterCommitMessage):
     topic: TopicFacts | None = None
 
 
+class TaskWriter:
+    """Writes the rows of a task, or the few rows that the driver writes; `compression` is the write's codec."""
+
+    def __init__(self, storage: Storage, topic: TopicFacts, compression: str | None, timestamp_unit: str) -> None:
+        self._topic, self._context = topic, TaskContext.get()
+        self._appender = Appender(
+            storage,
+            topic.name,
+            topic.config,
+            topic.partitions,
+            read_version=topic.version,
+            # so that many small writes, of one task each, do not all begin at partition 0
+            first_partition=topic.version + (self._context.partitionId() if self._context else 0),
+            clock=now_ms,
+            random=Random(),
+            # a task has one core
+            workers=1,
+            compression=compression,
+            timestamp_unit=timestamp_unit,
+        )
+
+    def append(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Write rows. Raises InvalidRecordError for one that does not fit; then nothing of the task is kept."""
+        try:
+            self._appender.append(rows)
+        except BaseException:
+            self._appender.abort()
+            raise
+        settle()
+
+    def close(self) -> WrittenSegments:
+        """The segments of all rows."""
+        try:
+            segments = tuple(self._appender.close())
+        except BaseException:
+            self._appender.abort()
+            raise
+        batch = micro_batch(self._context.getLocalProperty) if self._context else None
+        return WrittenSegments(segments, batch, self._topic)
+
+
 def write_rows(
     storage: Storage,
     topic: TopicFacts,
     compression: str | None,
-    batches: Iterator[pa.RecordBatch],
+    batches: Iterable[pa.RecordBatch],
     timestamp_unit: str = "ms",
 ) -> WrittenSegments:
-    """Write all rows of a task; `compression` is the codec that the write asks for.
-
-    Raises InvalidRecordError for a row that does not fit; then nothing of the task is kept.
-    """
-    context = TaskContext.get()
-    appender = Appender(
-        storage,
-        topic.name,
-        topic.config,
-        topic.partitions,
-        read_version=topic.version,
-        # so that many small writes, of one task each, do not all begin at partition 0
-        first_partition=topic.version + (context.partitionId() if context else 0),
-        clock=now_ms,
-        random=Random(),
-        # a task has one core
-        workers=1,
-        compression=compression,
-        timestamp_unit=timestamp_unit,
-    )
-    try:
-        for batch in batches:
-            appender.append(batch)
-            settle()
-        return WrittenSegments(tuple(appender.close()), _micro_batch(context), topic)
-    except BaseException:
-        appender.abort()
-        raise
+    """Write all rows of a task, as a TaskWriter does."""
+    writer = TaskWriter(storage, topic, compression, timestamp_unit)
+    for batch in batches:
+        writer.append(batch)
+    return writer.close()
 
 
 def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenSegments]:
@@ -426,16 +366,14 @@ def all_written(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenS
     return written
 
 
-def _micro_batch(context: TaskContext | None) -> MicroBatch | None:
-    """The micro-batch that a task is part of, or None. Spark tells it only to tasks."""
-    if context is None:
-        return None
-    query_id = context.getLocalProperty("sql.streaming.queryId")
-    batch_id = context.getLocalProperty("streaming.sql.batchId")
+def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | None:
+    """The micro-batch that a task, or a function of foreachBatch, is part of by Spark's local properties, or None."""
+    query_id = local_property("sql.streaming.queryId")
+    batch_id = local_property("streaming.sql.batchId")
     if not query_id or not batch_id:
         return None
-    tag = _RUN_TAG.search(context.getLocalProperty("spark.job.tags") or "")
-    run_id = tag[1] if tag else context.getLocalProperty("spark.jobGroup.id") or ""
+    tag = _RUN_TAG.search(local_property("spark.job.tags") or "")
+    run_id = tag[1] if tag else local_property("spark.jobGroup.id") or ""
     return MicroBatch(query_id, int(batch_id), run_id[:LONGEST_NAME] or None)
 
 
@@ -497,6 +435,46 @@ def commit_segments(
     return result
 
 
+def commit_written(
+    options: WriteOptions,
+    planned: TopicFacts,
+    written: Sequence[WrittenSegments],
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    *,
+    batch: MicroBatch | None = None,
+    write_id: str | None = None,
+    tells_times: bool = True,
+) -> AppendResult:
+    """Append what the tasks of a batch write have `written`, in the order of the tasks, in one commit.
+
+    A micro-batch's write without a transaction of its own uses the query and the batch as its transaction. Raises
+    what `commit_segments` raises, and InvalidRecordError for a second write of a micro-batch.
+    """
+    segments = [segment for message in written for segment in message.segments]
+    batch = next((message.micro_batch for message in written if message.micro_batch), batch)
+    own = batch if options.app_id is None else None
+    transaction = WriteTransaction(options.app_id, options.batch_id)
+    if own is not None:
+        if not segments:
+            return replayed(snapshot, own.query_id, own.batch_id) or AppendResult(None)
+        transaction = WriteTransaction(own.query_id, own.batch_id, in_order=True)
+    run_id = batch.run_id if batch else None
+    result = commit_segments(
+        handle,
+        snapshot,
+        planned,
+        segments,
+        transaction,
+        Origin(write_id, run_id) if write_id or run_id else UNNAMED,
+        merges=options.merges(is_micro_batch=batch is not None),
+        tells_times=tells_times,
+    )
+    if own is not None and result.replayed:
+        check_first_write(handle, own, segments, result, write_id)
+    return result
+
+
 def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]) -> None:
     """Merge small segments. The write is committed and goes on without the merge if that fails."""
     try:
@@ -524,19 +502,17 @@ class DistlogWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, topic: TopicFacts) -> None:
         self._options, self._topic = options, topic
-        self._write_id = options.write_id or uuid.uuid4().hex
+        self._write_id = uuid.uuid4().hex
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
-        """Load the facts of the topic, unless the driver passed them, and check the write before any task runs.
+        """Load the facts of the topic, and check the write before any task runs.
 
         Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError, StorageFullError as `check_room`.
         """
-        topic = options.topic
-        if topic is None:
-            _, snapshot = KNOWN_TOPICS.load(options.storage)
-            check_room(snapshot, options.app_id, options.batch_id)
-            topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
+        _, snapshot = KNOWN_TOPICS.load(options.storage)
+        check_room(snapshot, options.app_id, options.batch_id)
+        topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
         options.check_topic(topic.name)
         check_writable(schema, topic.config)
         codec_of(topic.config, options.compression)
@@ -559,50 +535,13 @@ class DistlogWriter(DataSourceArrowWriter):
         """
         settle()
         written = all_written(messages)
-        if self._topic.done_in is not None:
-            # the rows of this write are gone, so the driver's word is not enough
-            storage, app_id, batch_id = self._options.storage, self._options.app_id, self._options.batch_id
-            if not holds_batch(storage, self._topic.done_in, app_id, batch_id):
-                raise CommitConflictError(
-                    "nothing was committed: option topicFacts wrongly says that this txnVersion was committed; "
-                    "leave the option out",
-                    version=self._topic.done_in,
-                )
-            storage.sync(paths.COMMITS_DIR)
+        if self._topic.is_done:
+            self._options.storage.sync(paths.COMMITS_DIR)
             return
         handle, snapshot = KNOWN_TOPICS.load(self._options.storage)
         self._topic.check(snapshot)
-        if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):
-            self._append(handle, snapshot, written)
-
-    def _append(self, handle: TopicHandle, snapshot: Snapshot, written: Sequence[WrittenSegments]) -> None:
-        """Append the segments in one commit.
-
-        A micro-batch's write without a transaction of its own uses the query and the batch as its transaction.
-        """
-        options = self._options
-        segments = [segment for message in written for segment in message.segments]
-        batch = next((message.micro_batch for message in written if message.micro_batch), None)
-        is_batch_its_transaction = options.app_id is None and batch is not None
-        if batch is not None and is_batch_its_transaction:
-            if not segments:
-                return
-            transaction = WriteTransaction(batch.query_id, batch.batch_id, in_order=True)
-        else:
-            transaction = WriteTransaction(options.app_id, options.batch_id)
-        result = commit_segments(
-            handle,
-            snapshot,
-            self._topic,
-            segments,
-            transaction,
-            Origin(self._write_id, batch.run_id if batch else None),
-            merges=options.merges(is_micro_batch=batch is not None),
-            # `distlog.spark.append` tells by itself
-            tells_times=options.write_id is None,
-        )
-        if batch is not None and is_batch_its_transaction and result.replayed:
-            check_first_write(handle, batch, segments, result, self._write_id)
+        if not is_committed(self._options.storage, self._write_id, self._topic.version, snapshot.version):
+            commit_written(self._options, self._topic, written, handle, snapshot, write_id=self._write_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: vacuum deletes the files."""

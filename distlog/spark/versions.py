@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -10,6 +11,7 @@ import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.types import StructType
 
 from distlog.core.errors import InvalidConfigError
@@ -38,6 +40,7 @@ __all__ = [
     "arrow_schema",
     "by_id",
     "check_part",
+    "has_map_in_arrow",
 ]
 
 #: The oldest version that has data sources in Python.
@@ -158,3 +161,14 @@ def check_part(is_there: bool, what: str, since: str, instead: str = "") -> None
     """Raise InvalidConfigError, which names this version of PySpark and the one that has what is needed."""
     if not is_there:
         raise InvalidConfigError(f"{what} needs PySpark {since} or newer, and this is {pyspark.__version__}{instead}")
+
+
+def has_map_in_arrow() -> bool:
+    """True if Spark allows `mapInArrow`: it insists on pandas, although it does not use it there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # a pandas newer than Spark knows works too
+        try:
+            require_minimum_pandas_version()
+        except ImportError:
+            return False
+    return True

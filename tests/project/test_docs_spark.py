@@ -107,7 +107,7 @@ def test_the_options_of_writes_are_in_the_tables() -> None:
     pytest.importorskip("pyspark")
     from distlog.spark.sink import WRITE_NAMES
 
-    known = set(WRITE_NAMES) - {"path", "topicFacts", "writeId"}
+    known = set(WRITE_NAMES) - {"path"}
     assert options(SPARK, "## Append") == known
     assert options(STREAMING, "## Writing") == known - {"txnVersion", "kafka.compression.type"}
 

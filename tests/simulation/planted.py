@@ -662,7 +662,7 @@ BUGS: Mapping[str, Bug] = {
     "nobody begins to lead": bug(_nobody_begins_to_lead, "committing"),
     "ended transactions take records": bug(_ended_transactions_take_records, "transacting", "several gateways"),
     "old producers are not fenced": bug(_old_producers_are_not_fenced, "several transactings"),
-    "Spark's commit is not looked for": bug(_of_spark("find_write", lambda *_, **__: None), "query"),
+    "Spark's commit is not looked for": bug(_of_spark("is_committed", lambda *_, **__: False), "query"),
     "a micro-batch has no number": bug(
         _of_spark("WriteTransaction", lambda *_, **__: SimpleNamespace(app_id=None, batch_id=None, in_order=False)),
         "query",

@@ -44,7 +44,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads by mapInArrow, and by the data source, as where pandas is not installed."""
     if request.param == "without pandas":
-        monkeypatch.setattr("distlog.spark.frames.require_minimum_pandas_version", _no_pandas)
+        monkeypatch.setattr("distlog.spark.versions.require_minimum_pandas_version", _no_pandas)
 
 
 def _no_pandas() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
 from distlog.spark.read_options import (
     Bound,
@@ -186,3 +186,15 @@ def test_offsets_must_be_of_this_topic_and_of_all_its_partitions() -> None:
         numbers.check("clicks", [0, 1, 2], "startingOffsets")
     with pytest.raises(InvalidConfigError, match="every partition"):
         numbers.check("clicks", [0], "startingOffsets")
+
+
+@pytest.mark.parametrize("wrong", [{"txnAppId": ""}, {"txnAppId": "x" * 1001}, {"txnVersion": "9" * 5000}])
+def test_ids_that_no_commit_can_hold_are_refused_before_any_task(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidRecordError, match="give app_id and batch_id together"):
+        WriteOptions.parse({"path": "memory://facts/clicks", "txnAppId": "job", "txnVersion": "7", **wrong})
+
+
+@pytest.mark.parametrize(("given", "is_stream"), [({"txnVersion": "1"}, False), ({}, True)])
+def test_a_write_cannot_pass_for_a_producer(given: dict[str, str], is_stream: bool) -> None:
+    with pytest.raises(InvalidRecordError, match="are distlog's own: give another app_id"):
+        WriteOptions.parse({"path": "memory://facts/clicks", "txnAppId": "producer:a", **given}, is_stream=is_stream)

@@ -33,9 +33,8 @@ from distlog.core.errors import (
     StorageFullError,
 )
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink import WrittenSegments, find_write, is_of_run
+from distlog.spark.sink import WrittenSegments, is_committed, is_of_run
 
 
 @pytest.fixture
@@ -177,17 +176,17 @@ def test_a_topic_that_was_made_again_meanwhile_gets_nothing(topic: distlog.Topic
     assert values(anew) == []
 
 
-def test_a_commit_bears_the_ids_of_its_write_and_its_run(topic: distlog.Topic) -> None:
-    planned = writer(topic.url, writeId="mine")
+def test_a_commit_has_the_ids_of_its_write_and_its_run(topic: distlog.Topic) -> None:
+    planned = writer(topic.url)
     commit(planned, of_micro_batch(write(planned, "a"), "run"))
     plain = writer(topic.url)
     commit(plain, write(plain, "b"))
     first, second = CommitFiles(topic.storage).read_existing(1), CommitFiles(topic.storage).read_existing(2)
-    assert (first.write_id, first.run_id) == ("mine", "run")
-    assert second.write_id
-    assert second.run_id is None
+    assert (first.run_id, second.run_id) == ("run", None)
+    assert first.write_id
+    assert second.write_id not in (None, first.write_id)
     assert first.writer == second.writer
-    assert "mine" not in first.writer
+    assert first.write_id not in first.writer
 
 
 def in_task_of(run: str | None, tags: str | None = None) -> Any:
@@ -222,28 +221,24 @@ def test_a_run_is_known_by_the_tag_of_its_session_whatever_its_jobs_are_called(
     assert CommitFiles(topic.storage).read_existing(1).run_id == run
 
 
-def test_an_id_that_no_commit_can_hold_is_refused_before_any_task(topic: distlog.Topic) -> None:
-    with pytest.raises(InvalidConfigError, match="writeId must be at most 1000"):
-        writer(topic.url, writeId="x" * 1001)
-
-
 def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.Topic) -> None:
     name = "distlog 1.0 host write=mine run=same"
     log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer=name)
     log.commit(topic.snapshot, "config", lambda head: [SetConfig({})])
-    assert find_write(topic.storage, "mine", 0) is None
+    assert not is_committed(topic.storage, "mine", 0, head=1)
     assert not is_of_run(topic.storage, 1, "same")
 
 
 def test_of_a_commit_between_no_manifest_is_read_to_find_a_write(topic: distlog.Topic) -> None:
     large = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer="a", commit_limit=100)
     large.commit(topic.snapshot, "config", lambda head: [SetConfig({"retention.ms": "1"})])
-    planned = writer(topic.url, writeId="mine")
+    planned = writer(topic.url)
     commit(planned, write(planned, "a"))
+    write_id = CommitFiles(topic.storage).read_existing(2).write_id or ""
     (manifest,) = [file.name for file in topic.storage.list(paths.COMMITS_DIR) if "manifest" in file.name]
     topic.storage.delete([manifest])
-    assert find_write(topic.storage, "mine", 0) == AppendResult(2, {1: (0, 1)})
-    assert find_write(topic.storage, "mine", 0, head=1) is None
+    assert is_committed(topic.storage, write_id, 0, head=2)
+    assert not is_committed(topic.storage, write_id, 0, head=1)
 
 
 @pytest.mark.parametrize("read", [2, 5])
@@ -256,13 +251,13 @@ def test_where_vacuum_has_deleted_the_commits_that_may_be_the_writes_its_outcome
     checkpoint.write(topic.storage, topic.handle.log.load(4))
     topic.storage.delete([paths.commit_file(version) for version in range(4)])
     if read == 5:
-        assert find_write(topic.storage, "mine", read, head=7) is None
+        assert not is_committed(topic.storage, "mine", read, head=7)
         return
     with pytest.raises(CommitStateUnknownError, match=r"longer than commits are kept.*log_floor=4"):
-        find_write(topic.storage, "mine", read, head=7)
+        is_committed(topic.storage, "mine", read, head=7)
     topic.storage.delete([paths.commit_file(6)])
     with pytest.raises(CorruptMetadataError, match="restore it from a copy"):
-        find_write(topic.storage, "mine", 5, head=7)
+        is_committed(topic.storage, "mine", 5, head=7)
 
 
 def test_a_commit_whose_reply_was_lost_is_one_commit(s3_server: S3Server) -> None:

@@ -28,12 +28,13 @@ from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.times import TIME_UNITS, scale
-from distlog.core.topics.append_commit import AppendResult, expiry_text
+from distlog.core.topics.append_commit import AppendResult, check_batch, expiry_text
 from distlog.core.topics.appendable import early_text
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import open_or_create
-from distlog.spark.frames import append_to
+from distlog.spark.frame_append import append_frame
 from distlog.spark.jobs.job import spark_pattern
+from distlog.spark.sink import WriteOptions, parse_batch_id
 
 # ---
 # Reads files as rows to append: JSON lines, CSV, Parquet, and text with a regular expression.
@@ -358,15 +359,10 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         topic = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
     else:
         topic = open_topic(chosen.topic, storage_options=storage)
-    result = append_to(
-        topic,
-        checked.rows,
-        shuffle=chosen.shuffle,
-        storage_options=storage,
-        app_id=chosen.app_id,
-        batch_id=chosen.batch_id,
-        compression=chosen.compression,
-    )
+    batch_id = check_batch(chosen.app_id, chosen.batch_id)
+    batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
+    options = WriteOptions(topic.storage, chosen.app_id, batch_id, chosen.compression)
+    result = append_frame(topic, checked.rows, options, shuffle=chosen.shuffle)
     return _summary(chosen.topic, topic.config.retention_ms, result, checked.skipped(), time.monotonic() - started)
 
 

@@ -1,0 +1,151 @@
+"""Appends a DataFrame: tasks write its rows, or the driver if they are few, and the driver commits them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from distlog.core import paths
+from distlog.core.arrays import column_of, integers
+from distlog.core.errors import InvalidRecordError, StorageFullError
+from distlog.core.segments.segment_writer import codec_of
+from distlog.core.topics.append_commit import AppendResult, check_room, replayed
+from distlog.core.topics.topic import Topic
+from distlog.spark.batch_source import check_writable
+from distlog.spark.sink import (
+    MicroBatch,
+    TaskWriter,
+    TopicFacts,
+    WriteOptions,
+    WrittenSegments,
+    commit_written,
+    micro_batch,
+    partition_column,
+    write_rows,
+)
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part, has_map_in_arrow
+
+OrderBy = str | Column | Iterable[str | Column]
+
+#: The driver writes a DataFrame that has no more rows and, by Spark's estimate, no more bytes: to start a worker of
+#: Python for it would take longer.
+FEW_ROWS, FEW_BYTES = 10_000, 1 << 20
+#: The column by which rows with equal keys stay in their order.
+_POSITION = "distlog position"
+#: What a task returns: its number, and the pickled WrittenSegments.
+_SCHEMA = "task int, written binary"
+
+
+def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
+    """Append rows with the columns of a topic in one commit, from the snapshot that `topic` has.
+
+    Raises InvalidRecordError, InvalidConfigError and StorageFullError before any task runs, and then Spark's
+    exceptions, or those of a commit.
+    """
+    snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
+    codec_of(topic.config, options.compression)
+    check_writable(rows.schema, topic.config)
+    facts = TopicFacts.of(snapshot, app_id, batch_id)
+    if facts.is_done:
+        topic.storage.sync(paths.COMMITS_DIR)
+        return replayed(snapshot, app_id, batch_id) or AppendResult(None)
+    try:
+        check_room(snapshot, app_id, batch_id)
+    except StorageFullError:
+        # what the topic allows may have been raised since it was opened
+        check_room(topic.refresh().snapshot, app_id, batch_id)
+    if (table := few_rows(rows)) is not None:
+        written = [write_rows(options.storage, facts, options.compression, [table], options.timestamp_unit)]
+    else:
+        if shuffle:
+            rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
+            rows = by_id(rows, topic.partitions, "partition")
+        written = written_in_tasks(rows, options, facts)
+    batch = _micro_batch(rows)
+    return commit_written(options, facts, written, topic.handle, snapshot, batch=batch, tells_times=False)
+
+
+def few_rows(rows: DataFrame) -> pa.Table | None:
+    """The rows, if Spark's plan says that they are few; else, and on Spark Connect, None."""
+    try:
+        execution = rows._jdf.queryExecution()
+    except AttributeError:
+        return None
+    plan = execution.optimizedPlan()
+    if int(plan.stats().sizeInBytes()) > FEW_BYTES:
+        return None
+    most = plan.maxRows()
+    if most.isDefined():
+        return rows.toArrow() if int(most.get()) <= FEW_ROWS else None
+    # of a small file: its rows may still be many, and a limit would mix the rows of several partitions
+    if execution.executedPlan().nodeName() == "AdaptiveSparkPlan" or execution.toRdd().getNumPartitions() > 1:
+        return None
+    table = rows.limit(FEW_ROWS + 1).toArrow()
+    return table if table.num_rows <= FEW_ROWS else None
+
+
+def order_columns(order_by: OrderBy) -> list[Column]:
+    """The columns to sort by. Raises InvalidRecordError for one that is not a name or a Column."""
+    given = [order_by] if isinstance(order_by, str | Column) else list(order_by)
+    if wrong := [type(column).__name__ for column in given if not isinstance(column, str | Column)]:
+        raise InvalidRecordError("order_by has names of columns, or Columns", type=wrong[0])
+    return [F.col(column) if isinstance(column, str) else column for column in given]
+
+
+def in_order(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """The rows sorted by `columns`, a task for each range; rows that are equal in them keep their order."""
+    if not columns:
+        return df
+    numbered = df.withColumn(_POSITION, F.monotonically_increasing_id())
+    return numbered.repartitionByRange(*columns).sortWithinPartitions(*columns, _POSITION).drop(_POSITION)
+
+
+def written_in_tasks(rows: DataFrame, options: WriteOptions, facts: TopicFacts) -> list[WrittenSegments]:
+    """The segments that the tasks of the DataFrame wrote, in the order of its partitions.
+
+    Each attempt of a task writes files of its own, and only those of the attempt that Spark chose are returned.
+    """
+    storage, compression, unit = options.storage, options.compression, options.timestamp_unit
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from _told(write_rows(storage, facts, compression, batches, unit)).to_batches()
+
+    class Write:
+        def __init__(self) -> None:
+            self._writer = TaskWriter(storage, facts, compression, unit)
+
+        def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
+            self._writer.append(batch)
+            yield from ()
+
+        def terminate(self) -> Iterator[pa.Table]:
+            yield _told(self._writer.close())
+
+    if has_map_in_arrow():
+        told = rows.mapInArrow(write, _SCHEMA)
+    else:
+        check_part(HAS_ARROW_FUNCTIONS, "an append without pandas", "4.1", ": install pandas")
+        function: Any = F.arrow_udtf(Write, returnType=_SCHEMA)
+        told = function(rows.asTable())
+    return [pickle.loads(row["written"]) for row in sorted(told.collect(), key=lambda row: int(row["task"]))]
+
+
+def _told(written: WrittenSegments) -> pa.Table:
+    context = TaskContext.get()
+    number = integers([context.partitionId() if context else 0], pa.int32())
+    return pa.table({"task": number, "written": column_of([pickle.dumps(written)], pa.binary())})
+
+
+def _micro_batch(rows: DataFrame) -> MicroBatch | None:
+    """The micro-batch of the foreachBatch function that appends; None outside of one, and on Spark Connect."""
+    try:
+        context = rows.sparkSession.sparkContext
+    except Exception:  # each kind of session without a context raises another error
+        return None
+    return micro_batch(context.getLocalProperty)
