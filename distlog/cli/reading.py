@@ -13,6 +13,7 @@ import pyarrow as pa
 import typer
 
 from distlog.cli.options import usage
+from distlog.console.output import TERMINATED
 from distlog.console.record_lines import Conversions, print_batch, print_bytes
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.errors import InvalidConfigError
@@ -150,33 +151,41 @@ def followed_batches(
     group: str | None,
     timeout: float | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records as they come, at most `limit` records in all, until SIGTERM or the timeout.
+    """Batches of the records as they come, at most `limit` records in all, until the timeout.
 
-    A batch is committed to the group when the caller takes the next one.
+    A batch is committed to the group when the caller takes the next one. Raises Exit with its status after SIGTERM.
     """
     start: Start | None = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
     if bounds.tail is None:
         start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
     read_columns = (*columns, *(name for name in ("partition", "offset") if name not in columns))
     follower = topic.follow(partitions, start, group, timeout, read_columns, isolation=bounds.isolation)
-    with follower, _ended_by_signal(follower):
+    with follower, _ended_by_signal(follower) as signals:
         while limit is None or limit > 0:
             batch = next(follower, None)
             if batch is None:
-                return
+                break
             batch = batch.slice(0, limit)
             limit = None if limit is None else limit - batch.num_rows
             ends = ends_of(batch)
             yield batch.select(list(columns))
             if group is not None:
                 follower.commit(ends)
+    if signals:
+        raise typer.Exit(TERMINATED)
 
 
 @contextmanager
-def _ended_by_signal(follower: Follower) -> Iterator[None]:
-    """SIGTERM ends the iteration, so that the group need not wait for the lease."""
-    before = signal.signal(signal.SIGTERM, lambda *_: follower.close())
+def _ended_by_signal(follower: Follower) -> Iterator[list[int]]:
+    """SIGTERM ends the iteration, so that the group need not wait for the lease; gives the signals that came."""
+    signals: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        signals.append(number)
+        follower.close()
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield signals
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import distlog
 from distlog.cli.app import COMMANDS, command
 from distlog.console import output
 from distlog.core.storage.storage import Storage
+from tools.pages import command_page
 
 #: What each command is given; MISSING is a path at which nothing is.
 GIVEN = {
@@ -166,6 +168,15 @@ def test_what_no_topic_takes_is_2(cli: CommandLine, command: str, arguments: str
     assert cli(command, *arguments.split(), stdin=b"v\n").status == output.WRONG_USAGE
 
 
+@pytest.mark.parametrize("option", ["endpoint=http://127.0.0.1:9", "nosuch=x", "client_kwargs=x"])
+@pytest.mark.parametrize("words", ["describe s3://bucket/clicks", "list s3://bucket", "serve --root s3://bucket"])
+def test_a_storage_option_that_the_client_does_not_have_is_2(cli: CommandLine, words: str, option: str) -> None:
+    pytest.importorskip("s3fs")
+    outcome = cli.bare(*words.split(), "--storage", option)
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (output.WRONG_USAGE, "", 1)
+    assert option.partition("=")[0] in outcome.err
+
+
 @pytest.mark.parametrize("options", ["--ssl-certfile FILE --ssl-keyfile FILE", "--sasl-users FILE"])
 @pytest.mark.parametrize("text", [None, "neither a certificate nor users"])
 def test_a_file_of_a_gateway_that_is_missing_or_bad_is_1(
@@ -195,3 +206,5 @@ def test_the_table_of_the_page_has_these() -> None:
     statuses = [row[0] for row in table(read("docs/command-line.md"), "## Exit status")]
     named = (output.DONE, output.FAILED, output.WRONG_USAGE, output.INTERRUPTED, output.TERMINATED)
     assert statuses == [str(each) for each in named]
+    # the generated page has them in its first lines
+    assert re.findall(r"\d+", command_page.text().partition("exit-status)")[2].partition("\n\n")[0]) == statuses

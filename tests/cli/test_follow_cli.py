@@ -43,7 +43,7 @@ def test_it_prints_what_is_there_and_ends_at_the_timeout(filled: CommandLine) ->
     assert filled.ok("read", "--follow", "--timeout", "0", "--offset", "latest", "--json").out == ""
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_records_are_printed_as_they_come_until_a_signal(number: int, status: int, filled: CommandLine) -> None:
     with following(filled.url, "--columns", "value", "--offset", "4") as child:
         assert first_line(child) == '{"value": "v4"}\n'
@@ -78,15 +78,18 @@ def test_a_group_goes_on_behind_what_was_printed(filled: CommandLine) -> None:
     assert filled.ok(*read).out == ""
 
 
-def test_a_group_of_a_reader_that_was_interrupted_has_what_was_printed(filled: CommandLine) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_group_of_a_reader_that_a_signal_ends_has_what_was_printed(
+    number: int, status: int, filled: CommandLine
+) -> None:
     with following(filled.url, "--group", "jobs") as child:
         for _ in range(5):
             first_line(child)
         end = time.monotonic() + 300
         while filled.ok("groups", "--json").json["groups"][0]["lag"] and time.monotonic() < end:
             time.sleep(0.05)
-        child.send_signal(signal.SIGINT)
-        assert child.wait(300) == 130
+        child.send_signal(number)
+        assert child.wait(300) == status
     # it left the group, so nobody waits for its lease
     (row,) = filled.ok("groups", "--group", "jobs", "--json").json["groups"]
     assert (row["position"], row["lag"], row["member"]) == (5, 0, None)

@@ -17,7 +17,7 @@ from botocore.exceptions import EndpointConnectionError
 from fault_proxy import CUT, FaultProxy
 from fsspec.implementations.memory import MemoryFileSystem
 
-from distlog.core.errors import StorageError
+from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.storage import object_client as storage_client
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.client_errors import ClientErrors
@@ -168,9 +168,14 @@ def test_an_unknown_protocol_is_an_error() -> None:
     ],
 )
 def test_an_option_that_the_client_does_not_know_gets_the_one_that_was_meant(name: str, meant: str) -> None:
-    with pytest.raises(StorageError, match=f"has no storage option '{name}': did you mean {meant}") as raised:
+    with pytest.raises(InvalidConfigError, match=f"has no storage option '{name}': did you mean {meant}") as raised:
         Storage("s3://bucket/logs", {name: "very/secret+value"}).read("a")
     assert "very/secret+value" not in str(raised.value)
+
+
+def test_an_option_that_only_the_first_request_would_refuse_is_refused_before() -> None:
+    with pytest.raises(InvalidConfigError, match=r"s3:// has no storage option 'nosuch': it has anon, endpoint_url"):
+        Storage("s3://bucket/logs", {"nosuch": "very/secret+value"}).read("a")
 
 
 def test_an_option_of_the_class_above_a_client_is_no_slip() -> None:
@@ -181,18 +186,18 @@ def test_an_option_of_the_class_above_a_client_is_no_slip() -> None:
         def __init__(self, block_size: int = 1, **more: Any) -> None: ...
 
     storage_client._check_options("gs", Client, {"batch_size": 2})
-    with pytest.raises(StorageError, match="did you mean block_size"):
+    with pytest.raises(InvalidConfigError, match="did you mean block_size"):
         storage_client._check_options("gs", Client, {"blok_size": 2})
 
 
 @pytest.mark.long
 def test_options_that_a_client_needs_are_named_and_no_stack_is_printed() -> None:
     program = """
-from distlog.core.errors import StorageError
+from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 try:
     Storage("ftp://host/logs").read("a")
-except StorageError as error:
+except InvalidConfigError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from distlog.core.errors import StorageError
+from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.storage import object_client
 from distlog.core.storage.client_errors import ClientErrors
 from distlog.core.storage.object_client import StorageOptions
@@ -49,7 +49,7 @@ def test_secrets_travel_with_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.s3
 def test_secrets_do_not_show_in_an_error(s3_server: Any) -> None:
     options = {"endpoint_url": f"{s3_server.endpoint}", **SECRETS, "no_such_option": "very/secret+value"}
-    with pytest.raises(StorageError, match="no_such_option") as raised:
+    with pytest.raises(InvalidConfigError, match="no_such_option") as raised:
         Storage("s3://bucket/logs", options).read("a")
     shown = "".join(traceback.format_exception(raised.value, limit=-1))
     assert not [secret for secret in SECRETS.values() if secret in shown]
@@ -101,7 +101,7 @@ def test_the_account_that_an_address_names_is_the_clients_unless_an_option_says_
 
 @pytest.mark.parametrize("value", ["{topsecret", "topsecret", '"topsecret"', "[1]", "true", 5])
 def test_an_option_that_is_no_json_object_is_an_error_at_once_that_shows_nothing(value: object) -> None:
-    with pytest.raises(StorageError, match="client_kwargs must be a JSON object") as raised:
+    with pytest.raises(InvalidConfigError, match="client_kwargs must be a JSON object") as raised:
         Storage("s3://bucket/logs", {"client_kwargs": value}).read("a")
     assert "topsecret" not in "".join(traceback.format_exception(raised.value, limit=-1))
 

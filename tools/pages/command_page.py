@@ -16,7 +16,7 @@ _NO_BRACES = str.maketrans("", "", "{}")
 _HEAD = """# Commands
 
 The [extra](../index.md#install) `cli` brings the command `distlog`. [The command line](../command-line.md) has the
-formats of its output, and the exit statuses.
+formats of its output, and what the [exit statuses](../command-line.md#exit-status) 0, 1, 2, 130 and 143 mean.
 
 `distlog --install-completion` sets up tab completion. Credentials come from the environment, as
 [S3 and other stores](../s3.md#credentials) says.

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from distlog.core.arrays import new_array
 from distlog.core.config import MAX_INT, TopicConfig
-from distlog.core.errors import StorageError
+from distlog.core.errors import DistlogError, StorageError
 from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY, Column, floor_in_place
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY as TXN_ENTRY
 from distlog.core.kernels.segment_fold import POSITION
@@ -185,7 +185,7 @@ class ActiveFile:
         except OSError as error:
             raise self._failure("open", error) from error
 
-    def _failure(self, action: str, error: OSError) -> StorageError:
+    def _failure(self, action: str, error: OSError) -> DistlogError:
         return LOCAL_ERRORS.failure(action, self.path, error)
 
 

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from distlog.core.errors import StorageDeniedError, StorageError
+from distlog.core.errors import DistlogError, StorageDeniedError, StorageError
 from distlog.core.storage.object_client import StorageOptions
 from distlog.core.storage.retry import ErrorClassifier, ErrorKind
 
@@ -203,7 +203,7 @@ class ClientErrors(ErrorClassifier):
         """True if the error is what a server said."""
         return _reply(error) is not None or isinstance(error, (FileNotFoundError, FileExistsError))
 
-    def failure(self, action: str, path: str, error: Exception) -> StorageError:
+    def failure(self, action: str, path: str, error: Exception) -> DistlogError:
         """As every classifier; 401 and 403 are StorageDeniedError."""
         failure = super().failure(action, path, error)
         answer = _reply(error)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from distlog.core import paths
-from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.errors import DistlogError, StorageError, StorageFullError
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.retry import ErrorClassifier, ErrorKind
 
@@ -44,7 +44,7 @@ class LocalErrors(ErrorClassifier):
         unclear = isinstance(error, OSError) and error.errno in _UNCLEAR
         return ErrorKind.UNCLEAR if unclear else ErrorKind.REFUSED
 
-    def failure(self, action: str, path: str, error: Exception) -> StorageError:
+    def failure(self, action: str, path: str, error: Exception) -> DistlogError:
         """As every judge; a full disk is StorageFullError."""
         failure = super().failure(action, path, error)
         if isinstance(error, OSError) and error.errno in _FULL:

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any
 
-from distlog.core.errors import StorageError
+from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.locks import process_lock
 from distlog.core.optional import extra
 from distlog.core.storage.parallel import PARALLEL_REQUESTS
@@ -40,7 +40,7 @@ class StorageOptions(dict[str, Any]):
         return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
 
     def settings(self) -> dict[str, Any]:
-        """The options as the client wants them. Raises StorageError for what must be a JSON object, and is none."""
+        """The options as the client wants them. Raises InvalidConfigError for one that must be a JSON object."""
         return {name: _typed(name, value) for name, value in self.items()}
 
     def masked(self, text: str) -> str:
@@ -58,7 +58,7 @@ def _typed(name: str, value: Any) -> Any:
         value = {"true": True, "false": False}.get(value.lower(), value)
     # as all clients call them; the value may be a secret
     if name.endswith("_kwargs") and not isinstance(value, Mapping | None):
-        raise StorageError(f"the storage option {name} must be a JSON object, as in {_OBJECT}")
+        raise InvalidConfigError(f"the storage option {name} must be a JSON object, as in {_OBJECT}")
     return value
 
 
@@ -186,6 +186,13 @@ _S3_NAMES = {
     **dict.fromkeys(("session_token", "aws_session_token"), "token"),
     **dict.fromkeys(("region", "region_name", "aws_region"), 'client_kwargs={"region_name": ...}'),
 }
+#: What s3fs takes besides its own arguments: those of its cache of listings, and of botocore's session.
+_S3_LIBRARY = frozenset(
+    {
+        *("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"),
+        *("profile", "session_vars", "event_hooks", "include_builtin_handlers"),
+    }
+)
 _CLIENTS: dict[tuple[int, str], Any] = {}
 #: The clients, by their key in _CLIENTS, whose server has answered once.
 _ANSWERED: set[tuple[int, str]] = set()
@@ -213,7 +220,7 @@ class ClientSource:
     def get(self) -> Any:
         """This process's client.
 
-        Raises StorageError when the client's package is not installed, or an option is unknown.
+        Raises StorageError when the client's package is not installed, InvalidConfigError for an unknown option.
         """
         key = (os.getpid(), self._key)
         made = _CLIENTS.get(key)
@@ -246,15 +253,15 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
     # an eighth of what a process for a local topic would import, and it needs none of it
     import fsspec
 
+    settings = {**options.settings(), "skip_instance_cache": True, "use_listings_cache": False}
+    if protocol == "s3":
+        settings["config_kwargs"] = {**_S3_CONFIG, **settings.get("config_kwargs", {})}
+    elif protocol in _AZURE:
+        settings = {**_AZURE_SETTINGS, **settings}
+    client = _class_of(protocol)
+    if client is not None:
+        _check_options(protocol, client, settings)
     try:
-        settings = {**options.settings(), "skip_instance_cache": True, "use_listings_cache": False}
-        if protocol == "s3":
-            settings["config_kwargs"] = {**_S3_CONFIG, **settings.get("config_kwargs", {})}
-        elif protocol in _AZURE:
-            settings = {**_AZURE_SETTINGS, **settings}
-        client = _class_of(protocol)
-        if client is not None:
-            _check_options(protocol, client, settings)
         made = client(**settings) if client and protocol == "gs" else fsspec.filesystem(protocol, **settings)
     except ImportError:
         name = _INSTALL.get(protocol)
@@ -302,16 +309,16 @@ def _stop_retries(protocol: str, made: Any) -> None:
 
 
 def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> None:
-    """Raise StorageError for options that are missing, and for names that are slips of those that there are.
+    """Raise InvalidConfigError for missing options, and for names that are slips of those that there are.
 
     A client that is half made prints a stack when it goes. Other names that it does not have may be for the library
-    below it.
+    below it; that of s3fs has few, and refuses all others when the first request is sent.
     """
     known = inspect.signature(client.__init__).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = {each.name for each in known if each.kind in kinds and each.default is each.empty} - {"self"}
     if missing := sorted(needed - settings.keys()):
-        raise StorageError(f"cannot open {protocol}://: set the storage option {' and '.join(missing)}")
+        raise InvalidConfigError(f"cannot open {protocol}://: set the storage option {' and '.join(missing)}")
     names = [each.name for each in known if each.kind in kinds and each.name != "self"]
     # arguments for the classes that it is made from are no slip
     above = {name for kind in client.__mro__ for name in inspect.signature(kind.__init__).parameters}
@@ -319,4 +326,6 @@ def _check_options(protocol: str, client: Any, settings: Mapping[str, Any]) -> N
     for name in [each for each in settings if each not in above]:
         # of three letters two may have changed places
         if close := difflib.get_close_matches(name.lower(), meant, 1, 0.66):
-            raise StorageError(f"{protocol}:// has no storage option {name!r}: did you mean {meant[close[0]]}?")
+            raise InvalidConfigError(f"{protocol}:// has no storage option {name!r}: did you mean {meant[close[0]]}?")
+        if protocol == "s3" and name not in _S3_LIBRARY:
+            raise InvalidConfigError(f"s3:// has no storage option {name!r}: it has {', '.join(names)}")

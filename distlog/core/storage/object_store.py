@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from distlog.core import paths, times
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import StorageError
+from distlog.core.errors import DistlogError, StorageError
 from distlog.core.locks import process_lock
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.backend import (
@@ -90,7 +90,7 @@ class ObjectRequests:
         # memory is one store, whatever its folders are called
         return self._client.proof("" if self.protocol == "memory" else path.split("/")[2])
 
-    def failure(self, action: str, path: str, error: Exception) -> StorageError:
+    def failure(self, action: str, path: str, error: Exception) -> DistlogError:
         """The error to raise instead of `error`."""
         return self._errors.failure(action, path, error)
 

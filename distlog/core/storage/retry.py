@@ -12,7 +12,14 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import TypeVar
 
-from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError, StorageRefusedError
+from distlog.core.errors import (
+    CommitStateUnknownError,
+    DistlogError,
+    InvalidConfigError,
+    StorageDeniedError,
+    StorageError,
+    StorageRefusedError,
+)
 from distlog.core.storage.parallel import in_parallel
 
 # ---
@@ -90,9 +97,12 @@ class ErrorClassifier(ABC):
     def describe(self, error: Exception) -> str:
         """The words of `error` for people, without secrets."""
 
-    def failure(self, action: str, path: str, error: Exception) -> StorageError:
-        """The error to raise instead of `error`, whose own text may hold a secret."""
-        if isinstance(error, StorageError):
+    def failure(self, action: str, path: str, error: Exception) -> DistlogError:
+        """The error to raise instead of `error`, whose own text may hold a secret.
+
+        It is a StorageError, or the InvalidConfigError of a client that cannot be made of its options.
+        """
+        if isinstance(error, (StorageError, InvalidConfigError)):
             return error
         text = f"cannot {action}: {self.describe(error)}"
         if isinstance(error, PermissionError):
