@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distlog.gateway.access_lists import RootAcls
-from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, Node
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.root_users import RootUsers
@@ -53,7 +53,7 @@ class Broker:
     cluster: GatewayLease
     groups: GroupServices
     transactions: TransactionServices
-    quotas: ClientQuotas
+    configs: DynamicConfigs
     security_protocol: str = "PLAINTEXT"
     acls: RootAcls | None = None
     users: RootUsers | None = None

@@ -1,13 +1,12 @@
-"""The quotas of clients as records in the topic `__client_quotas` of a root: the same for all its gateways."""
+"""The quotas of clients as records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError
-from distlog.gateway.root_records import RootRecords
 from distlog.gateway.server.quotas import (
     CLIENT_ID,
     MOST_NAME_BYTES,
@@ -15,10 +14,7 @@ from distlog.gateway.server.quotas import (
     REQUEST_PERCENTAGE,
     USER,
     Entity,
-    Limits,
-    Quotas,
 )
-from distlog.gateway.topics.metadata_cache import QUOTAS_TOPIC, MetadataCache
 
 # ---
 # A quota as a record: {"client-id": null, "user": "alice"} and its name in the key, a number in the value. Null is
@@ -35,6 +31,8 @@ Changes = Mapping[str, float | None]
 def check_change(entity: Entity, changes: Changes) -> None:
     """Raise InvalidConfigError for an entity or a quota that cannot be."""
     types = [each for each, _ in entity.parts]
+    if "ip" in types:
+        raise InvalidConfigError("there are no quotas of addresses: max.connections.per.ip bounds their connections")
     if not types or not {USER, CLIENT_ID}.issuperset(types):
         raise InvalidConfigError("quotas are of users and client ids", types=", ".join(types))
     for _, name in entity.parts:
@@ -53,45 +51,12 @@ def encode_change(entity: Entity, name: str, value: float | None) -> tuple[bytes
     return key, None if value is None else json.dumps(value).encode()
 
 
-def decode_change(key: bytes, value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
-    """The entity, the quota's name, and its value. Raises InvalidConfigError, ValueError for a record of none."""
-    try:
-        fields: Any = json.loads(key)
-        entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
-        changed = None if value is None else float(json.loads(value))
-        check_change(entity, {name: changed})
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("this is no quota") from error
+def decode_change(fields: Mapping[str, Any], value: bytes | None) -> tuple[tuple[Entity, str], float | None]:
+    """The entity, the quota's name, and its value, of a key's `fields`.
+
+    Raises InvalidConfigError, ValueError, TypeError, KeyError, AttributeError for a record of none.
+    """
+    entity, name = Entity.of(dict(fields["entity"])), str(fields["quota"])
+    changed = None if value is None else float(json.loads(value))
+    check_change(entity, {name: changed})
     return (entity, name), changed
-
-
-# ---
-# Reads and changes the quotas of a root.
-
-
-class ClientQuotas:
-    """The quotas in a root; `quotas` gets them when they change. For many threads; `clock` tells the ms."""
-
-    def __init__(self, metadata: MetadataCache, quotas: Quotas, clock: Callable[[], int]) -> None:
-        self._quotas = quotas
-        self._records = RootRecords(metadata, QUOTAS_TOPIC, clock, decode_change, self._set)
-
-    @property
-    def limits(self) -> Limits:
-        """The quotas as of the last look."""
-        return self._quotas.limits
-
-    def look(self) -> None:
-        """Read what was changed, by any gateway. Raises DistlogError."""
-        self._records.look()
-
-    def alter(self, entity: Entity, changes: Changes) -> None:
-        """Keep new values; they are durable, and count here, when this returns. Raises DistlogError."""
-        check_change(entity, changes)
-        self._records.append([encode_change(entity, name, value) for name, value in sorted(changes.items())])
-
-    def _set(self, values: Mapping[tuple[Entity, str], float]) -> None:
-        limits: dict[Entity, dict[str, float]] = {}
-        for (entity, name), value in values.items():
-            limits.setdefault(entity, {})[name] = value
-        self._quotas.set(limits)

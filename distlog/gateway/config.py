@@ -43,8 +43,36 @@ class GroupSettings:
         least=1,
         most=MAX_INT,
     )
+    consumer_min_session_timeout_ms: int = broker_setting(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        "the least that a group's `consumer.session.timeout.ms` may be",
+        least=1,
+        most=MAX_INT,
+    )
+    consumer_max_session_timeout_ms: int = broker_setting(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        "the most that a group's `consumer.session.timeout.ms` may be",
+        least=1,
+        most=MAX_INT,
+    )
     consumer_heartbeat_interval_ms: int = broker_setting(
         "group.consumer.heartbeat.interval.ms", 5000, "how often it sends a heartbeat", least=1, most=MAX_INT
+    )
+    consumer_min_heartbeat_interval_ms: int = broker_setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        5000,
+        "the least that a group's `consumer.heartbeat.interval.ms` may be",
+        least=1,
+        most=MAX_INT,
+    )
+    consumer_max_heartbeat_interval_ms: int = broker_setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "the most that a group's `consumer.heartbeat.interval.ms` may be",
+        least=1,
+        most=MAX_INT,
     )
 
 

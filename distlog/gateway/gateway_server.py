@@ -27,10 +27,10 @@ from distlog.core.times import now_ms
 from distlog.core.topics.open_topic import create
 from distlog.gateway.access_lists import RootAcls
 from distlog.gateway.broker import Broker
-from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease, advertised, this_machine
 from distlog.gateway.config import AclSettings, GatewayConfig, with_settings
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.groups.coordinator import DroppedTopics, GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics
@@ -267,7 +267,8 @@ class GatewayServer:
         kept_ms = config.offsets_retention_ms
         self._groups = GroupServices(store, self._lease, config.groups, topics, retention_ms=kept_ms)
         self._transactions = TransactionServices(metadata, fetches, self._lease, self._groups, clock)
-        services = self._lease, self._groups, self._transactions, ClientQuotas(metadata, quotas, clock)
+        configs = DynamicConfigs(metadata, quotas, self._groups.configs, clock)
+        services = self._lease, self._groups, self._transactions, configs
         protocol = ("SASL_" if authentication else "") + ("SSL" if tls else "PLAINTEXT")
         access = protocol, *_access(metadata, clock, config.acls, authentication), self._offer_password
         self.broker = Broker(config, metadata, fetches, appends, clock, APIS, memory, *services, *access)
@@ -325,7 +326,7 @@ class GatewayServer:
     def _looks(self) -> dict[str, Callable[[], None]]:
         """The tasks that read what other gateways changed for all, by name."""
         looks: dict[str, Callable[[], None]] = {
-            "client-quotas": partial(_look, self.broker.quotas.look, "the quotas of clients")
+            "dynamic-configs": partial(_look, self.broker.configs.look, "quotas and settings of groups")
         }
         if self.broker.acls is not None:
             looks["acls"] = partial(_look, self.broker.acls.look, "ACLs")

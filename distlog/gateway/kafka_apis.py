@@ -11,6 +11,7 @@ from distlog.gateway.apis import (
     acls,
     admin,
     cluster,
+    configs,
     consumer_groups,
     groups,
     positions,
@@ -30,7 +31,7 @@ from distlog.gateway.server.request import ClientSession, Request
 APIS: dict[int, Api] = {
     api.key: api
     for module in (
-        *(records, topics, cluster, groups, consumer_groups, positions, transactions),
+        *(records, topics, configs, cluster, groups, consumer_groups, positions, transactions),
         *(admin, quotas, acls, users),
     )
     for api in module.APIS
@@ -41,7 +42,7 @@ OF_MEMBERS = frozenset(api.key for api in (*groups.APIS, consumer_groups.CONSUME
 #: APIs that wait for the storage, step by step: readers and writers of records must not wait for them.
 OF_TRANSACTIONS = frozenset(api.key for api in (*transactions.APIS, records.INIT_PRODUCER_ID, positions.OFFSET_FETCH))
 #: APIs that end or change topics: they wait for each partition's lock, which a stopped process may hold.
-OF_TOPICS = frozenset(api.key for api in (*topics.CHANGING_APIS, records.DELETE_RECORDS))
+OF_TOPICS = frozenset(api.key for api in (*topics.APIS, *configs.CHANGING_APIS, records.DELETE_RECORDS))
 #: APIs that authenticate clients: they take time on purpose, and other requests must not wait for them.
 OF_SASL = frozenset(api.key for api in users.SASL_APIS)
 _BEFORE_AUTHENTICATION = OF_SASL | {cluster.KEY}

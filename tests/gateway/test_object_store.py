@@ -20,8 +20,8 @@ from raw_batches import batch, record
 
 import distlog
 from distlog.gateway import gateway_server
-from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.config import GatewayConfig
+from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 
@@ -272,14 +272,14 @@ def test_any_error_of_a_look_at_the_quotas_of_clients_is_logged_and_the_next_loo
     monkeypatch.setitem(gateway_server._LOOK_MS, False, 20)
     looks = list[None]()
 
-    def look(quotas: ClientQuotas) -> None:
+    def look(configs: DynamicConfigs) -> None:
         looks.append(None)
         raise FileNotFoundError("no such object")
 
-    monkeypatch.setattr(ClientQuotas, "look", look)
+    monkeypatch.setattr(DynamicConfigs, "look", look)
     with caplog.at_level(logging.ERROR, "distlog"), started(address):
         until(lambda: len(looks) > 1)
-    assert "a look at the quotas of clients failed: no such object" in caplog.text
+    assert "a look at quotas and settings of groups failed: no such object" in caplog.text
 
 
 @pytest.mark.s3
@@ -289,10 +289,10 @@ def test_quotas_of_clients_are_looked_at_again_after_the_storage_refused(
     monkeypatch.setitem(gateway_server._LOOK_MS, False, 20)
     address = s3_server.address()
     with FaultProxy(s3_server.endpoint) as proxy, caplog.at_level(logging.ERROR, "distlog"):
-        proxy.inject("GET", answer(403, "AccessDenied"), path="*__client_quotas*", times=FOREVER)
+        proxy.inject("GET", answer(403, "AccessDenied"), path="*__dynamic_configs*", times=FOREVER)
         with started(Address(address.url, {**address.options, "endpoint_url": proxy.url})):
-            until(lambda: "a look at the quotas of clients failed" in caplog.text)
-            (task,) = (each for each in threading.enumerate() if each.name == "distlog-client-quotas")
+            until(lambda: "a look at quotas and settings of groups failed" in caplog.text)
+            (task,) = (each for each in threading.enumerate() if each.name == "distlog-dynamic-configs")
             assert task.is_alive()
-            seen = proxy.count("GET", "*__client_quotas*")
-            until(lambda: proxy.count("GET", "*__client_quotas*") > seen)
+            seen = proxy.count("GET", "*__dynamic_configs*")
+            until(lambda: proxy.count("GET", "*__dynamic_configs*") > seen)

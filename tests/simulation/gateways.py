@@ -28,10 +28,10 @@ from distlog.core.times import now_ms
 from distlog.core.transaction_state import ProducerId
 from distlog.gateway.apis.records import produce
 from distlog.gateway.broker import Broker
-from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -89,7 +89,7 @@ class Gateway:
             lease,
             groups,
             TransactionServices(metadata, fetches, lease, groups, now_ms),
-            ClientQuotas(metadata, Quotas(time.monotonic), now_ms),
+            DynamicConfigs(metadata, Quotas(time.monotonic), groups.configs, now_ms),
         )
 
     def start(self) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import itertools
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from distlog.core.topics.topic import Topic
 from distlog.gateway import cluster, gateway_server, gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.protocol.messages import Pieces, message_writer, request_schema
 from distlog.gateway.server import acceptor
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
@@ -113,6 +115,18 @@ class Wire:
         correlation_id = next(self._ids)
         self.socket.sendall(framed(request(api_key, version, correlation_id, **fields)))
         return correlation_id
+
+    def plain(self, key: int, version: int, /, **fields: Any) -> Any:
+        """The response to a request with any fields; the others are empty, or zero."""
+        return self.answer(key, version, self.send_plain(key, version, **fields))
+
+    def send_plain(self, key: int, version: int, /, **fields: Any) -> int:
+        """Send a request; returns its correlation id."""
+        schema, pieces, number = request_schema(key, version), Pieces(), next(self._ids)
+        message_writer(schema.body, {"name", "topic"} | schema.body.names())(pieces, fields)
+        head = struct.pack(">hhih", key, version, number, -1) + b"\0" * schema.is_head_flexible
+        self.socket.sendall(framed(head + pieces.joined()))
+        return number
 
     def answer(self, api_key: int, version: int, correlation_id: int) -> Any:
         """The next response, which must be the one with this correlation id."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateways import framed, serving
+from gateways import serving
 from kio.schema.errors import ErrorCode
 from users_files import SaslWire, users_file
 
 import distlog
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.protocol.messages import Pieces, message_writer, request_schema
 from distlog.gateway.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
@@ -39,23 +37,11 @@ def with_acls(folder: Path, *, everyone_if_none: bool = False, **settings: Any) 
 
 
 class UserWire(SaslWire):
-    """A connection of a user, who sends any fields; the others are empty, or zero."""
+    """A connection of a user."""
 
     def __init__(self, gateway: GatewayServer, user: str) -> None:
         super().__init__(gateway)
         assert self.log_in(user).error_code is ErrorCode.none
-
-    def plain(self, key: int, version: int, /, **fields: Any) -> Any:
-        """The response to a request."""
-        return self.answer(key, version, self.send_plain(key, version, **fields))
-
-    def send_plain(self, key: int, version: int, /, **fields: Any) -> int:
-        """Send a request; returns its correlation id."""
-        schema, pieces, number = request_schema(key, version), Pieces(), next(self._ids)
-        message_writer(schema.body, {"name", "topic"} | schema.body.names())(pieces, fields)
-        head = struct.pack(">hhih", key, version, number, -1) + b"\0" * schema.is_head_flexible
-        self.socket.sendall(framed(head + pieces.joined()))
-        return number
 
 
 def right(text: str, principal: str = "User:alice", *, denied: bool = False) -> Acl:

@@ -21,10 +21,10 @@ from distlog.core.topics import committed_batches
 from distlog.core.topics.topic import Topic
 from distlog.core.transaction_state import ProducerId
 from distlog.gateway.broker import Broker
-from distlog.gateway.client_quotas import ClientQuotas
 from distlog.gateway.cluster import GatewayLease
 from distlog.gateway.config import GatewayConfig, GroupSettings
 from distlog.gateway.delayed_operations import DelayedAppends, DelayedFetches, FetchMemory
+from distlog.gateway.dynamic_configs import DynamicConfigs
 from distlog.gateway.groups.coordinator import GroupServices
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -67,7 +67,7 @@ class Parts:
         self.groups = GroupServices(self._store, lease, GroupSettings(), topics, retention_ms=1 << 40)
         self.services = TransactionServices(metadata, fetches, lease, self.groups, lambda: self.now_ms)
         memory = FetchMemory(1 << 20)
-        quotas = ClientQuotas(metadata, Quotas(lambda: 0.0), lambda: self.now_ms)
+        quotas = DynamicConfigs(metadata, Quotas(lambda: 0.0), self.groups.configs, lambda: self.now_ms)
         self.broker = Broker(
             config,
             metadata,

@@ -11,6 +11,7 @@ from distlog.gateway.apis.cluster import NO_OPERATIONS, attempted, once
 from distlog.gateway.apis.transactions import code_of
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.coordinator import GroupDescription
+from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import Fields, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
@@ -117,15 +118,22 @@ DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, delete_groups)
 
 
 # ---
-# ListTransactions: the transactional ids, and the states of their transactions (KIP-664, KIP-994).
+# ListTransactions: the transactional ids, and the states of their transactions (KIP-664, KIP-994, KIP-1152).
 
 
 _ANY = -1
 
 
 def list_transactions(request: Request, broker: Broker) -> Fields:
-    """All transactions, or a selection by states, producer ids and a duration in ms for which they are open."""
+    """All transactions, or a selection by states, producer ids, a duration in ms for which they are open, and ids."""
     code = ErrorCode.coordinator_load_in_progress if broker.transactions.is_loading else ErrorCode.none
+    states, pattern = broker.transactions.coordinator.states(), request.get("transactional_id_pattern")
+    if pattern:
+        try:
+            ids = matches(pattern, (each.transactional_id for each in states))
+        except ValueError:
+            code, ids = ErrorCode.invalid_regular_expression, frozenset()
+        states = [each for each in states if each.transactional_id in ids]
     body, names = request.body, {each.kafka_name for each in TransactionStatus}
     wanted, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
     begun_before_ms = broker.clock() - request.get("duration_filter", _ANY)
@@ -140,7 +148,7 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
                 "producer_id": each.producer.id,
                 "transaction_state": each.status.kafka_name,
             }
-            for each in broker.transactions.coordinator.states()
+            for each in states
             if (not wanted or each.status.kafka_name in wanted)
             and (not producers or each.producer.id in producers)
             and (not is_by_duration or 0 <= each.started_ms < begun_before_ms)
@@ -148,7 +156,7 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
     }
 
 
-LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 1, list_transactions)
+LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 2, list_transactions)
 
 
 # ---

@@ -13,6 +13,7 @@ from typing import Any
 
 from distlog.core.errors import TopicNotFoundError
 from distlog.gateway.access_lists import Client
+from distlog.gateway.apis import configs
 from distlog.gateway.apis.check_parts import (
     CODES,
     OF_CLUSTER,
@@ -35,7 +36,6 @@ from distlog.gateway.apis.check_parts import (
     with_cluster,
 )
 from distlog.gateway.apis.cluster import TopicIds, requested_name, topic_key, topic_place
-from distlog.gateway.apis.topics import TOPIC as TOPIC_SETTINGS
 from distlog.gateway.broker import Broker
 from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import Fields
@@ -284,15 +284,15 @@ def _name_or_none(ids: TopicIds, topic: Any) -> str | None:
 
 
 def _settings(operation: Operation, into: str, **fields: Any) -> Work:
-    """A check of settings: of a topic by its name, of all else by the cluster."""
+    """A check of settings: of a topic or a group by its name, of all else by the cluster."""
 
     def kind_of(resource: Any) -> ResourceType:
-        return _R.TOPIC if resource.resource_type == TOPIC_SETTINGS else _R.CLUSTER
+        return {configs.TOPIC: _R.TOPIC, configs.GROUP: _R.GROUP}.get(resource.resource_type, _R.CLUSTER)
 
     def is_allowed(client: Client, resource: Any) -> bool:
-        if kind_of(resource) is _R.TOPIC:
-            return client.may(operation, _R.TOPIC, resource.resource_name)
-        return client.may_with_cluster(operation)
+        if kind_of(resource) is _R.CLUSTER:
+            return client.may_with_cluster(operation)
+        return client.may(operation, kind_of(resource), resource.resource_name)
 
     def refusal(resource: Any) -> Fields:
         names = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
@@ -628,9 +628,10 @@ CHECKS: dict[int, Check] = {
     30: Check("ALTER of the cluster", _alter_acls("creations", "results")),
     31: Check("ALTER of the cluster", _alter_acls("filters", "filter_results")),
     32: Check(
-        "DESCRIBE_CONFIGS of the topic, or of the cluster", _settings(_O.DESCRIBE_CONFIGS, "results", configs=())
+        "DESCRIBE_CONFIGS of the topic or the group, or of the cluster",
+        _settings(_O.DESCRIBE_CONFIGS, "results", configs=()),
     ),
-    33: Check("ALTER_CONFIGS of the topic, or of the cluster", _settings(_O.ALTER_CONFIGS, "responses")),
+    33: Check("ALTER_CONFIGS of the topic or the group, or of the cluster", _settings(_O.ALTER_CONFIGS, "responses")),
     35: Check("DESCRIBE of the cluster", with_cluster(_O.DESCRIBE, results=())),
     36: _NO_RIGHT,
     37: Check(
@@ -649,7 +650,7 @@ CHECKS: dict[int, Check] = {
         ),
     ),
     43: Check("ALTER of the cluster", with_cluster(_O.ALTER, replica_election_results=())),
-    44: Check("ALTER_CONFIGS of the topic, or of the cluster", _settings(_O.ALTER_CONFIGS, "responses")),
+    44: Check("ALTER_CONFIGS of the topic or the group, or of the cluster", _settings(_O.ALTER_CONFIGS, "responses")),
     46: Check("DESCRIBE of the cluster", with_cluster(_O.DESCRIBE, topics=())),
     47: Check("DELETE of the group, READ of the topic", _offset_delete),
     48: Check("DESCRIBE_CONFIGS of the cluster", with_cluster(_O.DESCRIBE_CONFIGS, entries=None)),

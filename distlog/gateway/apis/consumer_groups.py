@@ -38,7 +38,7 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
         assignor=body.server_assignor,
         owned=None if body.topic_partitions is None else _owned(body.topic_partitions),
     )
-    interval_ms = broker.config.groups.consumer_heartbeat_interval_ms
+    interval_ms = broker.groups.configs.of(body.group_id).consumer_heartbeat_interval_ms
 
     def respond(reply: HeartbeatReply) -> None:
         assigned = None if reply.assigned is None else {"topic_partitions": _topics(reply.assigned)}

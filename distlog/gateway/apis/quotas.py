@@ -20,17 +20,14 @@ from distlog.gateway.server.request import Request
 
 #: How a component of a filter matches: an exact name, the default, or any name.
 _EXACT, _DEFAULT, _ANY = range(3)
+#: Kafka's quotas of addresses, of which there are none: kafka-configs asks for them.
+_IP = "ip"
 
 
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
     """The quotas as they are now; with `strict`, of entities that have no other types than the filter."""
     try:
-        types = [each.entity_type for each in request.body.components]
-        if len({*types}) < len(types) or not {USER, CLIENT_ID}.issuperset(types):
-            raise UnsupportedRequestError("a filter has users and client ids, each once")
-        for each in request.body.components:
-            if each.match_type not in (_EXACT, _DEFAULT, _ANY) or (each.match_type == _EXACT and each.match is None):
-                raise UnsupportedRequestError("a filter has an unknown kind of match", match_type=each.match_type)
+        _check_filter(request.body.components)
     except UnsupportedRequestError as error:
         return {
             "throttle_time": 0,
@@ -38,13 +35,31 @@ def describe_client_quotas(request: Request, broker: Broker) -> Fields:
             "error_message": client_text(error),
             "entries": None,
         }
-    broker.quotas.look()
+    broker.configs.look()
     entries = [
         {"entity": _entity_fields(entity), "values": [{"key": name, "value": each} for name, each in values.items()]}
-        for entity, values in broker.quotas.limits.items()
+        for entity, values in broker.configs.limits.items()
         if _matches(entity, request.body.components, request.body.strict)
     ]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "entries": entries}
+
+
+def _check_filter(components: Sequence[Any]) -> None:
+    """Raise UnsupportedRequestError as Kafka would refuse the filter, or an unknown type of entity."""
+    types = [each.entity_type for each in components]
+    for each in components:
+        if each.entity_type not in (USER, CLIENT_ID, _IP):
+            raise UnsupportedRequestError(f"Unsupported entity type {each.entity_type}")
+        if types.count(each.entity_type) > 1:
+            raise UnsupportedRequestError(
+                f"Entity type {each.entity_type} cannot appear more than once in the filter."
+            )
+        if each.match_type not in (_EXACT, _DEFAULT, _ANY):
+            raise UnsupportedRequestError(f"Unknown match type {each.match_type}")
+        if each.match_type == _EXACT and each.match is None:
+            raise UnsupportedRequestError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+    if _IP in types and len(types) > 1:
+        raise UnsupportedRequestError("An IP filter component cannot be combined with others.")
 
 
 def _matches(entity: Entity, components: Sequence[Any], strict: bool) -> bool:
@@ -95,7 +110,7 @@ def _alter(broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -
         # as in Kafka, whose code for a wrong setting is that of a wrong request here
         raise UnsupportedRequestError(str(error)) from None
     if not validate_only:
-        broker.quotas.alter(entity, changes)
+        broker.configs.alter_quotas(entity, changes)
 
 
 ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError
@@ -150,7 +150,7 @@ DESCRIBE_USERS = Api(50, "DescribeUserScramCredentials", 0, 0, describe_users)
 
 
 # ---
-# AlterUserScramCredentials: sets and removes credentials, all of a user or none. A password never comes here.
+# AlterUserScramCredentials: sets or removes one credential of each user, as Kafka. A password never comes here.
 
 
 def alter_users(request: Request, broker: Broker) -> Fields:
@@ -163,36 +163,31 @@ def alter_users(request: Request, broker: Broker) -> Fields:
     results, good = dict[str, Fields](), list[tuple[Credential, ScramSecret | None]]()
     sasl = request.session.sasl
     for name, several in changes.items():
-        new, refusal = _changes(several, users, is_local=sasl is not None and sasl.is_of_file(name))
-        good += new
-        if refusal is not None:
-            results[name] = refusal
+        is_local = sasl is not None and sasl.is_of_file(name)
+        try:
+            change, *others = (_change(each, users, is_local=is_local) for each in several)
+            if others:
+                raise _RefusedError(
+                    ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
+                )
+            good.append(change)
+        except _RefusedError as refused:
+            results[name] = refused.fields
     if outcome["error_code"] is ErrorCode.none:
         outcome = attempted(lambda: users.alter(good))
     return {"throttle_time": 0, "results": [{"user": name, **results.get(name, outcome)} for name in changes]}
 
 
-def _changes(
-    several: Sequence[Any], users: RootUsers, *, is_local: bool
-) -> tuple[Sequence[tuple[Credential, ScramSecret | None]], Fields | None]:
-    """The changes of a user, or the refusal of all of them."""
-    try:
-        new = dict(_change(each, users, is_local=is_local) for each in several)
-        if len(new) < len(several):
-            raise _RefusedError(ErrorCode.duplicate_resource, "a request has a credential twice")
-    except _RefusedError as refused:
-        return (), refused.fields
-    return list(new.items()), None
-
-
 def _change(each: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential, ScramSecret | None]:
     mechanism = _MECHANISMS.get(each.mechanism)
     if mechanism is None:
-        raise _RefusedError(ErrorCode.unsupported_sasl_mechanism, "unknown mechanism")
+        raise _RefusedError(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
     name = Credential(each.name, mechanism)
     if not hasattr(each, "salted_password"):
         if mechanism not in users.secrets.get(each.name, {}):
-            raise _RefusedError(ErrorCode.resource_not_found, "the root has no such credential")
+            raise _RefusedError(
+                ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
+            )
         return name, None
     try:
         check_name(each.name)

@@ -22,6 +22,7 @@ from distlog.gateway.groups.consumer_records import (
     MemberState,
     RecordKind,
 )
+from distlog.gateway.groups.group_configs import GroupConfigs
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.topic_index import TopicSummary
 
@@ -153,14 +154,14 @@ class ConsumerGroup:
     def __init__(
         self,
         id: str,
-        settings: GroupSettings,
+        configs: GroupConfigs,
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], int],
         new_id: Callable[[], str],
         save: SaveConsumers,
     ) -> None:
-        self.id, self.settings, self.clock, self._new_id = id, settings, clock, new_id
+        self.id, self._configs, self.clock, self._new_id = id, configs, clock, new_id
         self._wall_clock, self._save = wall_clock, save
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, frozenset[Place]] = {}
@@ -177,6 +178,11 @@ class ConsumerGroup:
         self._behind: list[Stored] | None = None
 
     # --- its state
+
+    @property
+    def settings(self) -> GroupSettings:
+        """Its settings as they are now."""
+        return self._configs.of(self.id)
 
     @property
     def phase(self) -> GroupPhase:

@@ -342,6 +342,8 @@ class GroupServices:
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
         self.members, self._topics = GroupCoordinator(self._registry), topics
+        #: The settings of each group.
+        self.configs = self._registry.configs
         #: The members of the newer protocol.
         self.consumers = ConsumerCoordinator(self._registry, topics)
         ended = EndedPositions(self._registry, store)

@@ -25,6 +25,7 @@ from distlog.gateway.groups.classic_group import (
 )
 from distlog.gateway.groups.consumer_group import ConsumerGroup
 from distlog.gateway.groups.consumer_records import ConsumerKey, ConsumerValue, RecordKind
+from distlog.gateway.groups.group_configs import GroupConfigs
 from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, GroupStore, PendingPosition, Positions
 from distlog.gateway.protocol.messages import ErrorCode
 
@@ -70,7 +71,9 @@ class GroupRegistry:
         on_earlier_deadline: Callable[[], object] = lambda: None,
     ) -> None:
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
-        self._settings, self._new_id, self._on_earlier = settings, new_id, on_earlier_deadline
+        #: The settings of each group.
+        self.configs = GroupConfigs(settings)
+        self._new_id, self._on_earlier = new_id, on_earlier_deadline
         self.check = check
         self._lock, self._groups = threading.Lock(), dict[str, Group]()
         self._queue: list[tuple[float, str]] = []
@@ -190,7 +193,7 @@ class GroupRegistry:
     def _new_classic(self, name: str) -> ClassicGroup:
         return ClassicGroup(
             name,
-            self._settings,
+            self.configs.settings,
             clock=self.clock,
             wall_clock=self.wall_clock,
             new_id=self._new_id,
@@ -200,7 +203,7 @@ class GroupRegistry:
     def _new_consumers(self, name: str) -> ConsumerGroup:
         return ConsumerGroup(
             name,
-            self._settings,
+            self.configs,
             clock=self.clock,
             wall_clock=self.wall_clock,
             new_id=self._new_id,

@@ -46,6 +46,14 @@ class UnsupportedRequestError(errors.InvalidConfigError):
     """A request that makes no sense, or that the gateway does not support."""
 
 
+class InvalidAssignmentError(UnsupportedRequestError):
+    """A manual assignment of replicas that Kafka refuses."""
+
+
+class InvalidReplicationError(UnsupportedRequestError):
+    """A number of replicas that Kafka refuses."""
+
+
 class AccessDeniedError(errors.DistlogError):
     """No client may do this with the topic."""
 
@@ -76,6 +84,8 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.StorageError: ErrorCode.kafka_storage_error,
     UnknownTopicIdError: ErrorCode.unknown_topic_id,
     UnsupportedRequestError: ErrorCode.invalid_request,
+    InvalidAssignmentError: ErrorCode.invalid_replica_assignment,
+    InvalidReplicationError: ErrorCode.invalid_replication_factor,
     AccessDeniedError: ErrorCode.topic_authorization_failed,
     LostRecordsError: ErrorCode.kafka_storage_error,
     DamagedLogError: ErrorCode.kafka_storage_error,
@@ -100,6 +110,7 @@ _ABOUT_REQUESTS = (
 )
 #: Details of errors that show locations on the server. A batch of a client has no file.
 _LOCATIONS = frozenset({"url", "file", "path", "directory", "root"})
+_NO_TOPIC = "This server does not host this topic-partition."
 _HIDDEN_TEXT = "the request failed in the gateway: see its log"
 _AGAIN_S, _MOST_TEXTS = 60.0, 1000
 
@@ -142,7 +153,9 @@ def client_text(error: BaseException) -> str:
     """The text of `error` for clients: without the server's folders, and without unexpected errors."""
     if not isinstance(error, errors.DistlogError) or not _is_for_clients(error):
         return _HIDDEN_TEXT
-    return str(type(error)(error.message, **{n: each for n, each in error.details.items() if n not in _LOCATIONS}))
+    # the library's words are about an address
+    message = _NO_TOPIC if type(error) is errors.TopicNotFoundError else error.message
+    return str(type(error)(message, **{n: each for n, each in error.details.items() if n not in _LOCATIONS}))
 
 
 def _is_for_clients(error: BaseException) -> bool:

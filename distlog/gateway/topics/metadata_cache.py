@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,6 +19,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.errors import (
+    CorruptMetadataError,
     DistlogError,
     InvalidPartitionsError,
     InvalidTopicError,
@@ -254,12 +256,42 @@ class MissingNames:
             self._misses += 1
 
 
+class CollidingNames:
+    """The folders of a root by their names with `_` for each period; for many threads.
+
+    Kafka's metrics have one name for topics that differ in these alone, so brokers refuse the second one. A listing
+    counts for `max_age_ms`, since a request may create thousands of topics.
+    """
+
+    def __init__(self, list_folders: Callable[[], Sequence[str]], max_age_ms: int) -> None:
+        self._list_folders, self._max_age_ms, self._lock = list_folders, max_age_ms, threading.Lock()
+        self._names, self._listed_ms = defaultdict[str, set[str]](set), float("-inf")
+
+    def others(self, name: str) -> list[str]:
+        """The other folders whose names collide with this one. Raises StorageError."""
+        if not {".", "_"} & {*name}:
+            return []
+        with self._lock:
+            listed_ms = monotonic_ms()
+            if listed_ms - self._listed_ms >= self._max_age_ms:
+                self._names.clear()
+                for folder in filter(paths.may_be_topic_folder, self._list_folders()):
+                    self._names[folder.replace(".", "_")].add(folder)
+                self._listed_ms = listed_ms
+            return sorted(self._names[name.replace(".", "_")] - {name})
+
+    def add(self, name: str) -> None:
+        """Count a topic that was created since the listing."""
+        with self._lock:
+            self._names[name.replace(".", "_")].add(name)
+
+
 #: The age of a topic on an object store that no client uses, at which it is looked whether it was dropped.
 IDLE_MS = 3_600_000
-#: The topics with the quotas of clients, with ACLs, and with the credentials of users.
-QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__client_quotas", "__acls", "__user_credentials"
+#: The topics with the quotas of clients and the settings of groups, with ACLs, and with the credentials of users.
+CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC = "__dynamic_configs", "__acls", "__user_credentials"
 #: The topics that only gateways write, and the ones that no client may read.
-OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
+OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC})
 _SECRET_TOPICS = frozenset({ACLS_TOPIC, CREDENTIALS_TOPIC})
 
 
@@ -284,6 +316,7 @@ class MetadataCache:
         self._listed: dict[str, str] = {}
         self._listed_ms, self._listing = float("-inf"), threading.Lock()
         self._loads, self._missing = SharedLoads[HostedTopic](), MissingNames(root.list_folders, self._max_age_ms)
+        self._colliding = CollidingNames(root.list_folders, self._max_age_ms)
         self._logs, self._index = OpenPartitionLogs(), TopicIndex(root)
         #: Failed batches of producers, which their clients will send again.
         self.failed = FailedBatches()
@@ -393,10 +426,19 @@ class MetadataCache:
         return sorted(name for name in self.root.list_folders() if paths.may_be_topic_folder(name))
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
-        """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
+        """Create a topic for a client.
+
+        Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError, in the words of brokers.
+        """
         check_partition_count(partitions)
         check_not_own(name)
-        return self._create(name, partitions, config)
+        self._check_collision(name)
+        try:
+            hosted = self._create(name, partitions, config)
+        except TopicExistsError:
+            raise TopicExistsError(f"Topic '{name}' already exists.") from None
+        self._colliding.add(name)
+        return hosted
 
     def own_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """A topic of the gateways themselves, created if it is missing. Raises StorageError.
@@ -431,8 +473,25 @@ class MetadataCache:
         """Raise the errors that `create` would raise; nothing is changed."""
         check_partition_count(partitions)
         check_not_own(name)
-        with suppress(TopicNotFoundError):
-            raise TopicExistsError("the topic exists already", url=self.fresh_topic(name).topic.url)
+        self._check_collision(name)
+        if self._exists(name):
+            raise TopicExistsError(f"Topic '{name}' already exists.")
+
+    def _check_collision(self, name: str) -> None:
+        # a topic that exists already is told as that, whatever else collides with it
+        for other in self._colliding.others(name):
+            if self._exists(other) and not self._exists(name):
+                raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.fresh_topic(name)
+        except TopicNotFoundError:
+            return False
+        except CorruptMetadataError:
+            # it cannot be opened
+            return True
+        return True
 
     def drop(self, name: str, topic_id: uuid.UUID | None = None) -> HostedTopic:
         """Drop a topic, if it has this id; returns it as it was.

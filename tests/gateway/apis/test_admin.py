@@ -145,7 +145,7 @@ def test_all_settings_are_replaced_as_older_programs_do(gateway: GatewayServer, 
     assert topic.refresh().config.overrides() == {"retention.ms": "7"}
     with Wire(gateway) as wire:
         for given, code in (
-            (None, ErrorCode.invalid_config),
+            (None, ErrorCode.invalid_request),
             ("soon", ErrorCode.invalid_config),
             ("9", ErrorCode.none),
         ):

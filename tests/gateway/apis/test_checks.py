@@ -28,8 +28,8 @@ from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.topics.metadata_cache import (
     ACLS_TOPIC,
+    CONFIGS_TOPIC,
     CREDENTIALS_TOPIC,
-    QUOTAS_TOPIC,
     HostedTopic,
     MetadataCache,
 )
@@ -254,6 +254,12 @@ CASES = [
         {"resources": [{"resource_type": 4, "resource_name": "0", "configuration_keys": None}]},
     ),
     Case(
+        32,
+        OF_GROUP,
+        ("DESCRIBE_CONFIGS group g",),
+        {"resources": [{"resource_type": 32, "resource_name": "g", "configuration_keys": None}]},
+    ),
+    Case(
         33,
         OF_TOPIC,
         ("ALTER_CONFIGS topic clicks",),
@@ -263,6 +269,20 @@ CASES = [
                     "resource_type": 2,
                     "resource_name": "clicks",
                     "configs": [{"name": "retention.ms", "value": "7"}],
+                }
+            ]
+        },
+    ),
+    Case(
+        33,
+        OF_GROUP,
+        ("ALTER_CONFIGS group g",),
+        {
+            "resources": [
+                {
+                    "resource_type": 32,
+                    "resource_name": "g",
+                    "configs": [{"name": "consumer.session.timeout.ms", "value": "50000"}],
                 }
             ]
         },
@@ -286,6 +306,20 @@ CASES = [
                     "resource_type": 2,
                     "resource_name": "clicks",
                     "configs": [{"name": "retention.ms", "config_operation": 0, "value": "7"}],
+                }
+            ]
+        },
+    ),
+    Case(
+        44,
+        OF_GROUP,
+        ("ALTER_CONFIGS group g",),
+        {
+            "resources": [
+                {
+                    "resource_type": 32,
+                    "resource_name": "g",
+                    "configs": [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}],
                 }
             ]
         },
@@ -392,7 +426,8 @@ def state(gateway: GatewayServer) -> Any:
     return (
         sorted(gateway.broker.metadata.all_topics()),
         (topic.end_offsets(), topic.start_offsets(), topic.config, topic.partitions),
-        gateway.broker.quotas.limits,
+        gateway.broker.configs.limits,
+        gateway.broker.configs.groups.groups,
         acls.acls,
         gateway.broker.users and gateway.broker.users.secrets,
         [each.group for each in gateway.broker.groups.admin.list()],
@@ -648,7 +683,7 @@ def test_nobody_reads_the_credentials_of_users_through_a_gateway(gateway: Gatewa
         assert OF_TOPIC in codes(anyone.ask(1, 12, **fetch_fields(12, [(CREDENTIALS_TOPIC, 0, 0)])))
 
 
-@pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUOTAS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC])
+@pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CONFIGS_TOPIC, ACLS_TOPIC, CREDENTIALS_TOPIC])
 def test_nobody_changes_the_topics_of_the_gateways_by_any_api(gateway: GatewayServer, topic: str) -> None:
     with UserWire(gateway, "root") as root:
         # there are records in it, or it is there at least

@@ -1,16 +1,19 @@
-"""CreateTopics answers in every version that the gateway speaks, the Java client's newest one too."""
+"""CreateTopics answers in every version, and it and CreatePartitions refuse what a broker refuses, in its words."""
 
 from __future__ import annotations
 
 import datetime
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
-from gateways import Wire, opened
+from gateways import METADATA, Wire, opened, serving
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.apis.topics import CREATE_TOPICS
+import distlog
+from distlog.gateway.apis.topics import CREATE_PARTITIONS, CREATE_TOPICS
 from distlog.gateway.gateway_server import GatewayServer
 
 
@@ -34,3 +37,104 @@ def test_a_topic_is_created_and_told_of_in_each_version(gateway: GatewayServer, 
         assert (told.num_partitions, found["retention.ms"], found["flush.messages"]) == (3, ("1000", 1), ("1", 5))
     if version >= 7:
         assert str(told.topic_id) == topic.snapshot.topic_id
+
+
+def created(wire: Wire, *names: str, validate_only: bool = False, **fields: Any) -> list[tuple[str, str | None]]:
+    """The code and the text of each topic that a client wants to create."""
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1, **fields} for name in names]
+    told = wire.plain(CREATE_TOPICS.key, 5, topics=topics, validate_only=validate_only)
+    return [(each.error_code.name, each.error_message) for each in told.topics]
+
+
+def test_a_topic_whose_metrics_would_have_the_name_of_another_one_is_refused(gateway: GatewayServer) -> None:
+    distlog.create(f"{gateway.root}/a.b")
+    collides = [("invalid_topic_exception", "Topic 'a_b' collides with existing topic: a.b")]
+    with Wire(gateway) as wire:
+        assert created(wire, "a_b") == collides
+        assert created(wire, "a_b", validate_only=True) == collides
+        # a topic that is there is told as that
+        assert created(wire, "a.b") == [("topic_already_exists", "Topic 'a.b' already exists.")]
+        assert created(wire, "a-b", "ab") == [("none", None)] * 2
+        # also beside one that the gateway has just created
+        assert created(wire, "c_d.e") == [("none", None)]
+        assert created(wire, "c.d_e")[0][0] == "invalid_topic_exception"
+        # a library has no metrics: what it makes beside another topic is there for clients
+        distlog.create(f"{gateway.root}/a_b")
+        assert created(wire, "a_b") == [("topic_already_exists", "Topic 'a_b' already exists.")]
+
+
+def test_a_topic_may_have_the_name_that_a_dropped_one_had_with_a_period(gateway: GatewayServer) -> None:
+    distlog.create(f"{gateway.root}/a.b").drop()
+    with Wire(gateway) as wire:
+        assert created(wire, "a_b") == [("none", None)]
+
+
+def test_no_topic_is_created_by_its_use_beside_one_whose_metrics_have_its_name(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "a.b"))
+    with serving(tmp_path, auto_create_topics=True) as gateway, Wire(gateway) as wire:
+        wanted = [{"name": name} for name in ("a_b", "a-b")]
+        told = wire.plain(METADATA, 9, topics=wanted, allow_auto_topic_creation=True)
+    assert [each.error_code.name for each in told.topics] == ["invalid_topic_exception", "none"]
+    assert sorted(each.name for each in tmp_path.glob("a*")) == ["a-b", "a.b"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"replication_factor": 0}, "invalid_replication_factor", "Replication factor must be larger than 0"),
+        ({"replication_factor": -2}, "invalid_replication_factor", "Replication factor must be larger than 0"),
+        ({"configs": [{"name": "retention.ms", "value": None}]}, "invalid_config", "Null value not supported"),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [0]}]}, "invalid_request", "numPartitions was not"),
+    ],
+)
+def test_a_topic_that_a_broker_refuses_is_refused(
+    gateway: GatewayServer, fields: dict[str, Any], code: str, text: str
+) -> None:
+    with Wire(gateway) as wire:
+        ((found, why),) = created(wire, "orders", **fields)
+    assert (found, text in (why or "")) == (code, True)
+
+
+#: The brokers of partitions, by the numbers of these: what is wrong with them in Kafka's words, or None.
+ASSIGNMENTS = [
+    ([(0, [0]), (1, [1, 2])], None),
+    ([(0, [])], "The manual partition assignment includes an empty replica list."),
+    ([(0, [1, 1])], "The manual partition assignment includes a broker more than once."),
+    ([(0, [0]), (2, [0])], "partitions should be a consecutive 0-based integer sequence"),
+    ([(0, [0]), (0, [0])], "partitions should be a consecutive 0-based integer sequence"),
+]
+
+
+@pytest.mark.parametrize(("assigned", "text"), ASSIGNMENTS)
+def test_brokers_that_are_assigned_by_hand_are_checked(
+    gateway: GatewayServer, assigned: list[tuple[int, list[int]]], text: str | None
+) -> None:
+    assignments = [{"partition_index": number, "broker_ids": brokers} for number, brokers in assigned]
+    with Wire(gateway) as wire:
+        told = created(wire, "orders", num_partitions=-1, replication_factor=-1, assignments=assignments)
+    assert told == [("none" if text is None else "invalid_replica_assignment", text)]
+    if text is None:
+        assert opened(gateway, "orders").partitions == len(assigned)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "text"),
+    [
+        ([], "Attempted to add 1 additional partition(s), but only 0 assignment(s) were specified."),
+        ([[0], [0]], "Attempted to add 1 additional partition(s), but only 2 assignment(s) were specified."),
+        ([[]], "The manual partition assignment includes an empty replica list."),
+        ([[3, 3]], "The manual partition assignment includes a broker more than once."),
+        ([[3]], None),
+        (None, None),
+    ],
+)
+def test_partitions_are_added_only_with_as_many_assignments(
+    gateway: GatewayServer, brokers: list[list[int]] | None, text: str | None
+) -> None:
+    assignments = None if brokers is None else [{"broker_ids": each} for each in brokers]
+    topics = [{"name": "clicks", "count": 3, "assignments": assignments}]
+    with Wire(gateway) as wire:
+        (told,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results
+    code = ErrorCode.none if text is None else ErrorCode.invalid_replica_assignment
+    assert (told.error_code, told.error_message) == (code, text)
+    assert opened(gateway).partitions == (3 if text is None else 2)

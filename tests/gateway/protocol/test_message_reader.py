@@ -125,7 +125,6 @@ _LEFT_OUT = {
     "EndTxn": 5,
     "WriteTxnMarkers": 2,
     "DescribeGroups": 6,
-    "ListTransactions": 2,
 }
 
 

@@ -14,7 +14,7 @@ from cryptography import x509
 from gateways import API_VERSIONS, Wire, serving, until
 from gateways import looks_often as looks_often
 from kio.schema.errors import ErrorCode
-from rights import UserWire, codes, right
+from rights import codes, right
 from tls_certificates import Authority, Certificate, TlsWire
 
 import distlog
@@ -36,8 +36,6 @@ class UserTlsWire(TlsWire):
         """The number of the server's certificate."""
         der = self.socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]
         return x509.load_der_x509_certificate(der).serial_number
-
-    plain, send_plain = UserWire.plain, UserWire.send_plain
 
 
 def is_well(wire: Wire) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateways import Wire, opened, serving, until
 from gateways import looks_often as looks_often
-from gateways import opened, serving, until
 from kio.schema.errors import ErrorCode
 from rights import UserWire, with_acls
 from users_files import PASSWORD, SaslWire, users_file
@@ -41,7 +41,7 @@ def upsertion(name: str, password: str = "sesame", mechanism: str = "SCRAM-SHA-2
     return {"name": name, "mechanism": CODES[mechanism], **made, **fields}
 
 
-def altered(wire: UserWire, *upsertions: Any, deletions: Any = ()) -> dict[str, ErrorCode]:
+def altered(wire: Wire, *upsertions: Any, deletions: Any = ()) -> dict[str, ErrorCode]:
     """The codes of users whose credentials are changed."""
     told = wire.plain(ALTER, 0, upsertions=upsertions, deletions=deletions)
     return {each.user: each.error_code for each in told.results}
@@ -121,6 +121,12 @@ def test_credentials_that_cannot_be_are_refused_as_by_kafka(gateway: GatewayServ
             assert altered(root, upsertion("carol"), wrong)[wrong["name"]] is code
         good = upsertion("carol")
         assert altered(root, good, good) == {"carol": E.duplicate_resource}
+        # Kafka's controller takes one credential of a user in a request, and those of other users beside it
+        other = upsertion("carol", mechanism="SCRAM-SHA-512")
+        assert altered(root, good, other, upsertion("dave")) == {"carol": E.duplicate_resource, "dave": E.none}
+        removal = {"name": "carol", "mechanism": 1}
+        assert altered(root, other, deletions=[removal]) == {"carol": E.duplicate_resource}
+        assert altered(root, deletions=[{**removal, "name": "dave"}]) == {"dave": E.none}
         assert altered(root, deletions=[{"name": "carol", "mechanism": 2}]) == {"carol": E.resource_not_found}
         assert described(root, "carol", "carol") == {"carol": E.duplicate_resource}
         # the one good one above, beside an empty name
@@ -137,14 +143,11 @@ def test_the_file_of_users_comes_first(tmp_path: Path, gateway: GatewayServer) -
 
 
 def test_without_acls_clients_change_no_users(tmp_path: Path) -> None:
-    with serving(tmp_path) as gateway:
-        wire = UserWire.__new__(UserWire)
-        SaslWire.__init__(wire, gateway)
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
         assert altered(wire, upsertion("carol")) == {"carol": E.security_disabled}
         # as where there are none: kafka-configs asks for users beside their quotas, which need no ACLs
         told = wire.plain(DESCRIBE, 0, users=None)
         assert (told.error_code, told.results) == (E.none, ())
-        wire.socket.close()
         assert CREDENTIALS_TOPIC not in gateway.broker.metadata.all_topics()
 
 

@@ -18,9 +18,10 @@ from raw_batches import batch, record
 import distlog
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.gateway.client_quotas import ClientQuotas, decode_change
-from distlog.gateway.config import GatewayConfig
+from distlog.gateway.config import GatewayConfig, GroupSettings
+from distlog.gateway.dynamic_configs import DynamicConfigs, decode_config
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.groups.group_configs import GroupConfigs
 from distlog.gateway.server.quotas import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
@@ -112,7 +113,7 @@ def test_records_that_are_no_quotas_are_refused() -> None:
         (b"null", None),
     ):
         with pytest.raises(ValueError, match=r".+"):
-            decode_change(key, value)
+            decode_config(key, value)
 
 
 def altered(wire: Wire, entity: dict[str, str | None], *, validate_only: bool = False, **values: float | None) -> Any:
@@ -164,7 +165,12 @@ def test_quotas_are_set_shown_and_removed_and_outlive_a_gateway(root: Path) -> N
         assert described(wire, ("user", 1, None), strict=True) == []
         assert described(wire, ("user", 2, None)) == [alice, app]
         assert described(wire, ("client-id", 0, "other")) == []
-        assert described(wire, ("ip", 2, None)) is ErrorCode.invalid_request
+        # there are none of addresses, and a filter cannot have another type beside these
+        assert described(wire, ("ip", 2, None)) == described(wire, ("ip", 0, "10.0.0.1")) == []
+        for wrong in ([("ip", 2, None), ("user", 2, None)], [("user", 2, None)] * 2, [("user", 3, None)]):
+            assert described(wire, *wrong) is ErrorCode.invalid_request
+        for wrong in ([("user", 0, None)], [("nosuch", 2, None)]):
+            assert described(wire, *wrong) is ErrorCode.invalid_request
         assert altered(wire, {"user": "alice"}, producer_byte_rate=None, request_percentage=None) is ErrorCode.none
         assert described(wire) == [app]
 
@@ -177,7 +183,8 @@ def test_quotas_that_cannot_be_are_refused(root: Path) -> None:
             ({"user": "a"}, "producer_byte_rate", float("nan")),
             ({"user": "a"}, "producer_byte_rate", float("inf")),
             ({"user": "a"}, "connection_creation_rate", 1.0),
-            ({"ip": "::1"}, "producer_byte_rate", 1.0),
+            ({"ip": "::1"}, "connection_creation_rate", 1.0),
+            ({"ip": None}, "connection_creation_rate", 1.0),
             ({"user": ""}, "producer_byte_rate", 1.0),
             ({}, "producer_byte_rate", 1.0),
         ):
@@ -195,16 +202,16 @@ def test_another_gateway_of_the_root_has_the_same_quotas(root: Path) -> None:
 
 
 def test_quotas_end_also_if_the_record_of_their_end_was_cleaned_away_unseen(root: Path) -> None:
-    def quotas_of_a_gateway() -> ClientQuotas:
+    def quotas_of_a_gateway() -> DynamicConfigs:
         metadata = MetadataCache(Storage(str(root)), {}, now_ms, GatewayConfig())
-        return ClientQuotas(metadata, Quotas(lambda: 0.0), now_ms)
+        return DynamicConfigs(metadata, Quotas(lambda: 0.0), GroupConfigs(GroupSettings()), now_ms)
 
     one, other, alice = quotas_of_a_gateway(), quotas_of_a_gateway(), Entity.of({"user": "alice"})
-    one.alter(alice, {PRODUCER_BYTE_RATE: 1000.0})
+    one.alter_quotas(alice, {PRODUCER_BYTE_RATE: 1000.0})
     other.look()
     assert other.limits == {alice: {PRODUCER_BYTE_RATE: 1000.0}}
-    one.alter(alice, {PRODUCER_BYTE_RATE: None})
-    topic = distlog.open(str(root / "__client_quotas"))
+    one.alter_quotas(alice, {PRODUCER_BYTE_RATE: None})
+    topic = distlog.open(str(root / "__dynamic_configs"))
     topic.alter_config({"cleanup.policy": "delete"})
     topic.delete_records({0: -1})
     other.look()
@@ -243,9 +250,9 @@ def test_a_consumer_above_its_quota_is_told_to_wait(root: Path) -> None:
 def test_the_topic_of_quotas_is_the_gateways_own(root: Path) -> None:
     with serving(root) as gateway, Wire(gateway) as wire:
         assert altered(wire, {"user": "alice"}, producer_byte_rate=1000.0) is ErrorCode.none
-        told = producing(wire, DATA, topic="__client_quotas")
+        told = producing(wire, DATA, topic="__dynamic_configs")
         assert told.error_code is ErrorCode.invalid_topic_exception
         (dropped,) = wire.ask(
-            20, 5, topic_names=("__client_quotas",), timeout=datetime.timedelta(seconds=1)
+            20, 5, topic_names=("__dynamic_configs",), timeout=datetime.timedelta(seconds=1)
         ).responses
         assert dropped.error_code is ErrorCode.invalid_topic_exception

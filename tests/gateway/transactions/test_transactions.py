@@ -204,6 +204,28 @@ def test_transactions_are_listed_and_described(gateway: GatewayServer) -> None:
         assert long.transaction_states == ()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (None, ["payments", "refunds"]),
+        ("", ["payments", "refunds"]),
+        ("pay.*", ["payments"]),
+        ("pay", []),
+        ("(?i)REFUNDS|payments", ["payments", "refunds"]),
+        ("(", ErrorCode.invalid_regular_expression),
+    ],
+)
+def test_transactions_are_listed_by_a_pattern_of_their_ids(
+    gateway: GatewayServer, pattern: str | None, names: list[str] | ErrorCode
+) -> None:
+    with Wire(gateway) as wire:
+        for id_ in ("payments", "refunds"):
+            RawProducer(wire, id_).init()
+        told = wire.plain(66, 2, duration_filter=-1, transactional_id_pattern=pattern)
+    listed = [each.transactional_id for each in told.transaction_states]
+    assert (told.error_code if told.error_code is not FINE else listed) == names
+
+
 def test_a_list_of_transactions_is_not_taken_for_whole_while_some_are_loaded(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

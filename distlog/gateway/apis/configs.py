@@ -1,0 +1,326 @@
+"""The APIs of settings: of topics, of the gateway, and of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from distlog.core.config import TopicConfig, settings
+from distlog.core.errors import InvalidConfigError
+from distlog.gateway.apis.cluster import attempted, grouped, only_once
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.config import ShownSetting, gateway_settings, topic_default_settings
+from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.server.request import Request
+
+# ---
+# Settings of topics, of the gateway, and of groups, in Kafka's protocol.
+
+
+#: Kafka's settings of topics about replicas, tiers and old formats: they are accepted, and have no effect here.
+_IGNORED = frozenset(
+    {
+        *("min.insync.replicas", "unclean.leader.election.enable"),
+        *("follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),
+        *("local.retention.bytes", "local.retention.ms", "message.downconversion.enable"),
+        *("message.format.version", "message.timestamp.difference.max.ms", "remote.log.copy.disable"),
+        *("remote.log.delete.on.disable", "remote.storage.enable"),
+    }
+)
+#: The source of a value: ConfigSource of Kafka's admin client.
+_OF_TOPIC, _OF_BROKER, _DEFAULT, _OF_GROUP = 1, 4, 5, 8
+#: ConfigType of Kafka's admin client. All of our numbers that may be large are LONG.
+_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
+_TYPES = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE, str: _STRING}
+_LISTS = frozenset({"cleanup.policy"})
+
+
+def without_ignored(given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The settings without the ones of Kafka that have no effect here."""
+    return {name: value for name, value in given.items() if name not in _IGNORED}
+
+
+class _Details(NamedTuple):
+    """The documentation and the synonyms of settings, where a request wants them."""
+
+    documentation: bool = False
+    synonyms: bool = False
+
+    def fields(self, one: ShownSetting, source: int, kind: int, *, read_only: bool = False) -> Fields:
+        """The fields of a setting."""
+        return {
+            "name": one.name,
+            "value": one.value,
+            "read_only": read_only,
+            "config_source": source,
+            "is_sensitive": False,
+            "synonyms": [{"name": one.name, "value": one.value, "source": source}] if self.synonyms else [],
+            "config_type": kind,
+            "documentation": one.meaning if self.documentation else None,
+        }
+
+
+#: Without it `kafka-topics --describe --at-min-isr-partitions` fails.
+_MIN_ISR = ShownSetting("min.insync.replicas", "1", True, "has no effect: the storage replicates, or not")
+
+
+def described(config: TopicConfig, **wanted: bool) -> Iterator[Fields]:
+    """The fields of each setting, for DescribeConfigs and CreateTopics; with one that Kafka's tools need."""
+    own, values, inherited, details = config.overrides(), config.all(), dict(config.defaults), _Details(**wanted)
+    for setting in settings():
+        source = _OF_TOPIC if setting.name in own else _OF_BROKER if setting.name in inherited else _DEFAULT
+        one = ShownSetting(setting.name, _shown(values[setting.name]), source == _DEFAULT, setting.meaning)
+        kind = _LIST if setting.name in _LISTS else _TYPES[type(setting.default)]
+        yield details.fields(one, source, kind)
+    yield details.fields(_MIN_ISR, _DEFAULT, _INT)
+
+
+def _described_broker(broker: Broker, request: Request, **wanted: bool) -> Iterator[Fields]:
+    """Each setting of the gateway, and the defaults of topics; none can be altered while it runs."""
+    own, defaults = gateway_settings(broker.config), topic_default_settings(broker.metadata.defaults)
+    # the id that it has, rather than the -1 that asks for one
+    own = [each._replace(value=str(broker.cluster.node.id)) if each.name == "node.id" else each for each in own]
+    # the listener as this client is told to find it; Kafka's tools look for it among the settings
+    host, port = broker.address(request, broker.cluster.node)
+    value = f"{broker.security_protocol}://{f'[{host}]' if ':' in host else host}:{port}"
+    meaning = "where clients find this gateway; set by `--advertised`"
+    advertised = ShownSetting("advertised.listeners", value, broker.config.advertised is None, meaning)
+    for one in (advertised, *own, *defaults):
+        source = _DEFAULT if one.is_default else _OF_BROKER
+        yield _Details(**wanted).fields(one, source, _type_of(one.value), read_only=True)
+
+
+def _described_group(broker: Broker, group: str, **wanted: bool) -> Iterator[Fields]:
+    """Each setting of a group, which need not exist."""
+    if not group:
+        raise UnsupportedRequestError("Group name must not be empty")
+    broker.configs.look()
+    for each in broker.configs.groups.described(group):
+        source = _OF_GROUP if each.is_override else _DEFAULT if each.is_default else _OF_BROKER
+        one = ShownSetting(each.name, str(each.value), each.is_default, each.meaning)
+        yield _Details(**wanted).fields(one, source, _INT)
+
+
+def _type_of(shown: str) -> int:
+    if shown in ("true", "false"):
+        return _BOOLEAN
+    return _LONG if shown.lstrip("-").isdigit() else _STRING
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---
+# DescribeConfigs: the settings of topics, of groups, and of the gateway, which are fixed when it starts.
+
+
+#: ConfigResource.Type of Kafka's admin client.
+TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+#: Why the resources of these types have no settings that could be altered.
+_NO_SETTINGS = {
+    BROKER: "The settings of a gateway are read-only: change its server.properties or --config, and start it again",
+    _LOGGER: "A gateway has no levels of loggers",
+    CLIENT_METRICS: "This server takes no metrics of clients (KIP-714)",
+}
+_RESOURCE = attrgetter("resource_type", "resource_name")
+
+
+def describe_configs(request: Request, broker: Broker) -> Fields:
+    """The settings of each resource, each resource once: all settings, or the requested ones."""
+    results = [
+        attempted(
+            partial(_described, request, broker, several),
+            resource_type=several[0].resource_type,
+            resource_name=several[0].resource_name,
+            configs=(),
+        )
+        for several in grouped(request.body.resources, _RESOURCE).values()
+    ]
+    return {"throttle_time": 0, "results": results}
+
+
+def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fields:
+    """The fields of one resource, with the settings that a request wants in all its places."""
+    asked = [each.configuration_keys for each in resources]
+    wanted = None if None in asked else frozenset().union(*asked)
+    all_settings = _all_settings(
+        broker,
+        request,
+        resources[0],
+        documentation=request.get("include_documentation", False),
+        synonyms=request.get("include_synonyms", False),
+    )
+    return {"configs": [each for each in all_settings if wanted is None or each["name"] in wanted]}
+
+
+def _all_settings(broker: Broker, request: Request, resource: Any, **details: bool) -> Iterable[Fields]:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == TOPIC:
+        return described(broker.metadata.fresh_topic(name).snapshot.config, **details)
+    if kind == GROUP:
+        return _described_group(broker, name, **details)
+    if kind == CLIENT_METRICS:
+        # there are none
+        return ()
+    if kind != BROKER:
+        raise UnsupportedRequestError(_NO_SETTINGS.get(kind, f"Unknown resource type {kind}"))
+    if not name:
+        # no name stands for dynamic settings of all brokers, of which there are none
+        return ()
+    this = str(broker.cluster.node.id)
+    if name != this:
+        raise UnsupportedRequestError(f"Unexpected broker id, expected {this} or empty string, but received {name}")
+    return _described_broker(broker, request, **details)
+
+
+DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, describe_configs)
+
+
+# ---
+# ListConfigResources: the topics, brokers and groups that have settings (KIP-1142).
+
+
+#: In version 0 a client asks for resources of metrics, of which there are none.
+_METRICS_ALONE = 0
+_LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
+
+
+def list_config_resources(request: Request, broker: Broker) -> Fields:
+    """The topics, the live gateways and the groups with settings of their own, or those of some types."""
+    types = set(request.get("resource_types", ()))
+    if types - {*_LISTED}:
+        return {"throttle_time": 0, "error_code": ErrorCode.unsupported_version, "config_resources": ()}
+    names: dict[int, Iterable[str]] = {}
+    if request.api_version > _METRICS_ALONE:
+        types = types or {*_LISTED}
+        if TOPIC in types:
+            names[TOPIC] = broker.metadata.facts_or_errors()
+        if BROKER in types:
+            names[BROKER] = [str(node.id) for node in broker.cluster.nodes]
+        if GROUP in types:
+            broker.configs.look()
+            names[GROUP] = broker.configs.groups.groups
+    resources = [{"resource_name": name, "resource_type": kind} for kind, each in names.items() for name in each]
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
+
+
+LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, list_config_resources)
+
+
+# ---
+# IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).
+# AlterConfigs, which Kafka has deprecated, replaces all of them (KIP-133).
+
+
+#: AlterConfigOp.OpType of Kafka's admin client.
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
+
+class _Present(NamedTuple):
+    """The settings that a resource has of its own, and the items of those of its settings that are lists."""
+
+    own: Iterable[str]
+    lists: Mapping[str, Sequence[str]] = {}
+
+
+def incremental_alter_configs(request: Request, broker: Broker) -> Fields:
+    """Change each resource, in one commit of its own; with `validate_only` only check whether that is possible."""
+    return _alter_each(request, broker, _changed)
+
+
+def alter_configs(request: Request, broker: Broker) -> Fields:
+    """Give each resource these settings and no others, as `incremental_alter_configs` changes them."""
+    return _alter_each(request, broker, _replaced)
+
+
+#: The new values of settings, by their names, of a resource in a request; None for the default.
+_Changes = Callable[[_Present, Any], dict[str, str | None]]
+
+
+def _alter_each(request: Request, broker: Broker, changes: _Changes) -> Fields:
+    alter = partial(_alter, broker, changes, validate_only=request.body.validate_only)
+    responses = [
+        attempted(
+            partial(only_once, alter, several),
+            resource_type=several[0].resource_type,
+            resource_name=several[0].resource_name,
+        )
+        for several in grouped(request.body.resources, _RESOURCE).values()
+    ]
+    return {"throttle_time": 0, "responses": responses}
+
+
+def _alter(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+    if len({each.name for each in resource.configs}) < len(resource.configs):
+        raise UnsupportedRequestError("Error due to duplicate config keys")
+    if resource.resource_type == TOPIC:
+        _alter_topic(broker, changes_of, resource, validate_only=validate_only)
+    elif resource.resource_type == GROUP:
+        _alter_group(broker, changes_of, resource, validate_only=validate_only)
+    else:
+        why = f"Unknown resource type {resource.resource_type}"
+        raise UnsupportedRequestError(_NO_SETTINGS.get(resource.resource_type, why))
+
+
+def _alter_topic(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+    topic = broker.metadata.clients_topic(resource.resource_name).topic
+    config = topic.snapshot.config
+    lists = {"cleanup.policy": str(config.cleanup_policy).split(",")}
+    changes = without_ignored(changes_of(_Present(config.overrides(), lists), resource))
+    if validate_only:
+        config.changed(changes)
+    elif changes:
+        topic.alter_config(changes)
+
+
+def _alter_group(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+    group, configs = resource.resource_name, broker.configs
+    if not group:
+        raise UnsupportedRequestError("Default group resources are not allowed.")
+    configs.look()
+    changes = configs.groups.checked(group, changes_of(_Present(configs.groups.overrides(group)), resource))
+    if not validate_only:
+        configs.alter_group(group, changes)
+
+
+def _changed(present: _Present, resource: Any) -> dict[str, str | None]:
+    return {each.name: _value(present, each) for each in resource.configs}
+
+
+def _value(present: _Present, change: Any) -> str | None:
+    operation = change.config_operation
+    if operation == _DELETE:
+        return None
+    if operation not in (_SET, _APPEND, _SUBTRACT):
+        raise UnsupportedRequestError(f"Unknown operation type {operation} of {change.name}")
+    _check_values([change])
+    if operation == _SET:
+        return str(change.value)
+    if change.name not in present.lists:
+        word = "APPEND to" if operation == _APPEND else "SUBTRACT from"
+        raise InvalidConfigError(f"Can't {word} key {change.name} because its type is not LIST.")
+    changed = str(change.value).split(",")
+    kept = [item for item in present.lists[change.name] if item not in changed]
+    return ",".join([*kept, *changed] if operation == _APPEND else kept)
+
+
+def _replaced(present: _Present, resource: Any) -> dict[str, str | None]:
+    _check_values(resource.configs)
+    return {**dict.fromkeys(present.own), **{each.name: each.value for each in resource.configs}}
+
+
+def _check_values(changes: Iterable[Any]) -> None:
+    if empty := [each.name for each in changes if each.value is None]:
+        raise UnsupportedRequestError(f"Null value not supported for : {','.join(empty)}")
+
+
+INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs)
+ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, alter_configs)
+
+#: The APIs that change topics, and all APIs of this module.
+CHANGING_APIS = (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)
+APIS = (*CHANGING_APIS, DESCRIBE_CONFIGS, LIST_CONFIG_RESOURCES)
