@@ -53,7 +53,7 @@ def test_lines_that_are_no_objects_and_times_that_are_none_are_named() -> None:
 
 def test_a_row_of_csv_is_an_object_unless_a_field_is_the_value() -> None:
     text = 'id,na"me\r\n1,"a ""b"", c"\r\n2,\n'
-    found = [json.loads(str(row["value"])) for row in rows(csv(text)[0])]
+    found = [json.loads(row["value"]) for row in rows(csv(text)[0])]
     assert found == [{"id": "1", 'na"me': 'a "b", c'}, {"id": "2", 'na"me': ""}]
     assert rows(csv(text, key="id", value='na"me')[0]) == [
         {"key": b"1", "value": b'a "b", c'},

@@ -30,8 +30,8 @@ _MICROSECONDS = {"s": 1_000_000, "ms": 1000}
 
 
 def json_rows(batch: pa.RecordBatch) -> pa.Array:
-    """The rows as JSON objects of all columns, which are texts (large_string)."""
-    return _objects(batch.schema.names, batch.columns, batch.num_rows).texts().view(pa.large_string())
+    """The rows as JSON objects of all columns (large_binary)."""
+    return _objects(batch.schema.names, batch.columns, batch.num_rows).texts()
 
 
 def json_values(column: pa.Array) -> pa.Array:
@@ -52,9 +52,9 @@ def json_values(column: pa.Array) -> pa.Array:
     elif any(is_list(kind) for is_list in _LISTS):
         if not pa.types.is_list(kind) and not pa.types.is_large_list(kind):
             column = column.cast(pa.list_(kind.value_type))
-        texts = _joined(column, _filled(json_values(column.flatten())), "[", "]")
+        texts = _joined(column, json_values(column.flatten()), "[", "]")
     elif any(is_bytes(kind) for is_bytes in _BYTES):
-        texts = _line("", column, OBJECT)
+        texts = _line(column)
     else:
         texts = _plain(column)
     return pc.if_else(column.is_valid(), texts, pa.nulls(1, texts.type)[0]) if column.null_count else texts
@@ -76,9 +76,9 @@ def _plain_bytes(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_binary())
 
 
-def _line(label: str, column: pa.Array, style: object) -> pa.Array:
+def _line(column: pa.Array) -> pa.Array:
     lines = RowLines(len(column))
-    lines.add(label, _plain_bytes(column), OBJECT)
+    lines.add("", _plain_bytes(column), OBJECT)
     return lines.texts()
 
 
@@ -118,10 +118,6 @@ def _lengths(column: pa.Array) -> pa.Array:
         lengths = np.diff(offsets)
         return pc.if_else(column.is_valid(), integers(lengths), integers([0])[0])
     return pc.list_value_length(column)
-
-
-def _filled(texts: pa.Array) -> pa.Array:
-    return texts
 
 
 def _plain(column: pa.Array) -> pa.Array:

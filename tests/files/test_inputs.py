@@ -1,0 +1,243 @@
+"""Inputs become files in order: paths, folders, patterns, URLs; each file's content decides what it is."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+import fsspec
+import lz4.frame
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from file_reads import reader, rows, values, written
+
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.files.formats import Kind
+
+
+def names(*inputs: object) -> list[str]:
+    return [Path(file.name).name for file in reader().files([str(each) for each in inputs])]
+
+
+def test_files_come_in_the_order_of_the_inputs_and_of_a_folder_by_path(tmp_path: Path) -> None:
+    b, a, c = written(tmp_path, b="b\n", a="a\n" * 9, c="c")
+    written(tmp_path / "in", z="z", y="y", _x="x", **{"__hidden": "h"})
+    written(tmp_path / "in" / "day=2", d="d")
+    written(tmp_path / "in" / "_temporary", e="e")
+    assert names(b, a, b) == ["b", "a", "b"]
+    assert names(tmp_path / "in", c) == ["d", "y", "z", "c"]
+
+
+def test_hidden_files_are_read_when_they_are_given_by_name(tmp_path: Path) -> None:
+    paths = written(tmp_path, _export__jsonl='{"a": 1}', __export__jsonl='{"a": 2}')
+    assert values(paths) == [b'{"a": 1}', b'{"a": 2}']
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.log", ["a1.log", "b1.log"]),
+        ("[a-a]?.log", ["a1.log"]),
+        ("[!a]*.log", ["b1.log"]),
+        ("{b,a}1.log", ["a1.log", "b1.log"]),
+        ("*/c*.log", ["c1.log"]),
+        ("**/*.log", ["a1.log", "b1.log", "c1.log", "d1.log"]),
+        ("s*", ["c1.log", "d1.log"]),
+        ("_*.log", ["_h.log"]),
+    ],
+)
+def test_a_pattern_is_the_files_that_it_matches_by_path(tmp_path: Path, pattern: str, found: list[str]) -> None:
+    written(tmp_path, b1__log="b", a1__log="a", _h__log="h", other="o")
+    written(tmp_path / "sub" / "deep", d1__log="d")
+    written(tmp_path / "sub", c1__log="c")
+    assert names(tmp_path / pattern) == found
+
+
+def test_files_that_exist_are_no_patterns(tmp_path: Path) -> None:
+    paths = written(tmp_path, **{"a*__log": "1", "a[1]__log": "2", "a1__log": "3", "{x}": "4"})
+    assert [values([path]) for path in paths] == [[b"1"], [b"2"], [b"3"], [b"4"]]
+
+
+@pytest.mark.parametrize("given", ["missing.log", "none*.log", "empty"])
+def test_an_input_that_is_no_file_is_an_error(tmp_path: Path, given: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StorageError, match=r"no such file|no file is there") as raised:
+        reader().files([str(tmp_path / given)])
+    assert given in str(raised.value)
+
+
+def test_objects_are_listed_and_read_as_local_files_are() -> None:
+    store = fsspec.filesystem("memory")
+    for name in ("b.log", "a.log", "sub/c.log.gz", "_x.log"):
+        text = f"{name}\n".encode()
+        store.pipe_file(f"/inputs/{name}", gzip.compress(text) if name.endswith("gz") else text * 3)
+    assert names("memory://inputs/*.log") == ["a.log", "b.log"]
+    assert names("memory://inputs") == ["a.log", "b.log", "c.log.gz"]
+    assert values(["memory://inputs"], 5, 3) == [b"a.log"] * 3 + [b"b.log"] * 3 + [b"sub/c.log.gz"]
+
+
+@pytest.mark.parametrize("url", ["dbfs:/mnt/raw/a.log", "ftp://host/a.log", "wasbs://c@a/x"])
+def test_a_url_without_a_reader_is_an_error_that_shows_the_way_by_spark(url: str) -> None:
+    with pytest.raises(StorageError) as raised:
+        reader().files([url])
+    assert f'distlog.spark.append(spark.read.text("{url}"), url)' in str(raised.value)
+    assert "import distlog.spark" in str(raised.value)
+
+
+def test_an_address_of_the_web_with_a_user_is_refused_without_its_secret() -> None:
+    with pytest.raises(StorageError) as raised:
+        reader().files(["https://me:secret@host/a.log"])
+    assert "secret" not in str(raised.value)
+
+
+COMPRESS = {
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "lz4": lz4.frame.compress,
+}
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+@pytest.mark.parametrize("name", ["A.LOG.GZ", "x.gz.1", "x.tgz", "plain"])
+def test_compressed_files_are_known_by_their_content(tmp_path: Path, codec: str, name: str) -> None:
+    (tmp_path / name).write_bytes(COMPRESS[codec](b"one\ntwo\n"))
+    assert values([tmp_path / name]) == [b"one", b"two"]
+    assert reader().files([str(tmp_path)])[0].kind == Kind("text", codec)
+
+
+def test_several_gzip_members_are_one_text(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two"))
+    assert values([tmp_path / "a.gz"]) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("name", ["users.csv.gz", "USERS.CSV", "users.csv.gz.2", "users.csv.1.gz"])
+def test_the_format_of_a_name_counts_whatever_its_case_and_compression(tmp_path: Path, name: str) -> None:
+    text = b"id,name\n7,ann\n"
+    (tmp_path / name).write_bytes(gzip.compress(text) if "gz" in name else text)
+    assert rows([tmp_path / name], key="id") == [(b"7", b'{"id": "7", "name": "ann"}', None)]
+
+
+def archive(kind: str) -> bytes:
+    out = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(out, "w") as made:
+            made.writestr("a.log", "one\n")
+    else:
+        with tarfile.open(fileobj=out, mode=kind) as tar:
+            tar.addfile(tarfile.TarInfo("a.log"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (lzma.compress(b"one\n"), "xz files are not supported"),
+        (archive("zip"), "zip files are not supported"),
+        (archive("w:"), "tar files are not supported"),
+        (archive("w:gz"), "tar files are not supported"),
+        (gzip.compress(gzip.compress(b"a\n")), "compressed twice"),
+        (b"\xff\x06\x00\x00sNaPpY...", "snappy files are not supported"),
+        (b"Obj\x01....", "Avro files are not supported"),
+        (b"ORC\x08....", "ORC files are not supported"),
+        (b"ARROW1\0\0", "Arrow IPC files are not supported"),
+        ("ein wörd\n".encode("utf-16"), "the file is UTF-16"),
+        ("ein wörd\n".encode("utf-32"), "the file is UTF-32"),
+        ("plain words\n".encode("utf-16-le"), "the file is UTF-16LE"),
+        ("plain words\n".encode("utf-16-be"), "the file is UTF-16BE"),
+        ("plain words\n".encode("utf-32-le"), "the file is UTF-32LE"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, content: bytes, why: str) -> None:
+    (path,) = written(tmp_path, a__log=content)
+    with pytest.raises(InvalidRecordError, match=why) as raised:
+        values([path])
+    assert raised.value.details["file"] == str(path)
+
+
+@pytest.mark.parametrize("name", ["a.snappy", "a.log.br", "a.tsv", "a.deflate"])
+def test_a_name_of_what_is_not_supported_is_refused_unless_the_format_is_given(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("one\n")
+    with pytest.raises(InvalidRecordError, match="is not supported"):
+        values([tmp_path])
+    assert values([tmp_path], format="text") == [b"one"]
+
+
+def test_parquet_is_never_text(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    written(folder, a__log="one\n")
+    pq.write_table(pa.table({"n": [1]}), folder / "part-0")
+    assert values([folder]) == [b"one", b'{"n": 1}']
+    with pytest.raises(InvalidRecordError, match="the file is Parquet, not text"):
+        values([folder], format="text")
+    (tmp_path / "b.parquet").write_text("no\n")
+    with pytest.raises(InvalidRecordError, match="no Parquet file"):
+        values([tmp_path / "b.parquet"])
+    (tmp_path / "c.log").write_bytes(gzip.compress((folder / "part-0").read_bytes()))
+    with pytest.raises(InvalidRecordError, match="compressed Parquet"):
+        values([tmp_path / "c.log"])
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl", "csv"])
+def test_a_byte_order_mark_is_no_part_of_a_value(tmp_path: Path, form: str) -> None:
+    texts = {"text": "v", "jsonl": '{"k": "v"}', "csv": "k\nv"}
+    for content in (b"\xef\xbb\xbf" + texts[form].encode(), gzip.compress(b"\xef\xbb\xbf" + texts[form].encode())):
+        (path,) = written(tmp_path, a=content)
+        fields = {} if form == "text" else {"value": "k"}
+        assert values([path], format=form, **fields) == [b"v"]
+
+
+def test_a_lone_carriage_return_ends_no_line(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, a__log=b"one\rstill one\r\ntwo\r")
+    assert values([path]) == [b"one\rstill one", b"two"]
+
+
+@pytest.mark.parametrize("change", ["grown", "cut", "deleted"])
+@pytest.mark.parametrize("name", ["a.log", "a.log.gz", "large.log"])
+def test_a_file_counts_as_it_was_when_it_was_listed(tmp_path: Path, change: str, name: str) -> None:
+    text = b"one\ntwo\n" * (100_000 if name == "large.log" else 1)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    source = reader()
+    reading = source.read(source.splits(source.files([str(path)])))
+    if change == "grown":
+        with path.open("ab") as file:
+            file.write(gzip.compress(b"more\n") if name.endswith("gz") else b"more\n")
+        found = b"".join(value + b"\n" for part in reading for value in part.records["value"].to_pylist())
+        assert found == text
+        return
+    if change == "cut":
+        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        path.unlink()
+    why = "shorter than when it was listed" if change == "cut" else "deleted after it was listed"
+    with pytest.raises(InvalidRecordError, match=why) as raised:
+        list(reading)
+    assert raised.value.details["file"] == str(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pattern": "(?P<key>"},
+        {"pattern": "(?P<other>x)"},
+        {"pattern": "(?P<key>x)", "format": "csv"},
+        {"key_separator": ""},
+        {"key_separator": ":", "format": "jsonl"},
+        {"format": "xml"},
+        {"format": "text", "key": "k"},
+        {"time_format": "%Q"},
+        {"time_format": "%"},
+        {"timestamp_unit": "days"},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_before_anything_is_read(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfigError):
+        reader(**wrong)

@@ -1,0 +1,64 @@
+"""Reads of input files by their splits, as the command and a job do them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core.files.file_reader import FileReader, check_fields, runs_to_repeat
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.splits import pack
+from distlog.core.storage.input_storage import InputStorage
+
+
+def reader(**options: Any) -> FileReader:
+    """A reader with these options."""
+    return FileReader(ReadOptions(**options), InputStorage())
+
+
+def tables(
+    inputs: Sequence[object], split_bytes: int | None = None, tasks: int = 1, **options: Any
+) -> list[pa.Table]:
+    """The tables of records of the inputs, read by so many tasks."""
+    source = reader(**options)
+    runs = pack(source.splits(source.files([str(each) for each in inputs]), split_bytes), tasks)
+    readings = [source.read(run) for run in runs]
+    parts = [[part.records for part in reading] for reading in readings]
+    reports = [reading.report for reading in readings]
+    for repeat in reversed(runs_to_repeat(runs, reports)):
+        again = source.read(repeat.run)
+        parts[repeat.first : repeat.end] = [[part.records for part in again]]
+        reports[repeat.first : repeat.end] = [again.report]
+    check_fields(reports)
+    found = [table for group in parts for table in group]
+    assert sum(report.records for report in reports) == sum(table.num_rows for table in found)
+    return found
+
+
+def rows(
+    inputs: Sequence[object], split_bytes: int | None = None, tasks: int = 1, **options: Any
+) -> list[tuple[Any, ...]]:
+    """The (key, value, timestamp) of each record."""
+    found = tables(inputs, split_bytes, tasks, **options)
+    return [
+        tuple(row.get(name) for name in ("key", "value", "timestamp")) for table in found for row in table.to_pylist()
+    ]
+
+
+def values(inputs: Sequence[object], split_bytes: int | None = None, tasks: int = 1, **options: Any) -> list[Any]:
+    """The value of each record."""
+    return [row[1] for row in rows(inputs, split_bytes, tasks, **options)]
+
+
+def written(folder: Path, **files: bytes | str) -> list[Path]:
+    """Files with these contents; a name has `__` for a full stop."""
+    paths = []
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        paths.append(path)
+    return paths
