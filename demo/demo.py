@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,6 +139,36 @@ def damage(folder: Path) -> None:
         index.write_bytes(b"not an index")
 
 
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Keep two things off standard error that mean nothing: a line of Java, and stacks of Spark's Python daemon."""
+    before = os.dup(2)
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    threading.Thread(target=pass_on, args=(reader, before), daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+
+
+def pass_on(reader: int, writer: int) -> None:
+    """Copy lines, without those of `without_noise`: the daemon prints that Spark has closed a socket."""
+    stack: list[bytes] = []
+    with open(reader, "rb", buffering=0) as lines:
+        for line in lines:
+            if line.startswith(b"Traceback ") or (stack and line.startswith(b" ")):
+                stack.append(line)
+                continue
+            is_daemons = all(b"pyspark/daemon.py" in each for each in stack if each.startswith(b"  File "))
+            is_noise = stack and is_daemons and line.startswith(b"BrokenPipeError")
+            if not is_noise and b"Using incubator modules" not in line:
+                os.write(writer, b"".join([*stack, line]))
+            stack = []
+
+
 def main() -> None:
     """Run the demo. It replaces the folder of the run before."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -145,14 +178,25 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS, help="clicks to generate without an input")
     chosen = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
+    with without_noise():
+        run(chosen)
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Run the steps, and say what to try next."""
+    with step("Compile distlog's kernels, which takes some 20 s of CPU time the first time"):
+        distlog.warm_up()
     with step("Start Spark"):
         spark = session("distlog demo", **{"spark.master": "local[*]", "spark.ui.enabled": "false"})
     topic = fill(spark, chosen, str((FOLDER / "logs" / "events").absolute()))
     read_back(spark, topic)
     look_up(topic)
     maintain(spark, topic)
-    print(f"\nThe topic is in {topic.url}; look around with: .venv/bin/distlog describe {topic.url}")
     spark.stop()
+    print(f"\nThe topic is in {topic.url}. What to try next:")
+    for command in ("describe {}", "read {} --tail 5", "history {}", "read {} --follow"):
+        print(f"   .venv/bin/distlog {command.format(FOLDER / 'logs' / 'events')}")
+    print("   docs/tutorial.md: the first log of your own")
 
 
 if __name__ == "__main__":

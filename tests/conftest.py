@@ -25,6 +25,7 @@ import moto_server
 import pytest
 from command_line import CommandLine
 from cpu_budget import cpu_s, over_budget
+from docs_pages import Reader
 from full_disk import disk as disk
 from gated_writer import gate as gate
 from gated_writer import topic as topic
@@ -279,6 +280,13 @@ def _session(spark_session: Any, folder: Path) -> Any:
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(str(tmp_path / "clicks"), monkeypatch, capsys)
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reader:
+    """Who runs the examples of a page."""
+    monkeypatch.chdir(tmp_path)
+    return Reader(tmp_path, capsys)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 
 if __name__ == "__main__":
     with ZipFile(sys.argv[1], "w", ZIP_DEFLATED) as archive:
-        files = [path for kind in ("py", "txt", "typed") for path in ROOT.glob(f"distlog/**/*.{kind}")]
+        files = [path for kind in ("py", "txt", "typed", "properties") for path in ROOT.glob(f"distlog/**/*.{kind}")]
         for path in sorted([*files, ROOT / "pyspark_distlog.py"]):
             # neither times nor rights of the clone, so that one commit makes one zip
             entry = ZipInfo(str(path.relative_to(ROOT)))

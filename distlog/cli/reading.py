@@ -13,8 +13,8 @@ import pyarrow as pa
 import typer
 
 from distlog.cli.options import usage
-from distlog.console.output import TERMINATED
-from distlog.console.record_lines import Conversions, print_batch, print_bytes
+from distlog.console.output import TERMINATED, RowPrinter
+from distlog.console.record_lines import Conversions, print_batch, print_bytes, print_objects
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.errors import InvalidConfigError
 from distlog.core.following.followed_log import Start, ends_of
@@ -72,11 +72,10 @@ def printing(
         return Printing(chosen.columns, lambda batch, _: print_bytes(chosen.texts(batch, topic)))
     if chosen == "csv":
         return Printing(columns or _FOR_PEOPLE, lambda batch, first: print_bytes(csv_rows(batch, titles=first)))
-    is_json = as_json or chosen == "json"
-    return Printing(
-        columns or (COLUMNS if is_json else _FOR_PEOPLE),
-        lambda batch, first: print_batch(batch, as_json=is_json, titles=first),
-    )
+    if as_json or chosen == "json":
+        return Printing(columns or COLUMNS, lambda batch, _: print_objects(batch))
+    printer = RowPrinter()
+    return Printing(columns or _FOR_PEOPLE, lambda batch, _: print_batch(batch, printer))
 
 
 # ---

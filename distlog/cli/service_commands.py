@@ -297,9 +297,10 @@ def _password(name: str) -> str:
 
 
 def warmup(*, as_json: Json = False) -> None:
-    """Compile distlog's kernels ahead of time, which takes about 20 seconds of CPU time.
+    """Compile distlog's kernels ahead of time.
 
-    Use it after an installation, and when you build a container image. The code is kept in NUMBA_CACHE_DIR if that is
-    set, else next to the library, in the user's cache folder, or in the temporary folder.
+    It takes about 20 seconds of CPU time: after an installation, or when you build a container image. The code is
+    kept in NUMBA_CACHE_DIR if that is set, else next to the library, in the user's cache folder, or in the temporary
+    folder.
     """
     print_report(warm_up(), as_json=as_json)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -83,35 +83,56 @@ def json_text(value: object) -> str:
     return _JSON.encode(value)
 
 
-def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None, *, titles: bool = True) -> None:
-    """Print the columns `names` (default: all) of `rows`: tables on a terminal, else a title line and a line each."""
-    names = names or list(rows[0] if rows else ())
-    if sys.stdout.isatty():
-        for start in range(0, len(rows), _TABLE_ROWS):
-            _print_table(rows[start : start + _TABLE_ROWS], names, titles=titles and start == 0)
-        return
-    if titles and names:
-        _print_lines(["\t".join(names)])
-    _print_lines("\t".join([text(row[name]) for name in names]) for row in rows)
+class RowPrinter:
+    """Prints rows that come batch by batch: one table on a terminal, else a title line and a line each."""
+
+    def __init__(self) -> None:
+        self.is_begun = False
+        #: Of a table's columns: none becomes narrower, so that the rows of all batches are aligned.
+        self._widths = dict[str, int]()
+
+    def print(self, rows: Sequence[Row], names: Sequence[str]) -> None:
+        """Print the columns `names` of `rows`."""
+        if sys.stdout.isatty():
+            for start in range(0, len(rows), _TABLE_ROWS):
+                self._print_table(rows[start : start + _TABLE_ROWS], names)
+            return
+        if not self.is_begun and names:
+            _print_lines(["\t".join(names)])
+        self.is_begun = True
+        _print_lines("\t".join([text(row[name]) for name in names]) for row in rows)
+
+    def _print_table(self, rows: Sequence[Row], names: Sequence[str]) -> None:
+        from rich.cells import cell_len
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, show_header=not self.is_begun)
+        self.is_begun = True
+        columns = {name: [text(row[name]) for row in rows] for name in names}
+        for name, cells in columns.items():
+            self._widths[name] = max(self._widths.get(name, cell_len(name)), *map(cell_len, cells))
+        console = Console()
+        has_room = sum(self._widths.values()) + 2 * len(names) <= console.width
+        for name in names:
+            numbers = all(isinstance(row[name], int | None) for row in rows)
+            # a number that is cut without a sign would be another number
+            overflow: Literal["ellipsis", "fold"] = "ellipsis" if numbers else "fold"
+            width = self._widths[name] if has_room else None
+            table.add_column(name, min_width=width, overflow=overflow, no_wrap=numbers)
+        for row in zip(*columns.values(), strict=True):
+            table.add_row(*map(Text, row))
+        console.print(table)
+
+
+def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None) -> None:
+    """Print the columns `names` (default: all) of `rows`."""
+    RowPrinter().print(rows, names or list(rows[0] if rows else ()))
 
 
 def _print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join([f"{line}\n" for line in lines]))
-
-
-def _print_table(rows: Sequence[Row], names: Sequence[str], *, titles: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=titles)
-    for name in names:
-        numbers = all(isinstance(row[name], int | None) for row in rows)
-        # a number that is cut without a sign would be another number
-        table.add_column(name, overflow="ellipsis" if numbers else "fold", no_wrap=numbers)
-    for row in rows:
-        table.add_row(*(Text(text(row[name])) for name in names))
-    Console().print(table)
 
 
 # ---

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.console.output import print_json, print_rows, rows_of
+from distlog.console.output import RowPrinter, print_json, rows_of
 from distlog.core.arrays import integers
 from distlog.core.row_lines import RowLines, json_objects, tabbed
 
@@ -102,15 +102,21 @@ def _piece(conversion: str, escape: str, text: str) -> tuple[str, bool]:
 # Prints batches of records: fast to a file or a pipe, as a table on a terminal.
 
 
-def print_batch(batch: pa.RecordBatch, *, as_json: bool, titles: bool) -> None:
-    """Print the rows of a batch, below a line of titles if `titles` is true and they are not JSON."""
-    if not _takes_utf8() or (sys.stdout.isatty() and not as_json):
-        rows = rows_of(batch)
-        return print_json(*rows) if as_json else print_rows(rows, batch.schema.names, titles=titles)
-    if titles and not as_json:
-        sys.stdout.write("\t".join(batch.schema.names) + "\n")
-    print_bytes(json_objects(batch) if as_json else tabbed(batch))
-    return None
+def print_objects(batch: pa.RecordBatch) -> None:
+    """Print the rows of a batch as JSON, a line each."""
+    if _takes_utf8():
+        print_bytes(json_objects(batch))
+    else:
+        print_json(*rows_of(batch))
+
+
+def print_batch(batch: pa.RecordBatch, printer: RowPrinter) -> None:
+    """Print the rows of a batch by `printer`, which has printed those of the batches before."""
+    if not _takes_utf8() or sys.stdout.isatty():
+        printer.print(rows_of(batch), batch.schema.names)
+        return
+    printer.print((), batch.schema.names)
+    print_bytes(tabbed(batch))
 
 
 def print_bytes(lines: bytes | memoryview) -> None:

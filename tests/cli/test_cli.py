@@ -172,6 +172,27 @@ def test_a_terminal_gets_tables_without_control_characters(
     assert lines[2] == ["5", r"\x1b[2J[bold]x"]
 
 
+def test_a_terminal_gets_one_table_of_the_records_of_all_partitions(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("create", "--partitions", "2")
+    for partition, value in enumerate((b"a value that is long", b"short")):
+        cli.ok("append", "--partition", str(partition), stdin=value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert cli.ok("read", "--columns", "partition,value,offset").out.splitlines() == [
+        "partition  value                 offset",
+        "0          a value that is long  0     ",
+        "1          short                 0     ",
+    ]
+
+
+def test_a_row_of_verify_is_a_line(filled: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(filled.ok("verify").out.splitlines()) == 3
+
+
 def test_a_number_for_which_a_narrow_terminal_has_no_room_is_not_cut_to_another(
     filled: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -208,3 +210,16 @@ def test_the_table_of_the_page_has_these() -> None:
     assert statuses == [str(each) for each in named]
     # the generated page has them in its first lines
     assert re.findall(r"\d+", command_page.text().partition("exit-status)")[2].partition("\n\n")[0]) == statuses
+
+
+def test_a_folder_that_may_not_be_written_is_named(cli: CommandLine) -> None:
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        os.chmod(folder, 0o555)
+        try:
+            os.seteuid(user or 65534)  # nothing denies root
+            outcome = cli.bare("create", f"{folder}/logs/clicks")
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o755)
+    assert (outcome.status, outcome.err) == (1, f"distlog: cannot write to {folder}: permission denied\n")

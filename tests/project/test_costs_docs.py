@@ -107,7 +107,7 @@ def test_a_commit_says_of_a_segment_what_the_model_says(tmp_path: Path) -> None:
     for _ in range(3):
         uneven = [{**row, "timestamp": NOW + 7 * row["partition"]} for row in rows(100, 20, size=90)]
         topic.append([row for number, row in enumerate(uneven) if number % 3 or row["partition"] % 7])
-    size = len(topic.storage.read(paths.commit_file(3)))
+    size = len(topic.storage.read(paths.commit_file(3))) - 500  # what each commit of a bundle has besides
     assert 0.8 * costs.PART_ADD_BYTES < size / 100 < 1.2 * costs.PART_ADD_BYTES
     topic.append([{"value": b"v", "partition": 0}])
     assert 0.8 * costs.ADD_BYTES < len(topic.storage.read(paths.commit_file(4))) - 300 < 1.2 * costs.ADD_BYTES

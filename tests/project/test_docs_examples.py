@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import json
 import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import CommandLine
-from docs_pages import ROOT, examples, read, section, table
-from topics import values
+from docs_pages import ROOT, Reader, examples, read, section, table
 
-import distlog
 from distlog.core.config import settings
 
 DOCS = ROOT / "docs"
+#: Where credentials come from, for what s3fs calls them.
+VARIABLES = {"AWS_ENDPOINT_URL": "endpoint_url", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
 
 
-def nothing(folder: Path) -> dict[str, Any]:
-    """A page that makes its own topics."""
-    return {"folder": str(folder)}
-
-
-def python_names(folder: Path) -> dict[str, Any]:
-    pyarrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pandas")
-    return {"folder": str(folder), "pyarrow": pyarrow}
-
-
-def a_worn_topic(folder: Path) -> dict[str, Any]:
-    """A topic that there is something to maintain in."""
-    topic = distlog.create(f"{folder}/logs/clicks", config={"retention.ms": -1})
-    for number in range(20):
-        topic.append(values([number]))
-    return {"topic": topic}
-
-
-#: What each page needs that the runner below runs as it is; other pages have tests of their own.
-NEEDS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "is-it-for-me.md": nothing,
-    "tutorial.md": nothing,
-    "python.md": python_names,
-    "maintenance.md": a_worn_topic,
-}
+#: The pages whose commands the runner below runs as well; other pages have tests of their own.
+NEEDS = ("is-it-for-me.md", "tutorial.md", "python.md", "maintenance.md")
 
 
 def run(command: str, folder: Path, cli: CommandLine) -> str:
@@ -72,24 +50,14 @@ def run(command: str, folder: Path, cli: CommandLine) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NEEDS)
-def test_the_examples_run(
-    name: str,
-    tmp_path: Path,
-    cli: CommandLine,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = {"distlog": distlog, **NEEDS[name](tmp_path)}
-    found, printed = examples(PAGES[name]), ""
-    assert found
-    for example in found:
+def test_the_examples_run(name: str, tmp_path: Path, cli: CommandLine, reader: Reader) -> None:
+    pytest.importorskip("pandas")
+    printed = ""
+    for example in examples(PAGES[name]):
         if example.why:
             continue
         if example.language == "python":
-            capsys.readouterr()
-            exec(example.text.replace("/data/logs", f"{tmp_path}/logs"), names)
-            printed = capsys.readouterr().out
+            printed = reader.paste(example.text.replace("/data/logs", "./logs"), name)
         elif example.language == "text":
             assert printed == example.text
         else:
@@ -98,10 +66,52 @@ def test_the_examples_run(
 
 
 @pytest.mark.s3
-def test_the_lines_of_s3_run_on_a_server(s3_url: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = (one for one in examples(read("docs/s3.md")) if one.language == "python" and not one.why)
-    exec(example.text, {"bucket": s3_url.url, "storage_options": s3_url.options})
-    assert capsys.readouterr().out == "300\n"
+def test_the_lines_of_s3_run_on_a_server(s3_url: Any, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, option in VARIABLES.items():
+        monkeypatch.setenv(variable, s3_url.options[option])
+    reader.pastes("docs/s3.md", "s3://bucket", s3_url.url)
+
+
+def test_no_page_uses_a_name_that_it_does_not_define() -> None:
+    """A reader who pastes the blocks of a page, one after the other, has all of their names."""
+    texts = {**PAGES, "README.md": read("README.md")}
+    assert {name: found for name, text in texts.items() if (found := hidden_names(text))} == {}
+
+
+def hidden_names(page: str) -> set[str]:
+    """The names that the Python blocks of a page use before one of them defines it."""
+    known, hidden = set(vars(builtins)), set[str]()
+    for example in examples(page):
+        if example.language == "python":
+            names = [node for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.Name)]
+            known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            known |= {
+                (alias.asname or alias.name).partition(".")[0]
+                for node in ast.walk(ast.parse(example.text))
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                for alias in node.names
+            }
+            hidden |= {node.id for node in names} - known
+    return hidden
+
+
+def test_the_commits_of_many_writers_are_those_that_were_measured() -> None:
+    """On one page alone: others lead to it."""
+    writers = json.loads(read("docs/scale.json"))["writers"]
+    commits = [round(writers[count]["names in _commits"] / 30) for count in ("1", "10", "100")]
+    appends = round(writers["100"]["appends a second"], -1)
+    said = f"{min(commits)} to {max(commits)} commits a second on S3, which [{appends:.0f} appends of 100 writers]"
+    assert said in PAGES["guarantees.md"]
+    number = re.compile(r"\b\d+ commits a second\b")
+    others = {
+        name: text for name, text in {**PAGES, "README.md": read("README.md")}.items() if name != "guarantees.md"
+    }
+    assert [name for name, text in others.items() if number.search(text) and "gateway-operations" not in name] == []
+
+
+def test_no_command_is_copied_with_a_prompt() -> None:
+    pages = {**PAGES, **{name: read(name) for name in ("README.md", "CONTRIBUTING.md")}}
+    assert [name for name, text in pages.items() if re.search(r"^(\$ |```console)", text, re.MULTILINE)] == []
 
 
 def test_every_page_with_examples_has_a_test_that_runs_them() -> None:
@@ -112,7 +122,7 @@ def test_every_page_with_examples_has_a_test_that_runs_them() -> None:
     )
     named = {name for name in PAGES if re.search(rf"[\"/]{re.escape(name)}\"", tests)}
     with_examples = {name for name, text in PAGES.items() if any(not one.why for one in examples(text))}
-    assert with_examples - NEEDS.keys() - named - {"s3.md"} == set()
+    assert with_examples - set(NEEDS) - named - {"s3.md"} == set()
 
 
 def test_every_reason_not_to_run_an_example_stands_before_one() -> None:

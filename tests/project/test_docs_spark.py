@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_pages import ROOT, examples, python, read, table
+from docs_pages import ROOT, Reader, examples, read, table
 
 import distlog
 
@@ -25,14 +23,6 @@ JOBS = [
 ]
 
 
-def events(folder: Path) -> str:
-    """A folder with a file of thirty events."""
-    (folder / "events").mkdir()
-    lines = "".join(json.dumps({"user": f"u{n % 3}", "page": f"/{n}"}) + "\n" for n in range(30))
-    (folder / "events" / "1.jsonl").write_text(lines)
-    return f"{folder}/events"
-
-
 def lines(page: str) -> str:
     """The first example of a page that uses distlog.spark."""
     return next(one.text for one in examples(page) if "from distlog.spark import" in one.text)
@@ -45,44 +35,16 @@ def options(text: str, heading: str) -> set[str]:
 
 
 @pytest.mark.spark
-def test_the_lines_of_spark_run(tmp_path: Path, spark: Any) -> None:
-    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
-    exec(lines(SPARK), {"url": topic.url, "events_file": f"{events(tmp_path)}/1.jsonl"})
-    assert topic.refresh().scan().count() == 60
-
-
-@pytest.mark.spark
-def test_the_lines_of_sql_run(tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    topic = distlog.create(f"{tmp_path}/clicks")
-    topic.append([{"key": f"u{n % 3}", "value": b"v"} for n in range(30)])
-    exec(python(SPARK, "## SQL"), {"spark": spark, "root": str(tmp_path)})
-    assert "|  u2|   10|" in capsys.readouterr().out
+@pytest.mark.parametrize("page", ["docs/spark.md", "docs/streaming.md"])
+def test_the_lines_of_spark_run(page: str, reader: Reader, spark: Any) -> None:
+    reader.pastes(page)
+    if page == "docs/streaming.md":
+        assert reader.names["behind"] == 5
+        assert distlog.open(reader.names["topic"].url).scan().count() == 36
 
 
 def test_the_lines_of_the_readme_are_the_same() -> None:
     assert lines(README) == lines(SPARK)
-
-
-@pytest.mark.spark
-def test_the_lines_that_read_a_stream_run(tmp_path: Path, spark: Any) -> None:
-    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
-    topic.append([{"key": f"u{n}", "value": b"v"} for n in range(30)])
-    names = {"spark": spark, "url": topic.url, "checkpoint": f"{tmp_path}/checkpoint", "output": f"{tmp_path}/output"}
-    for _ in range(2):
-        exec(python(STREAMING, "## Reading"), names)
-        assert spark.read.parquet(names["output"]).distinct().count() == topic.refresh().scan().count()
-        topic.append([{"key": f"w{n}", "value": b"v"} for n in range(5)])
-    exec(python(STREAMING, "### How far a query is behind"), names)
-    assert names["behind"] == 5
-
-
-@pytest.mark.spark
-def test_the_lines_of_a_streaming_write_run(tmp_path: Path, spark: Any) -> None:
-    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
-    names = {"events_folder": events(tmp_path), "checkpoint": f"{tmp_path}/checkpoint"}
-    for _ in range(2):
-        exec(python(STREAMING, "## Writing"), {"spark": spark, "url": topic.url, **names})
-        assert topic.refresh().scan().count() == 30
 
 
 def test_these_are_all_examples_in_python() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from docs_pages import Reader
 from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
@@ -33,7 +34,6 @@ from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("gateway.md", "gateway-operations.md", "gateway-security.md")
 TEXT = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
-PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def table(heading: str) -> list[list[str]]:
@@ -43,17 +43,14 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in found.splitlines()[2:]]
 
 
-def test_the_python_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", ["docs/gateway.md", "docs/gateway-operations.md"])
+def test_the_python_examples_run(page: str, reader: Reader) -> None:
     pytest.importorskip("confluent_kafka")
-    names: dict[str, object] = {"root": str(tmp_path)}
-    # the last one is run with a certificate, below
-    for example in PYTHON[:-1]:
-        exec(example, names)
-    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "[b'5 apples', b'7 pears']", "True"]
+    reader.pastes(page)
 
 
 def test_the_examples_of_tls_and_users_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reader: Reader
 ) -> None:
     """Openssl makes the page's certificate, `distlog users` its users, and a client has the page's properties."""
     admin = pytest.importorskip("confluent_kafka.admin")
@@ -64,29 +61,22 @@ def test_the_examples_of_tls_and_users_run(
         "log.example.org", "localhost"
     )
     subprocess.run(shlex.split(made), cwd=tmp_path, capture_output=True, check=True)
-    monkeypatch.chdir(tmp_path)
     line, told = CommandLine("", monkeypatch, capsys), ""
     for command in others:
         words = shlex.split(command.partition("<")[0])
         told += line.bare(*words[1:], stdin=b"sesame\n").out
     assert told.splitlines() == ["set alice", "set bob", "alice", "bob", "deleted bob"]
-    files = {
-        "certfile": tmp_path / "server.pem",
-        "keyfile": tmp_path / "server.key",
-        "users": tmp_path / "users.json",
-    }
-    names = {"root": str(tmp_path / "root"), **{k: str(v) for k, v in files.items()}}
-    exec(PYTHON[-1], names)
+    names = reader.pastes("docs/gateway-security.md").names
     properties = re.search(r"```properties\n(.*?)```", TEXT, re.DOTALL)
     assert properties
     config = dict(line.split("=", 1) for line in properties[1].splitlines())
-    with names["gateway"] as gateway:  # type: ignore[attr-defined]
+    with names["gateway"] as gateway:
         client = admin.AdminClient(
             {
                 **config,
                 "log_level": 0,
                 "sasl.password": "sesame",
-                "ssl.ca.location": str(files["certfile"]),
+                "ssl.ca.location": "server.pem",
                 "bootstrap.servers": f"localhost:{gateway.port}",
             }
         )

@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
 from command_line import CommandLine
+from docs_pages import Reader
 from topics import values
 
 import distlog
@@ -25,11 +25,8 @@ def block(language: str) -> str:
     return found[1]
 
 
-def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    topic = distlog.create(f"{tmp_path}/clicks")
-    topic.append(values(range(3)))
-    exec(block("python"), {"distlog": distlog, "topic": topic})
-    assert capsys.readouterr().out == "3 records, now at {0: 3}\n[0]\n"
+def test_the_python_example_runs(reader: Reader) -> None:
+    reader.pastes("docs/groups.md")
 
 
 def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:

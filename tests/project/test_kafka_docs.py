@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from docs_pages import Reader
 from topics import values
 
 import distlog
@@ -31,9 +32,8 @@ def kafka_logs(tmp_path: Path) -> str:
     return topic.export(tmp_path / "kafka-logs").log_dir
 
 
-def test_the_python_example_runs(tmp_path: Path, kafka_logs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(block("python"), {"distlog": distlog, "kafka_logs": kafka_logs, "folder": tmp_path})
-    assert capsys.readouterr().out == "{0: 3}\n3\n1\n"
+def test_the_python_example_runs(kafka_logs: str, reader: Reader) -> None:
+    reader.pastes("docs/kafka.md")
 
 
 def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from docs_pages import Reader
 from managed import Managed, create
 from topics import values
 
@@ -34,11 +35,8 @@ def block(language: str) -> str:
     return found[1]
 
 
-def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    create(tmp_path / "a", "clicks", 2)
-    create(tmp_path / "b", "orders").append(values(range(3)))
-    exec(block("python"), {"root": str(tmp_path / "a"), "other_root": str(tmp_path / "b")})
-    assert capsys.readouterr().out.splitlines() == ["clicks {0: 0, 1: 0}", "orders {0: 3}", "{}"]
+def test_the_python_example_runs(reader: Reader) -> None:
+    reader.pastes("docs/log-manager.md")
 
 
 def test_the_commands_run(tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from docs_pages import Reader
 
 import distlog
 from distlog.core import display
@@ -17,16 +17,12 @@ TEXT = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding=
 
 
 @pytest.mark.long
-def test_the_examples_run(tmp_path: Path) -> None:
+def test_the_examples_run(tmp_path: Path, reader: Reader) -> None:
     for library in ("pandas", "polars", "duckdb", "matplotlib"):
         pytest.importorskip(library)
     pytest.importorskip("matplotlib").use("Agg")
-    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
-    value = '{"user": "ann", "items": [{"id": 7}], "address": {"city": "Bern"}}'
-    topic.append([{"key": f"k{number}", "value": value} for number in range(20)])
-    names: dict[str, Any] = {"topic": topic, "picture": tmp_path / "topic.png"}
-    for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
-        exec(code, names)
+    names = reader.pastes("docs/notebooks.md").names
+    topic = names["topic"]
     assert names["table"].schema.names == ["partition", "offset", "timestamp", "user", "items[0].id", "city"]
     assert (names["polars_frame"].height, len(topic.scan())) == (20, 41)
     assert (tmp_path / "topic.png").stat().st_size > 10_000

@@ -243,6 +243,23 @@ def test_the_demo_damages_as_many_indexes_as_a_topic_has(tmp_path: Path, indexes
     assert [path.read_bytes() for path in sorted(tmp_path.glob("*/*"))] == left
 
 
+def test_the_demo_prints_all_but_what_means_nothing() -> None:
+    pytest.importorskip("pyspark")
+    from demo.demo import pass_on
+
+    stack = b'Traceback (most recent call last):\n  File "/zip/pyspark/daemon.py", line 95, in worker\n'
+    ours = b'Traceback (most recent call last):\n  File "/distlog/sink.py", line 9, in write\n'
+    broken = b"BrokenPipeError: [Errno 32] Broken pipe\n"
+    noise = b"WARNING: Using incubator modules: jdk.incubator.vector\n" + stack + broken
+    (reader, written), (shown, writer) = os.pipe(), os.pipe()
+    os.write(written, b"first\n" + noise + ours + broken + stack + b"OSError: 5\n" + noise)
+    os.close(written)
+    pass_on(reader, writer)
+    assert os.read(shown, 10_000) == b"first\n" + ours + broken + stack + b"OSError: 5\n"
+    for each in (shown, writer):
+        os.close(each)
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o664])
 def test_a_wheel_is_made_without_java_and_packages_and_of_files_with_the_same_rights_in_each_clone(
     tmp_path: Path, mode: int

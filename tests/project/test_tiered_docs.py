@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_pages import Reader
 from tiered_buckets import Upload, made_log, put
 
-import distlog
 from distlog.core.storage.storage import Storage
-
-TEXT = (Path(__file__).parents[2] / "docs" / "tiered.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -21,17 +19,7 @@ def bucket(tmp_path: Path) -> str:
     return str(tmp_path / "bucket")
 
 
-def example(number: int) -> str:
-    """The Python example of that number."""
-    return re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[number]
-
-
-def test_the_python_example_runs(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example(0), {"distlog": distlog, "bucket": bucket})
-    assert capsys.readouterr().out == "{0: 0} {0: 20}\n20\n10 {0: (0, 1700000000000)}\n"
-
-
 @pytest.mark.spark
-def test_the_spark_example_runs(bucket: str, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example(1), {"spark": spark, "bucket": bucket})
-    assert re.search(r"\|\s*0\|\s*20\|", capsys.readouterr().out)
+def test_the_examples_run(bucket: str, reader: Reader, spark: Any) -> None:
+    reader.pastes("docs/tiered.md")
+    assert re.search(r"\|\s*0\|\s*20\|", reader.printed)

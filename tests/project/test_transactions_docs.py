@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+import uuid
 
 import pytest
-
-import distlog
-
-TEXT = (Path(__file__).parents[2] / "docs" / "transactions.md").read_text(encoding="utf-8")
+from docs_pages import Reader
 
 
-@pytest.mark.parametrize("is_local", [False, True])
-def test_the_example_runs(is_local: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    topic = distlog.create(f"{tmp_path}/payments" if is_local else f"memory://{tmp_path}/payments")
-    found = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert found
-    exec(found[1], {"topic": topic})
-    assert capsys.readouterr().out == "[b'debit 5', b'credit 5']\n"
+@pytest.mark.parametrize("root", ["./logs", "memory://"])
+def test_the_example_runs(root: str, reader: Reader) -> None:
+    reader.pastes("docs/transactions.md", "./logs", root if root == "./logs" else f"{root}{uuid.uuid4().hex}")

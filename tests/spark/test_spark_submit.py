@@ -17,7 +17,8 @@ from zipfile import ZipFile
 import pyarrow
 import pytest
 from conftest import Address
-from submitted import JOBS, command, environment, submit
+from spark_python import forked_python
+from submitted import JOBS, NO_TOPIC, command, environment, submit
 
 import distlog
 
@@ -50,6 +51,15 @@ def test_a_failure_in_a_task_is_one_line_of_standard_error_and_one_object(s3_url
     assert "\tat " not in err
     assert s3_url.options["secret"] not in ran.out + ran.err
     assert distlog.open(s3_url.url, storage_options=s3_url.options).scan().count() == 0
+
+
+def test_a_job_that_starts_spark_itself_prints_nothing_of_the_start(tmp_path: Path) -> None:
+    job = [sys.executable, "-m", "distlog.jobs.read", "--topic", str(tmp_path / "none")]
+    ran = subprocess.run(job, env={**environment(), **forked_python()}, capture_output=True, text=True, check=False)
+    # Java itself prints one line
+    lines = [line for line in ran.stderr.splitlines() if "incubator modules" not in line]
+    assert (ran.returncode, ran.stdout, len(lines)) == (1, "", 1)
+    assert NO_TOPIC in lines[0]
 
 
 def compile_sources(archive: Path) -> None:
@@ -95,7 +105,7 @@ def test_a_zip_brings_the_library_to_a_session_that_knows_nothing_of_it(tmp_path
     # the first one; another is about archives of PySpark itself
     example, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark-setup.md").read_text(), re.DOTALL)
     where = 'import sys\n\nprint(*sys.modules["distlog"].__path__)\n'
-    program.write_text(f"url = {str(tmp_path / 'clicks')!r}\n{example}\n{where}")
+    program.write_text(f"{example.replace('/tmp/distlog', str(tmp_path))}\n{where}")
     distlog.create(str(tmp_path / "clicks"))
     python = {"PYSPARK_PYTHON": str(clean / "bin/python"), "PYSPARK_DRIVER_PYTHON": str(clean / "bin/python")}
     # one record is not worth compiling kernels, which a zip keeps for no other process

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
@@ -41,6 +43,35 @@ def examples(text: str) -> list[Example]:
 def python(text: str, heading: str) -> str:
     """The first Python example under a heading."""
     return next(one.text for one in examples(section(text, heading)) if one.language == "python")
+
+
+class Reader:
+    """Pastes the Python of a page, block by block, in a folder of its own. It begins without any name.
+
+    What a block prints is the text behind it, if there is one. `/tmp/distlog` is the folder, too.
+    """
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.names: dict[str, Any] = {}
+        self.printed = ""  #: by the last block
+        self._folder, self._capsys = folder, capsys
+
+    def pastes(self, page: str, replaced: str = "", by: str = "") -> Reader:
+        """Run all blocks of a page that run, in which one text is replaced."""
+        for example in examples(read(page)):
+            if example.language == "text":
+                assert self.printed in ("", example.text), page
+            elif example.language == "python" and not example.why:
+                text = example.text.replace(replaced, by) if replaced else example.text
+                self.paste(text, page)
+        return self
+
+    def paste(self, text: str, page: str) -> str:
+        """Run one block; returns what it prints."""
+        self._capsys.readouterr()
+        exec(compile(text.replace("/tmp/distlog", str(self._folder)), page, "exec"), self.names)
+        self.printed = self._capsys.readouterr().out
+        return self.printed
 
 
 def table(text: str, heading: str, number: int = 0) -> list[list[str]]:

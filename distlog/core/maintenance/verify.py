@@ -173,7 +173,6 @@ _TABLE = pa.schema(
         ("partition", pa.int64()),
         ("base_offset", pa.int64()),
         ("next_offset", pa.int64()),
-        ("stem", pa.string()),
         ("log_bytes", pa.int64()),
         ("batches", pa.int64()),
         ("records", pa.int64()),
@@ -230,7 +229,7 @@ class VerifyReport(Shown):
 
 
 def _row(verdict: SegmentVerdict) -> dict[str, Any]:
-    names = ("partition", "base_offset", "next_offset", "stem", "log_bytes")
+    names = ("partition", "base_offset", "next_offset", "log_bytes")
     return {
         **{name: getattr(verdict.segment, name) for name in names},
         "batches": verdict.batches,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.arrays import BLOCK_BYTES, PAGE_BYTES, byte_array, lies_in_pages, new_array, new_pages
-from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError
 from distlog.core.kernels.file_read import read_files
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
@@ -360,12 +360,17 @@ class LocalFiles:
     def probe_put_if_absent(self, folder: str, timeout_s: float) -> None:
         """See `Storage.probe_put_if_absent`; a put does not ask, since the kernel makes one step of a link."""
         path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
-        check_one_wins(
-            lambda data: self.put_if_absent(path, data, timeout_s, PutTime()),
-            lambda: self.delete([path]),
-            folder,
-            racers=LOCAL_RACERS,
-        )
+        try:
+            check_one_wins(
+                lambda data: self.put_if_absent(path, data, timeout_s, PutTime()),
+                lambda: self.delete([path]),
+                folder,
+                racers=LOCAL_RACERS,
+            )
+        except StorageDeniedError:
+            while not os.path.exists(folder):  # the first folder that is there denied it
+                folder = os.path.dirname(folder)
+            raise StorageDeniedError(f"cannot write to {folder}: permission denied") from None
 
     def sync(self, folder: str) -> None:
         """See `Storage.sync`."""

@@ -514,7 +514,10 @@ def _as_given(data: Appendable, unit: str) -> Iterator[pa.RecordBatch]:
             yield batch_of(columns, first_row, unit)
             first_row += len(chunk)
     else:
-        raise InvalidRecordError("append takes Arrow, pandas or an iterable of dicts", type=type(data).__name__)
+        raise InvalidRecordError(
+            "append takes Arrow (Polars, DuckDB, any Arrow stream), pandas or an iterable of dicts",
+            type=type(data).__name__,
+        )
 
 
 def _stream_of(data: Any) -> pa.RecordBatchReader:

@@ -285,9 +285,26 @@ def _nobody_reads() -> bool:
     return is_closed
 
 
+#: The loggers of Spark that print the stack of a failed task or query, of which the job prints the reason. What a
+#: cluster says, as of executors that do not start, is logged.
+_FAILED_WORK = (
+    "org.apache.spark.api.python",
+    "org.apache.spark.executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql",
+    "org.apache.spark.util.Utils",
+)
+
+
 def job_session(name: str) -> SparkSession:
-    """The session of a job. Spark logs nothing unless asked to: why a job failed is the job's own last line."""
-    return session(name, **({"spark.log.level": "OFF"} if "spark.log.level" in default_settings() else {}))
+    """The session of a job. Where its user chose no log level, the job's last line says why it failed."""
+    if "spark.log.level" in default_settings():
+        jvm: Any = SparkContext._jvm
+        log4j = jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
+        for logger in _FAILED_WORK:
+            log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+    return session(name)
 
 
 def reason(error: BaseException) -> str:
