@@ -106,8 +106,8 @@ compiled-tests: setup
 test-versions: setup kernels
 	@$(PYTHON_BIN) -m tools.spark_versions
 
-# With SIMULATION: so many short histories, then a twentieth as many long ones, and as many of these on a local disk;
-# none is kept but a broken one.
+# With SIMULATION: so many short histories, then a twentieth as many long ones, as many of these on a local disk, and as
+# many schedules of each scenario of the explorer; none is kept but a broken one.
 soak: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support
 soak: setup
 	@if [ -z "$$SIMULATION" ]; then \

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import multiprocessing
 import os
 import sys
 import time
 import warnings
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from simulation.explorer import Explored
     from simulation.history import Drawn
     from simulation.kinds import Kind
     from simulation.object_store import Flaws
@@ -39,6 +43,9 @@ def main() -> int:
     parser.add_argument("--length", type=float, metavar="S", help="let the history last so long")
     parser.add_argument("--fate", type=int, default=0, metavar="N", help="another history of the same plan")
     parser.add_argument("--without", metavar="FAULT", action="append", help="a kind of fault that does not happen")
+    parser.add_argument("--explore", metavar="SCENARIO", help="run the schedules of a scenario, or of `all`")
+    parser.add_argument("--schedules", type=int, metavar="N", help="run at most N schedules of each, cheapest first")
+    parser.add_argument("--schedule", metavar="POINT:KIND,...", help="run this schedule of the scenario, and tell it")
     parser.add_argument("--keep", action="store_true", help="keep the seeds that find planted bugs, for the docs too")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -52,8 +59,10 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     kind = ON_DISK if arguments.disk else SHORT if arguments.short else ON_STORE
+    if arguments.explore:
+        return _explore(arguments)
     if arguments.mixed:
-        return _run_mixed(arguments)
+        return _run_mixed(arguments) or _explore(arguments)
     if arguments.planted:
         return _look_for(arguments, kind)
     if arguments.shrink is not None:
@@ -122,6 +131,39 @@ def _run_mixed(arguments: argparse.Namespace) -> int:
         if _run_on_cores(arguments, kind):
             return 1
     return 0
+
+
+def _explore(arguments: argparse.Namespace) -> int:
+    """Run the schedules of scenarios, or one of them, until a promise is broken."""
+    from simulation.explorer import happens, parse
+    from simulation.explorer_planted import EXPLORED_BUGS
+    from simulation.kinds import SCENARIOS
+
+    names = list(SCENARIOS) if arguments.explore in (None, "all") else [arguments.explore]
+    plants = [EXPLORED_BUGS[name].plant for name in arguments.planted or ()]
+    with ExitStack() as planted:
+        for plant in plants:
+            planted.enter_context(plant())
+        if arguments.schedule is not None:
+            world, _, error = happens(SCENARIOS[arguments.explore], parse(arguments.schedule), traced=True)
+            print(*world.story or (), f"broken: {error}" if error else "", sep="\n")
+            return 1 if error else 0
+        # each scenario has its part of the time; in `make soak` as many schedules as there are long histories
+        most = arguments.schedules or (arguments.histories if arguments.mixed else float("inf"))
+        run = partial(_explored, most=most, cpu_s=60 * arguments.minutes / len(names))
+        with multiprocessing.get_context("fork").Pool(arguments.cores or None) as pool:
+            for explored in pool.imap(run, names):
+                print(explored, flush=True)
+                if explored.broken is not None:
+                    return 1
+    return 0
+
+
+def _explored(name: str, most: float, cpu_s: float) -> Explored:
+    from simulation.explorer import Exploration
+    from simulation.kinds import SCENARIOS
+
+    return Exploration(SCENARIOS[name]).run(most, cpu_s)
 
 
 def _shrink(kind: Kind, drawn: Drawn, broken: str, flaws: Flaws) -> None:

@@ -375,7 +375,7 @@ _ASK_AGAIN = frozenset(
 )
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """A coordinator refuses what a client asks for."""
 
 
@@ -393,7 +393,7 @@ def _told(stage: Stage, process: Process, work: Callable[[Gateway], T]) -> T:
     try:
         return call(stage, process, _any_gateway(stage, process), work)
     except (TransactionRefusedError, GroupRefusedError) as refused:
-        error = NoAnswerError if refused.code in _ASK_AGAIN else _RefusedError
+        error = NoAnswerError if refused.code in _ASK_AGAIN else RefusedError
         raise error(refused.code.name) from None
 
 
@@ -401,7 +401,7 @@ def transacts(stage: Stage, process: Process, memory: Memory) -> None:
     """Produce in transactions through gateways; several processes have the same transactional id."""
     id_ = f"client-{process.random.randrange(2)}"
     while stage.goes_on():
-        with suppress(NoAnswerError, _RefusedError):
+        with suppress(NoAnswerError, RefusedError):
             producer = _coordinated(
                 stage,
                 process,
@@ -491,12 +491,12 @@ def commits_positions(stage: Stage, process: Process, memory: Memory) -> None:
         if process.random.random() < 0.5:
             operation = Operation(next(stage.names), process.world.now)
             register.commits[operation.value] = operation
-            with suppress(NoAnswerError, _RefusedError):
+            with suppress(NoAnswerError, RefusedError):
                 _coordinated(stage, process, _commit_of(group, place, operation.value), CALL_TIMEOUT_S)
                 operation.ended_s = process.world.now
         else:
             operation = Operation(-1, process.world.now)
-            with suppress(NoAnswerError, _RefusedError):
+            with suppress(NoAnswerError, RefusedError):
                 found = _coordinated(
                     stage, process, lambda gateway, group=group: gateway.broker.groups.offsets.fetch(group, [place])
                 )[place]

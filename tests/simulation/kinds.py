@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from simulation import disk_histories, disk_planted, history, planted, short_histories
+from simulation.client_scenarios import CLIENT_SCENARIOS
+from simulation.disk_scenarios import DISK_SCENARIOS
 from simulation.history import Drawn
 from simulation.object_store import Flaws
 from simulation.planted import Bug
 from simulation.scale import with_tables
+from simulation.store_scenarios import STORE_SCENARIOS
 from simulation.world import World
 
 #: The page with the tables of the seeds.
@@ -96,6 +99,8 @@ SHORT = Kind(
     ("--short",),
 )
 KINDS = {kind.name: kind for kind in (ON_STORE, SHORT, ON_DISK)}
+#: The scenarios of the explorer by their names.
+SCENARIOS = {scenario.name: scenario for scenario in (*STORE_SCENARIOS, *CLIENT_SCENARIOS, *DISK_SCENARIOS)}
 #: The rows of the tables: bugs that so many seeds find.
 _ROWS = ((1, "1"), (10, "up to 10"), (100, "up to 100"), (10**9, "more"))
 

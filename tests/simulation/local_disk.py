@@ -140,9 +140,9 @@ class LocalDisk:
 
     # --- what goes wrong
 
-    def power_loss(self) -> None:
+    def power_loss(self, mood: str = "") -> None:
         """Have the power fail: all processes die, and the disk has what a device may have."""
-        mood = self.random.choice(("all", "nothing", "mixed", "mixed", "mixed"))
+        mood = mood or self.random.choice(("all", "nothing", "mixed", "mixed", "mixed"))
         self.world.note(f"the power fails; of what was not synced the disk has {mood}")
         for process in self.world.processes:
             process.die()
@@ -193,6 +193,8 @@ class LocalDisk:
         self.world.count_call()
         if self.world.story is not None:
             self.world.note(f"{fiber.process.name} {kind} {self._short(path)}")
+        if self.world.schedule is not None:
+            self._follow_schedule(fiber.process, kind, path, changes=changes)
         if changes:
             self._meet_fate(fiber.process, torn)
         elif self.random.random() < self.faults.unreadable and kind in ("read", "open"):
@@ -201,6 +203,17 @@ class LocalDisk:
         if self.random.random() < (0.1 if changes else 0.02):
             self.world.pause(self.random.expovariate(1 / 50e-6))
         return fiber.process
+
+    def _follow_schedule(self, process: Process, kind: str, path: str, *, changes: bool) -> None:
+        """Have happen what the world's schedule says of this call."""
+        assert self.world.schedule is not None
+        fault = self.world.schedule.meet(process, kind, self._short(path), writes=changes)
+        if fault == "power":
+            self.power_loss("nothing")
+        elif fault == "death":
+            self.replace(process)
+        if not process.is_alive:
+            raise ProcessDiedError
 
     def _meet_fate(self, process: Process, torn: Callable[[], None] | None) -> None:
         faults, draw = self.faults, self.random.random()

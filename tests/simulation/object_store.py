@@ -218,6 +218,7 @@ class Client:
         store, random = self.store, self.random
         world.count_call()
         store.requests[kind] += 1
+        fault = world.schedule.meet(self.process, kind, key, writes=writes) if world.schedule is not None else ""
         latency = store.latency
         there_s, back_s = latency(random, writes) / 2, latency(random, writes) / 2
         world.pause(there_s)
@@ -228,7 +229,7 @@ class Client:
         is_silent = world.now < store.silent_until
         if draw() < faults.lost or (is_silent and draw() < 0.5):
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"))
-        if writes and draw() < faults.late:
+        if fault == "late" or (writes and draw() < faults.late):
             world.at(world.now + self.random.uniform(60, 6 * 3600), lambda: self._late(kind, key, effect))
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"))
         try:
@@ -239,11 +240,15 @@ class Client:
                 world.pause(back_s)
                 result = self._count(kind, key, effect)
         except ReplyError as error:
+            if fault == "lost":
+                return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"), "refused, but ")
             return self._fail(kind, key, back_s, self._form(error.status, error.code), replied_s=replied_s)
         except FileNotFoundError as error:
             return self._fail(kind, key, back_s, error, replied_s=replied_s)
         self._meet_fate(kind, key)
-        if is_silent or world.now < store.silent_until or draw() < faults.unanswered:
+        if fault == "death" and store.replace is not None:
+            store.replace(self.process)
+        if fault == "lost" or is_silent or world.now < store.silent_until or draw() < faults.unanswered:
             return self._fail(kind, key, CLIENT_TIMEOUT_S, TimeoutError("no answer"), "done, but ")
         world.pause(back_s)
         object_client.note_reply(self, self._date(replied_s))

@@ -21,12 +21,15 @@ import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
 from simulation.surroundings import Surroundings
 from simulation.threads import Fiber, ProcessDiedError, Waiting
+
+if TYPE_CHECKING:
+    from simulation.explorer import Schedule
 
 #: Where files cost no time, if there is such a place.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -110,6 +113,8 @@ class World:
         self._until = NEVER
         #: What the hub is to begin next.
         self._beginning: Fiber | None = None
+        #: What happens at which point, in a systematic run.
+        self.schedule: Schedule | None = None
         #: How often a fiber that could go on lets others go first, at a lock or a queue.
         self.switching = 0.02
 

@@ -1,0 +1,170 @@
+"""The scenarios of the explorer on a local disk: active segments, their lock, their page, and what is synced when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import distlog
+from distlog import CommitStateUnknownError, OffsetOutOfRangeError, ProducerFencedError, SnapshotTooOldError
+from simulation.actors import PASSING
+from simulation.oracle import Batch
+from simulation.scenario import DiskScenario, Scenario
+
+#: So many bytes has a segment before the next one begins.
+_SEGMENT = {"internal.segment.bytes": 400, "segment.index.bytes": 200, "index.interval.bytes": 0}
+
+
+class ActiveSegment(DiskScenario):
+    """Two writers append to the active segment, which rolls; an append by commit seals it."""
+
+    name = "append to the active segment, flush, roll and seal"
+    config: ClassVar[Mapping[str, object]] = {**_SEGMENT, "flush.messages": 1}
+    restarted = frozenset({"first", "second"})
+
+    def prepare(self) -> None:
+        """Note what is durable."""
+        self.durable: list[Batch] = []
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {
+            "first": lambda: self.write("first"),
+            "sealer": lambda: self.append(b"s", None, sender="sealer"),
+            "second": lambda: self.write("second"),
+        }
+
+    def write(self, sender: str) -> None:
+        """Append a few records, each in a batch of its own, and flush."""
+        with suppress(*PASSING):
+            topic = distlog.open(self.stage.url)
+            waiting, done = list[Batch](), list[Batch]()
+
+            def on_delivery(delivery: Any) -> None:
+                batch = waiting.pop(0)
+                if delivery.error is None:
+                    offsets = {delivery.partition: (delivery.first_offset, delivery.first_offset + 1)}
+                    batch.acknowledge(topic.snapshot.topic_id, offsets)
+                    done.append(batch)
+
+            with topic.writer(linger_ms=0, on_delivery=on_delivery) as writer:
+                for _ in range(3):
+                    batch, table = self.stage.records_of([sender.encode()], sender)
+                    batch.tried.add(topic.snapshot.topic_id)
+                    waiting.append(batch)
+                    writer.append(table["value"][0].as_py(), key=sender.encode(), partition=0)
+                    writer.flush()
+                    self.durable += done
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended; then the log goes on."""
+        if self.disk.power_losses and self.config["flush.messages"] != 1:
+            for batch in self.oracle.batches:
+                batch.acknowledged = batch.acknowledged and (batch in self.durable or batch.sender == "sealer")
+        self.check_records(distlog.open(self.stage.url))
+        self.write("auditor")
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        if not (report := topic.verify()).ok:
+            self.says(f"verify finds {report.anomalies[0]}")
+        if self.oracle.batches[-1] not in self.durable:
+            self.says("nothing can be appended any more")
+
+
+class Flushes(ActiveSegment):
+    """The same where only a flush syncs."""
+
+    name = "appends that are synced by flushes"
+    config: ClassVar[Mapping[str, object]] = {**_SEGMENT, "flush.messages": 1000}
+
+
+class CleanedSegments(ActiveSegment):
+    """Two writers append beside compaction, and vacuum."""
+
+    name = "append to the active segment beside compaction"
+    config: ClassVar[Mapping[str, object]] = {
+        **_SEGMENT,
+        "flush.messages": 1,
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": 0.01,
+        "file.delete.delay.ms": 1000,
+    }
+    is_compacted = True
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"first": lambda: self.write("first"), "cleaner": self.clean, "second": lambda: self.write("first")}
+
+    def prepare(self) -> None:
+        """Append what there is to clean."""
+        super().prepare()
+        for _ in range(2):
+            self.write("first")
+            self.append(b"first", b"other", sender="sealer")
+
+    def clean(self) -> None:
+        """Compact, and delete the files that are not needed."""
+        with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
+            topic = distlog.open(self.stage.url)
+            topic.compact()
+            self.world.pause(1.0)
+            topic.vacuum()
+
+
+class TransactionsInPlace(DiskScenario):
+    """A transaction in the active segment, and a second producer with its id, which aborts it."""
+
+    name = "a transaction in place and a second producer"
+    config: ClassVar[Mapping[str, object]] = {**_SEGMENT, "flush.messages": 1}
+    restarted = frozenset({"second"})
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"first": self.produce, "second": self.produce}
+
+    def produce(self) -> None:
+        """Commit two transactions, unless another producer has fenced this one."""
+        with suppress(*PASSING, ProducerFencedError):
+            topic = distlog.open(self.stage.url)
+            with topic.producer("id", linger_ms=0) as producer:
+                for _ in range(2):
+                    self._transact(producer, topic.snapshot.topic_id)
+
+    def _transact(self, producer: distlog.Producer, topic_id: str) -> None:
+        batch, table = self.stage.records_of([b"t", None], "producer")
+        batch.refused, batch.transactional = True, True
+        producer.begin()
+        for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+            producer.append(value, key=key, partition=0)
+        batch.refused = False
+        try:
+            producer.commit()
+        except CommitStateUnknownError:
+            raise
+        except (*PASSING, ProducerFencedError):
+            batch.refused = True
+            raise
+        batch.acknowledge(topic_id)
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended: then a third producer aborts what is open."""
+        self.produce()
+        topic = distlog.open(self.stage.url)
+        committed = self.rows(topic, isolation="read_committed")
+        there = [(key, value) for _, _, key, value in committed]
+        for batch in self.oracle.batches:
+            sent = list(zip(batch.keys, batch.values, strict=True))
+            found = [record for record in there if record in sent]
+            if found not in ([], sent) or (found and batch.refused) or (batch.acknowledged and not found):
+                self.says(f"a transaction of {sent} has {found} ({batch.acknowledged=}, {batch.refused=})")
+            there = [record for record in there if record not in sent]
+        if there:
+            self.says(f"nobody appended {there}")
+        if not self.oracle.batches[-1].acknowledged:
+            self.says("a new producer could not commit")
+        if not (report := topic.verify()).ok:
+            self.says(f"verify finds {report.anomalies[0]}")
+
+
+DISK_SCENARIOS: tuple[type[Scenario], ...] = (ActiveSegment, Flushes, CleanedSegments, TransactionsInPlace)

@@ -1,0 +1,441 @@
+"""The scenarios of the explorer on an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import ClassVar
+
+import distlog
+from distlog import (
+    CommitStateUnknownError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    SnapshotTooOldError,
+    TopicExistsError,
+)
+from distlog.core import paths
+from distlog.core.commits.actions import LEADER_APP, Action, Add, Pin, SetTransaction, each
+from distlog.core.commits.commit_json import Commit
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import FencedMemberError, LeaderFencedError
+from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
+from distlog.core.topics.writer import Writer
+from distlog.gateway.leadership import Leadership, LeaderTopic
+from simulation.actors import PASSING, make
+from simulation.oracle import Batch
+from simulation.scenario import Scenario, StoreScenario
+from simulation.world import BEGIN_MS
+
+
+class TwoAppends(StoreScenario):
+    """Two processes append at once."""
+
+    name = "two appends"
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"first": lambda: self.keep_order("first", 2), "second": lambda: self.keep_order("second", 1)}
+
+    def keep_order(self, sender: str, count: int) -> None:
+        """Append several batches, one after the other."""
+        topic = distlog.open(self.stage.url)
+        ends = -1
+        for _ in range(count):
+            batch = self.append(b"k", None, sender=sender, topic=topic)
+            if batch is not None and batch.offsets is not None:
+                start, end = batch.offsets[0]
+                if start < ends:
+                    self.says(f"{sender} appended at {start}, after it had appended up to {ends}")
+                ends = end
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        self.check_versions(topic)
+
+
+class CommitQueue(TwoAppends):
+    """Three writers meet in the commit queue, with a second wave of commits after the first one."""
+
+    name = "three writers in the commit queue"
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {name: lambda name=name: self.keep_order(name, 2) for name in ("first", "second", "third")}  # type: ignore[misc]
+
+
+class ReplayedBatch(StoreScenario):
+    """A job sends a batch, dies or not, and sends it again, while others commit what is queued."""
+
+    name = "a replayed batch in the queue"
+    restarted = frozenset({"job", "twin"})
+
+    def prepare(self) -> None:
+        """Make the batch, which two processes send: one of them was taken for dead."""
+        self.batch, self.table = self.stage.records_of([b"a", b"b"], "job")
+        self.offsets = set[tuple[int, int]]()
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"job": self.send, "twin": self.send, "other": lambda: self.append_some(2)}
+
+    def append_some(self, count: int) -> None:
+        """Append other batches."""
+        topic = distlog.open(self.stage.url)
+        for _ in range(count):
+            self.append(None, sender="other", topic=topic)
+
+    def send(self) -> None:
+        """Send the batch until it is there, and once more."""
+        self.until_done(self._send_once)
+        self.until_done(self._send_once)
+
+    def _send_once(self) -> None:
+        topic = distlog.open(self.stage.url)
+        result = topic.append(self.table, partition=0, app_id="job", batch_id=7)
+        self.batch.acknowledge(topic.snapshot.topic_id, result.offsets)
+        self.offsets.add(result.offsets[0])
+        if len(self.offsets) > 1:
+            self.says(f"one batch was told to be at {sorted(self.offsets)}")
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        self.check_versions(topic)
+        if not self.batch.acknowledged:
+            self.says("a batch that was sent until it is there is not")
+
+
+class Vacuumed(StoreScenario):
+    """Append and group commit beside vacuum, which deletes files, old commits and checkpoints."""
+
+    name = "append, group commit and vacuum"
+    delay_s, kept_s = 20.0, 60.0
+    config: ClassVar[Mapping[str, object]] = {"segment.bytes": 1 << 20}
+    #: The version that is pinned, if one is.
+    pinned = -1
+
+    def prepare(self) -> None:
+        """Leave behind old commits, and files that compaction has replaced."""
+        topic = distlog.open(self.stage.url)
+        for _ in range(5):
+            self.append(b"old", topic=topic)
+            self.world.pause(10.0)
+        topic.compact()
+        self.world.pause(10.0)
+        for _ in range(4):
+            self.append(b"new", topic=topic)
+        self.world.pause(100.0)
+        self.append(b"newest", topic=topic)
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"first": lambda: self.append(b"k"), "second": lambda: self.append(b"k"), "vacuum": self.vacuum}
+
+    def vacuum(self) -> None:
+        """Run vacuum once."""
+        with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
+            distlog.open(self.stage.url).vacuum()
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended; then vacuum leaves nothing behind."""
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        self.check_versions(topic)
+        for _ in range(2):
+            self.world.pause(self.delay_s + LONGEST_PUT_MS / 1000 + 60)
+            topic.refresh().vacuum()
+        topic.log.checkpoints.wait()
+        if self.pinned < 0:
+            self.oracle.check_vacuumed()
+        self.oracle.check_checkpoints()
+        topic = distlog.open(self.stage.url)
+        self.check_versions(topic)
+        self.check_records(topic)
+
+
+class PinnedVersion(Vacuumed):
+    """A pin of an old version is committed beside vacuum: its commits and its files stay."""
+
+    name = "a pin beside vacuum"
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"pinner": self.pin, "vacuum": self.vacuum}
+
+    def pin(self) -> None:
+        """Pin the version before the compaction, if it is kept, and read it again and again."""
+        topic = distlog.open(self.stage.url)
+        version, until_ms = 5, int(BEGIN_MS + (self.world.now + 10_000_000) * 1000)
+
+        def plan(current: Snapshot) -> list[Action] | None:
+            # what a floor has passed cannot be pinned any more
+            return [Pin("job", version, until_ms)] if max(current.log_floor, current.gc_floor) <= version else None
+
+        with suppress(*PASSING):
+            topic.log.commit(topic.snapshot, "pin", plan)
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        if pins := distlog.open(self.stage.url).snapshot.pins:
+            self.pinned = pins["job"].version
+        super().check()
+        if self.pinned >= 0:
+            self.oracle.check_version(distlog.open(self.stage.url), self.pinned)
+            rows = self.rows(distlog.open(self.stage.url, version=self.pinned))
+            if [value for _, _, _, value in rows] != [b"%d.0" % number for number in range(len(rows))]:
+                self.says(f"the pinned version {self.pinned} has {rows}")
+
+
+class DroppedAndCreated(StoreScenario):
+    """A topic is dropped and created again beside an append."""
+
+    name = "create, drop and create"
+    restarted = frozenset({"recreator"})
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"recreator": self.recreate, "appender": self.append_some, "creator": self.create}
+
+    def recreate(self) -> None:
+        """Drop the topic, and create it again."""
+        with suppress(PASSING):
+            distlog.open(self.stage.url).drop()
+        self.create()
+        self.append(b"r", sender="recreator")
+
+    def create(self) -> None:
+        """Create the topic, unless it exists."""
+        with suppress(TopicExistsError):
+            self.until_done(lambda: make(self.stage.url, self.partitions, self.settings()))
+
+    def append_some(self) -> None:
+        """Append to the topic, whichever it is."""
+        for _ in range(2):
+            self.append(b"k", sender="appender")
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        self.check_versions(topic)
+
+
+class Restored(StoreScenario):
+    """An old version is restored beside an append."""
+
+    name = "restore beside append"
+    partitions = 2
+
+    def prepare(self) -> None:
+        """Append, and delete records: what a restore brings back."""
+        topic = distlog.open(self.stage.url)
+        for _ in range(3):
+            self.append(b"old", topic=topic)
+        self.version, self.old = topic.version, self.rows(topic)
+        topic.delete_records({0: 2})
+        self.append(b"new", topic=topic)
+        self.is_restored = False
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"restorer": self.restore, "appender": lambda: self.append(b"k"), "deleter": self.delete}
+
+    def restore(self) -> None:
+        """Restore the version before the deletion."""
+        with suppress(*PASSING):
+            distlog.open(self.stage.url).restore(self.version)
+            self.is_restored = True
+
+    def delete(self) -> None:
+        """Delete one record more, and compact."""
+        with suppress(*PASSING, OffsetOutOfRangeError):
+            topic = distlog.open(self.stage.url)
+            topic.delete_records({0: 3})
+            topic.compact()
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        topic = distlog.open(self.stage.url)
+        start = topic.start_offsets()[0]
+        if start not in (0, 2, 3):
+            self.says(f"partition 0 begins at {start}")
+        # the records before it, which were deleted, may be missing
+        missing = [row for row in self.old if row[1] < start]
+        self.check_records(topic, [*missing, *self.rows(topic)] if start else None)
+        self.check_versions(topic)
+
+    def check_records(self, topic: distlog.Topic, rows: object = None) -> None:
+        """As of any scenario, for the records that are not deleted."""
+        start = topic.start_offsets()[0]
+        for batch in list(self.oracle.batches):
+            if batch.offsets is not None and batch.offsets[0][1] <= start:
+                self.oracle.batches.remove(batch)
+        super().check_records(topic)
+
+
+class ConsumerGroup(StoreScenario):
+    """Two consumers of one group, of which one is late with its heartbeat."""
+
+    name = "a consumer group with a late heartbeat"
+    partitions = 2
+    lease_s = 10.0
+    restarted = frozenset({"first"})
+
+    def prepare(self) -> None:
+        """Append two records to each partition."""
+        topic = distlog.open(self.stage.url)
+        for partition in range(self.partitions):
+            batch, table = self.stage.records_of([None, None], "setup")
+            batch.acknowledge(topic.snapshot.topic_id, topic.append(table, partition=partition).offsets)
+        self.committed: dict[int, int] = {}
+        self.delivered: dict[int, int] = {}
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {name: lambda name=name: self.consume(name) for name in ("first", "second")}  # type: ignore[misc]
+
+    def consume(self, name: str) -> None:
+        """Consume as a member until nothing comes, and commit what was returned, batch by batch."""
+        self.until_done(lambda: self._consume(name), FencedMemberError)
+
+    def _consume(self, name: str) -> None:
+        topic = distlog.open(self.stage.url)
+        follow = topic.follow(group="readers", start=distlog.EARLIEST, timeout=15.0, lease=self.lease_s)
+        with follow as follower:
+            for rows in follower:
+                for number, offset in zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True):
+                    if offset < self.committed.get(number, 0):
+                        self.says(f"{name} got offset {offset} of partition {number}, which was committed")
+                    if offset > self.delivered.get(number, 0):
+                        self.says(f"{name} skipped offset {self.delivered.get(number, 0)} of partition {number}")
+                    self.delivered[number] = max(self.delivered.get(number, 0), offset + 1)
+                positions = follower.position
+                follower.commit()
+                self.oracle.check_committed(topic.snapshot.topic_id, "readers", positions)
+                for number, offset in positions.items():
+                    self.committed[number] = max(self.committed.get(number, 0), offset)
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        # paused members may have got nothing, so who joins now gets the rest, and nothing again
+        for _ in range(2):
+            self._consume("auditor")
+            if self.delivered != topic.end_offsets() or self.committed != self.delivered:
+                text = f"members got the records up to {self.delivered}, and committed {self.committed}"
+                self.says(f"{text}, not up to {topic.end_offsets()}")
+
+
+class Transactions(StoreScenario):
+    """A transaction of a producer that a second one with its id fences."""
+
+    name = "a transaction and a second producer"
+
+    def prepare(self) -> None:
+        """Note what each producer has sent."""
+        self.generations: list[list[Batch]] = []
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {"first": self.produce, "second": self.produce, "other": lambda: self.append(None)}
+
+    def produce(self) -> None:
+        """Commit two transactions, of two records each, unless another producer has fenced this one."""
+        with suppress(*PASSING, ProducerFencedError):
+            topic = distlog.open(self.stage.url)
+            with topic.producer("id", linger_ms=10) as producer:
+                for _ in range(2):
+                    self._transact(producer, topic.snapshot.topic_id)
+
+    def _transact(self, producer: distlog.Producer, topic_id: str) -> None:
+        batch, table = self.stage.records_of([b"t", None], "producer")
+        batch.refused = True
+        producer.begin()
+        for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+            producer.append(value, key=key, partition=0)
+        batch.refused = False
+        try:
+            producer.commit()
+        except CommitStateUnknownError:
+            raise
+        except (*PASSING, ProducerFencedError):
+            batch.refused = True
+            raise
+        batch.acknowledge(topic_id)
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        self.check_versions(topic)
+        if (committed := self.rows(topic, isolation="read_committed")) != self.rows(topic):
+            self.says(f"readers of what is committed get {committed}")
+
+
+class Leaders(StoreScenario):
+    """Two gateways begin to lead one partition, and append to it."""
+
+    name = "two leaders of one partition"
+
+    def prepare(self) -> None:
+        """Let a leader have led before, and watch who leads."""
+        topic = distlog.open(self.stage.url)
+        Leadership(topic.handle, topic.current).begin([0])
+        self.epoch, self.leader = 0, ""
+        self.store.watchers.append(self._watch)
+
+    def _watch(self, kind: str, key: str, data: bytes | None) -> None:
+        """Only the process that began the newest epoch appends, and each epoch is greater than the one before."""
+        if kind != "put" or data is None or paths.parse_commit_file(key.rpartition("/")[2]) is None:
+            return
+        author = self.store.author.name if self.store.author else ""
+        for action in each(Commit.decode(data, key).actions):
+            if isinstance(action, SetTransaction) and action.app_id.startswith(LEADER_APP):
+                if int(action.batch_id) <= self.epoch:
+                    self.says(f"{author} begins epoch {action.batch_id} after epoch {self.epoch} of {self.leader}")
+                self.epoch, self.leader = int(action.batch_id), author
+            elif isinstance(action, Add) and self.leader != author:
+                self.says(f"{author} appends, although {self.leader or 'nobody'} leads the partition")
+
+    def actors(self) -> Mapping[str, Callable[[], None]]:
+        """What each actor does, by its name."""
+        return {name: lambda name=name: self.lead(name) for name in ("first", "second")}  # type: ignore[misc]
+
+    def lead(self, name: str) -> None:
+        """Lead the partition, and append to it until another leads it."""
+        with suppress(*PASSING, LeaderFencedError), self.no_conflict(name):
+            topic = distlog.open(self.stage.url)
+            leadership = Leadership(topic.handle, topic.current)
+            leadership.begin([0])
+            leadership.begin([0])
+            led = LeaderTopic(topic.handle, topic.current, topic.live.look_again, leadership)
+            for _ in range(2):
+                batch, table = self.stage.records_of([None], name)
+                with Writer(led, linger_ms=0) as writer:
+                    writer.append(table["value"][0].as_py(), partition=0)
+                batch.acknowledge(topic.snapshot.topic_id)
+
+    def check(self) -> None:
+        """Say what is broken, when all actors have ended."""
+        topic = distlog.open(self.stage.url)
+        self.check_records(topic)
+        self.check_versions(topic)
+
+
+STORE_SCENARIOS: tuple[type[Scenario], ...] = (
+    TwoAppends,
+    Vacuumed,
+    CommitQueue,
+    ReplayedBatch,
+    DroppedAndCreated,
+    Restored,
+    ConsumerGroup,
+    Transactions,
+    PinnedVersion,
+    Leaders,
+)
