@@ -59,7 +59,8 @@ class ProducerId:
 class TransactionState:
     """A transactional producer, and its newest transaction. Times are ms since 1970.
 
-    `last_epoch`, which is not stored, is the epoch before, if its producer itself asked for the next one (KIP-360).
+    `last_epoch`, which is not stored, is the epoch before, if its producer itself asked for the next one (KIP-360),
+    or had a transaction that timed out (KIP-588).
     """
 
     transactional_id: str
@@ -121,6 +122,10 @@ class TransactionState:
         producer = ProducerId(self.producer.id, self.producer.epoch + fences)
         last_epoch = NONE if fences else self.last_epoch
         return replace(self, status=status, producer=producer, last_epoch=last_epoch, updated_ms=now_ms)
+
+    def timed_out(self, now_ms: int) -> TransactionState:
+        """The transaction, aborted as it was open for too long; its producer may ask for the next epoch (KIP-588)."""
+        return replace(self.decided(now_ms, is_committed=False, fences=True), last_epoch=self.producer.epoch)
 
     def completed(self, now_ms: int) -> TransactionState:
         """The decided transaction when all of its markers are on the device."""

@@ -371,9 +371,8 @@ def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
     fields: dict[str, Any] = {"index": part.number, "error_code": part.code}
     if part.info is None or part.code is not ErrorCode.none:
         errors = part.error.record_errors if isinstance(part.error, RecordValidationError) else ()
-        text = None if part.error is None else client_text(part.error)
-        if isinstance(part.error, TransactionRefusedError):
-            text = str(part.error)
+        # as at a broker: clients have texts of their own for the codes of transactions
+        error = None if isinstance(part.error, TransactionRefusedError) else part.error
         return {
             **fields,
             "base_offset": _NO_OFFSET,
@@ -381,7 +380,7 @@ def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
                 {"batch_index": number, "batch_index_error_message": reason}
                 for number, reason in errors[:most_errors]
             ],
-            "error_message": text,
+            "error_message": None if error is None else client_text(error),
         }
     appended = part.info.appended
     return {

@@ -210,7 +210,8 @@ class TransactionCoordinator:
     def begin_producer(self, id_: str, timeout_ms: int, expected: ProducerId | None = None) -> ProducerId:
         """The next producer of an id: the one before is fenced, and its transaction aborted.
 
-        `expected` is the caller, if it was a producer of the id already: it goes on, unless another one has begun.
+        `expected` is the caller, if it was a producer of the id already: it goes on, unless another one has begun,
+        also after its transaction has timed out.
         """
         with self._opened(id_) as transaction:
             state, now_ms = transaction.state, self._clock()
@@ -221,8 +222,8 @@ class TransactionCoordinator:
                 )
             else:
                 if expected is not None and expected == ProducerId(state.producer.id, state.last_epoch):
-                    # a repeated call: the first answer was lost
-                    return state.producer
+                    # a repeated call, whose first answer was lost; or its transaction has timed out
+                    return self._finished(transaction).producer
                 if expected not in (None, state.producer):
                     raise TransactionRefusedError(ErrorCode.producer_fenced)
                 if state.status is TransactionStatus.ONGOING:
@@ -280,7 +281,7 @@ class TransactionCoordinator:
             self._forget(id_, transaction)
         elif state.has_timed_out(now_ms):
             _log.info("the transaction of %r is aborted: it was open for %d ms", id_, now_ms - state.started_ms)
-            self._decide(transaction, state.decided(now_ms, is_committed=False, fences=True))
+            self._decide(transaction, state.timed_out(now_ms))
         elif state.is_decided:
             self._finish(transaction, state, timeout_s)
         elif _is_due(state, now_ms):

@@ -54,6 +54,15 @@ def test_what_a_verified_producer_sent_a_verified_consumer_takes_and_the_console
     assert '"protocolType":"consumer"' in decoded
 
 
+def test_kafka_configs_sets_and_describes_a_group(gateway: GatewayServer) -> None:
+    command = ("kafka.admin.ConfigCommand", "--bootstrap-server", gateway.address, "--entity-type", "groups")
+    setting = "consumer.session.timeout.ms"
+    assert "Completed updating" in tool(*command, "--entity-name", "g", "--alter", "--add-config", f"{setting}=50000")
+    assert f"{setting}=50000" in tool(*command, "--describe")
+    wrong = tool(*command, "--entity-name", "g", "--alter", "--add-config", f"{setting}=1", check=False)
+    assert "must be greater than or equal to group.consumer.min.session.timeout.ms" in wrong
+
+
 def test_the_console_moves_a_group(gateway: GatewayServer) -> None:
     at = ("--bootstrap-server", gateway.address)
     distlog.open(f"{gateway.root}/clicks").append([{"value": b"x", "partition": n % 2} for n in range(20)])

@@ -32,6 +32,8 @@ def test_a_producer_in_java_commits_and_the_tools_show_transactions(gateway: Gat
         producer.send(b"v", 1)
         listed = tool(f"{TOOLS}.TransactionsCommand", *at, "list")
         assert [line.split()[3] for line in listed.splitlines() if line.startswith("payments")] == ["Ongoing"]
+        others = tool(f"{TOOLS}.TransactionsCommand", *at, "list", "--transactional-id-pattern", "per.")
+        assert ("perf" in others, "payments" in others) == (True, False)
         described = tool(f"{TOOLS}.TransactionsCommand", *at, "describe", "--transactional-id", "payments")
         assert "clicks-1" in described
         of_partition = ("--topic", "clicks", "--partition", "1")

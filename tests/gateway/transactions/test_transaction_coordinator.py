@@ -88,6 +88,32 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     assert parts.seen()[0] == [b"c"]
 
 
+def test_a_producer_whose_transaction_has_timed_out_may_ask_for_the_next_epoch_and_go_on(parts: Parts) -> None:
+    # as at a broker (KIP-588): it cannot end that transaction, as it is aborted, and no other producer has begun
+    producer = opened(parts)
+    parts.now_ms += TIMEOUT_MS
+    parts.coordinator.tick()
+    with pytest.raises(TransactionRefusedError, match="producer_fenced"):
+        parts.coordinator.end(ID, producer, is_committed=False)
+    for _ in range(2):  # also when the first answer was lost
+        after = parts.coordinator.begin_producer(ID, TIMEOUT_MS, producer)
+        assert after == ProducerId(producer.id, producer.epoch + 1)
+    parts.coordinator.add_partitions(ID, after, [("clicks", 0)])
+    parts.send(after, b"c")
+    parts.coordinator.end(ID, after, is_committed=True)
+    assert parts.seen() == ([b"c"], [], None)
+
+
+def test_a_producer_whose_transaction_has_timed_out_stays_fenced_when_another_one_has_begun(parts: Parts) -> None:
+    producer = opened(parts)
+    parts.now_ms += TIMEOUT_MS
+    parts.coordinator.tick()
+    other = parts.begin()
+    with pytest.raises(TransactionRefusedError, match="producer_fenced"):
+        parts.coordinator.begin_producer(ID, TIMEOUT_MS, producer)
+    parts.coordinator.add_partitions(ID, other, [("clicks", 0)])
+
+
 def test_the_next_gateway_lets_the_same_time_pass(parts: Parts) -> None:
     opened(parts)
     parts.now_ms += TIMEOUT_MS
