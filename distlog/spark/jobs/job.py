@@ -298,13 +298,14 @@ _FAILED_WORK = (
 
 def job_session(name: str) -> SparkSession:
     """The session of a job. Where its user chose no log level, the job's last line says why it failed."""
-    if "spark.log.level" in default_settings():
+    is_ours = "spark.log.level" in default_settings()
+    spark = session(name)
+    for logger in _FAILED_WORK if is_ours else ():
         jvm: Any = SparkContext._jvm
         log4j = jvm.org.apache.logging.log4j
-        log4j.core.config.Configurator.setRootLevel(log4j.Level.ERROR)
-        for logger in _FAILED_WORK:
-            log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
-    return session(name)
+        # not before the session, which loads a configuration
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+    return spark
 
 
 def reason(error: BaseException) -> str:
