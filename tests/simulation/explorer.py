@@ -68,7 +68,7 @@ class Schedule:
     def __init__(self, deviations: Deviations, place: str) -> None:
         self._kinds = {deviation.point: deviation.kind for deviation in deviations}
         self._place = place
-        #: For each point the most that it costs to deviate there, and whether it writes.
+        #: For each point, whether it writes.
         self.points: list[bool] = []
         #: The order of requests, as a number.
         self.order = 0

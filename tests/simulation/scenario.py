@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -51,8 +50,6 @@ class Scenario:
         self.stage: Stage
         self.oracle: Oracle
         self._acting: dict[int, str] = {}
-        #: Records that a process got, by actor.
-        self.read: dict[str, list[Row]] = defaultdict(list)
 
     def prepare(self) -> None:
         """Do what comes before the actors act; the topic is created."""
@@ -255,7 +252,7 @@ class DiskScenario(Scenario):
     """A scenario on a local disk, where what was not synced is lost when the power fails."""
 
     place = "disk"
-    #: What is synced at once, and how much a flush syncs in one piece.
+    #: The most bytes that a flush syncs at once.
     span_bytes: ClassVar[int] = 300
 
     def run(self, schedule: Schedule) -> None:

@@ -1,0 +1,561 @@
+"""`python -m simulation.mutants N`: how many of N small changes of the library the explorer and the histories find.
+
+A planted bug whose seed is known measures memory. A mutant is new to the simulation: a comparison, a constant, a
+condition or an order of statements is changed, or a call is removed, in a module that carries promises. Each is tried
+in a fork, in which the code of one function is replaced; no file is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import difflib
+import importlib
+import itertools
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+import types
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+#: What carries promises: modules below `distlog.core`, and the files of tests that a survivor is tried with.
+MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "commits": (
+        ("commits.commit_log", "commits.prepared_commit", "commits.snapshot_loader"),
+        ("commits/test_commit_log*.py", "commits/test_bad_clocks.py", "commits/test_fairness.py"),
+    ),
+    "group commit": (
+        ("commits.commit_race", "commits.waiting_append"),
+        ("topics/test_group_commit.py", "commits/test_fairness.py"),
+    ),
+    "vacuum": (
+        ("maintenance.vacuum", "maintenance.log_floor", "maintenance.removals"),
+        ("maintenance/test_vacuum*.py", "maintenance/test_log_floor.py", "maintenance/test_obsolete_files.py"),
+    ),
+    "active segments": (
+        ("log.active_partition", "log.partition_log", "log.flush", "log.log_segment", "log.sealed_commit"),
+        ("log/test_partition_*.py", "log/test_segment_*.py", "log/test_flush_policy.py", "log/test_sealed_commit.py"),
+    ),
+    "producers": (
+        ("topics.producer", "log.producers", "transactions.producer_states"),
+        ("topics/test_*producer.py", "log/test_*producers*.py", "transactions/test_producer_states.py"),
+    ),
+    "groups": (
+        ("groups.group_log", "groups.membership"),
+        ("groups/test_*.py", "following/test_group_*.py", "following/test_follow_groups.py"),
+    ),
+    "compaction": (
+        ("maintenance.compaction", "maintenance.cleaning_plan", "maintenance.group_rewrite"),
+        ("maintenance/test_comp*.py", "maintenance/test_clean*.py", "maintenance/test_tombstones.py"),
+    ),
+}
+_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
+    **{
+        ast.Eq: ast.NotEq,
+        ast.NotEq: ast.Eq,
+        ast.Is: ast.IsNot,
+        ast.IsNot: ast.Is,
+        ast.In: ast.NotIn,
+        ast.NotIn: ast.In,
+    },
+}
+#: A run that takes longer, in s of CPU, has no end.
+LONGEST_RUN_S = 20.0
+#: How many schedules of each scenario tell what a mutant can be found by.
+_SCHEDULES = 3
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(slots=True)
+class Mutant:
+    """A change of one function: its new `code`, and its old code `marked` where the change is."""
+
+    area: str
+    module: str
+    function: str
+    line: int
+    kind: str
+    code: types.CodeType = field(repr=False)
+    marked: types.CodeType = field(repr=False)
+    diff: str
+    #: Which scenarios execute it, and which seeds of short histories and of those on a disk.
+    scenarios: list[str] = field(default_factory=list)
+    short: list[int] = field(default_factory=list)
+    disk: list[int] = field(default_factory=list)
+    #: What found it: explorer, short, disk or tests; empty if nothing did.
+    found_by: str = ""
+    how: str = ""
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether any run executes it."""
+        return bool(self.scenarios or self.short or self.disk)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is kept of it."""
+        names = ("area", "module", "function", "line", "kind", "diff", "found_by", "how", "is_executed")
+        return {name: getattr(self, name) for name in names}
+
+
+class _Changes(ast.NodeVisitor):
+    """The changes of a function: each as its kind, and what makes it in a copy of the function's nodes."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, Callable[[dict[int, ast.AST]], None], int, ast.AST]] = []
+
+    def _add(self, kind: str, node: ast.AST, change: Callable[[Any], None]) -> None:
+        number = node.number  # type: ignore[attr-defined]
+        self.found.append((kind, lambda nodes: change(nodes[number]), number, node))
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        opposite = _OPPOSITES.get(type(node.ops[0]))
+        if len(node.ops) == 1 and opposite is not None:
+
+            def swap(copied: Any) -> None:
+                copied.ops = [opposite()]
+
+            self._add("comparison", node, swap)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if type(node.value) is int:
+
+            def add(copied: Any) -> None:
+                copied.value += 1
+
+            self._add("constant", node, add)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call) and "_log." not in ast.unparse(node):
+
+            def remove(copied: Any) -> None:
+                copied.value = ast.copy_location(ast.Constant(None), copied)
+
+            self._add("call", node, remove)
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        for at in range(len(node.values)):
+
+            def drop(copied: Any, at: int = at) -> None:
+                del copied.values[at]
+                if len(copied.values) == 1:
+                    copied.values.append(copied.values[0])
+
+            self._add("condition", node, drop)
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        if not (len(node.body) == 1 and isinstance(node.body[0], ast.Expr) and "_log." in ast.unparse(node.body[0])):
+
+            def never(copied: Any) -> None:
+                copied.test = ast.copy_location(ast.Constant(False), copied)
+
+            self._add("condition", node, never)
+        self.generic_visit(node)
+
+    def visit(self, node: ast.AST) -> None:
+        """Visit a node; statements that follow each other may change places."""
+        body = getattr(node, "body", None)
+        for at in range(len(body) - 1) if isinstance(body, list) else ():
+            both = body[at : at + 2]
+            if all(isinstance(one, ast.Expr | ast.Assign | ast.AugAssign) for one in both) and any(
+                isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) for one in both
+            ):
+
+                def swap(copied: Any, at: int = at) -> None:
+                    copied.body[at : at + 2] = copied.body[at + 1], copied.body[at]
+
+                self._add("order", node, swap)
+        super().visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        """What an error says is no promise."""
+
+    def visit_arguments(self, node: ast.arguments) -> None:
+        """Defaults are not code of the function."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The outermost functions, and methods, by their qualified names."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}.{one.name}", one) for one in node.body if isinstance(one, ast.FunctionDef))
+
+
+def mutants(area: str, module: str) -> Iterator[tuple[str, Callable[[], Mutant | None]]]:
+    """All changes of a module, by their kinds; each is made when it is called, unless its bytecode is the same."""
+    path = Path(importlib.import_module(module).__file__ or "")
+    tree = ast.parse(path.read_text())
+    for name, function in _functions(tree):
+        if name.rpartition(".")[2] not in ("__repr__", "__str__", "to_dict", "to_table", "_repr_html_"):
+            for number, node in enumerate(_nodes(function)):
+                node.number = number  # type: ignore[attr-defined]
+            changes = _Changes()
+            changes.visit(function)
+            for kind, change, number, node in changes.found:
+                place = area, module, name, getattr(node, "lineno", 0), kind
+                yield kind, partial(_mutant, place, path, function, change, number)
+
+
+def _nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function that may change; Python shares the objects of others."""
+    return (node for node in ast.walk(function) if isinstance(node, ast.stmt | ast.expr | ast.excepthandler))
+
+
+def _mutant(
+    place: tuple[str, str, str, int, str],
+    path: Path,
+    function: ast.FunctionDef,
+    change: Callable[[dict[int, ast.AST]], None],
+    number: int,
+) -> Mutant | None:
+    changed = copy.deepcopy(function)
+    change({node.number: node for node in _nodes(changed)})  # type: ignore[attr-defined]
+    before, code = (_compiled(path, place[2], one) for one in (function, changed))
+    diff = _diff(function, changed)
+    if before is None or code is None or _same(before, code) or not diff:
+        return None
+    marked = copy.deepcopy(function)
+    _mark({node.number: node for node in _nodes(marked)}, number)  # type: ignore[attr-defined]
+    executed = _compiled(path, place[2], marked)
+    return Mutant(*place, code, executed, diff) if executed is not None else None
+
+
+def _compiled(path: Path, name: str, function: ast.FunctionDef) -> types.CodeType | None:
+    """The code of a function, alone in a module, or in a class of its name."""
+    owner, _, _ = name.rpartition(".")
+    body: ast.stmt = function
+    if owner:
+        body = ast.parse(f"class {owner}: pass").body[0]
+        body.body = [function]  # type: ignore[attr-defined]
+    module = ast.parse("from __future__ import annotations")
+    module.body.append(body)
+    try:
+        return _code_of(compile(ast.fix_missing_locations(module), str(path), "exec"), name)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _mark(nodes: dict[int, ast.AST], number: int) -> None:
+    """Have the innermost statement with this node call `__executed__` before it."""
+    parents = {id(child): node for node in ast.walk(nodes[0]) for child in ast.iter_child_nodes(node)}
+    node = nodes[number]
+    while not isinstance(node, ast.stmt | ast.excepthandler):
+        node = parents[id(node)]
+    call = ast.copy_location(ast.parse("__executed__()").body[0], node)
+    if isinstance(node, ast.FunctionDef | ast.ExceptHandler):
+        node.body.insert(0, call)
+        return
+    parent = parents[id(node)]
+    for _, body in ast.iter_fields(parent):
+        if isinstance(body, list) and node in body:
+            body.insert(body.index(node), call)
+
+
+def _code_of(code: types.CodeType, name: str) -> types.CodeType | None:
+    for part in name.split("."):
+        inner = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name == part]
+        if not inner:
+            return None
+        code = inner[-1]
+    return code
+
+
+def _same(first: types.CodeType, second: types.CodeType) -> bool:
+    if first.co_code != second.co_code or first.co_names != second.co_names:
+        return False
+    if len(first.co_consts) != len(second.co_consts):
+        return False
+    return all(
+        _same(one, other) if isinstance(one, types.CodeType) and isinstance(other, types.CodeType) else one == other
+        for one, other in zip(first.co_consts, second.co_consts, strict=True)
+    )
+
+
+def _diff(before: ast.AST, after: ast.AST) -> str:
+    texts = (ast.unparse(ast.fix_missing_locations(one)).splitlines() for one in (before, after))
+    lines = list(difflib.unified_diff(*texts, n=0, lineterm=""))[2:]
+    return "\n".join(line for line in lines if not line.startswith("@@"))
+
+
+def chosen(count: int, seed: int) -> list[Mutant]:
+    """Up to so many mutants, as many of each area as of the others, of each kind, and of each function one."""
+    random, made, functions = Random(f"mutants/{seed}"), list[Mutant](), set[tuple[str, str]]()
+    for number, (area, (modules, _)) in enumerate(MODULES.items()):
+        kinds = defaultdict[str, list[Callable[[], Mutant | None]]](list)
+        for module in modules:
+            for kind, make in mutants(area, f"distlog.core.{module}"):
+                kinds[kind].append(make)
+        for left in kinds.values():
+            random.shuffle(left)
+        wanted = count // len(MODULES) + (number < count % len(MODULES))
+        while wanted and any(kinds.values()):
+            kind = random.choice([kind for kind, left in kinds.items() if left])
+            mutant = kinds[kind].pop()()
+            if mutant is not None and (mutant.module, mutant.function) not in functions:
+                functions.add((mutant.module, mutant.function))
+                made.append(mutant)
+                wanted -= 1
+    return made
+
+
+# A fork tries a mutant.
+
+
+def _replace(mutant: Mutant, code: types.CodeType) -> None:
+    """Have the mutant's function run this code."""
+    found: Any = sys.modules[mutant.module]
+    for name in mutant.function.split("."):
+        found = vars(found)[name]
+    # what a property, a class method or a decorator has wrapped
+    while not isinstance(found, types.FunctionType) or hasattr(found, "__wrapped__"):
+        found = getattr(found, "fget", None) or getattr(found, "__wrapped__", None) or found.__func__
+    found.__code__ = code
+
+
+def _forked(work: Callable[[], Any], limit_s: float) -> Any:
+    """What `work` returns in a fork, within a limit of CPU; None if it was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(limit_s) + 1, int(limit_s) + 2))
+            with open(writing, "w", encoding="utf-8") as out:
+                json.dump(work(), out)
+            os._exit(0)
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as answer:
+        text = answer.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise RuntimeError("a fork has failed")
+    return json.loads(text) if text else None
+
+
+class NoEndError(BaseException):
+    """A run takes too long."""
+
+
+def _run(work: Callable[[], str | None]) -> str | None:
+    """What a run breaks; one that has no end is broken, too."""
+
+    def end(*_: object) -> None:
+        raise NoEndError
+
+    signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_RUN_S)
+    try:
+        return work()
+    except NoEndError:
+        return "a run has no end"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _history(kind: Any, seed: int) -> str | None:
+    error = kind.history(kind.plan(seed))[1]
+    return None if error is None else f"{type(error).__name__}: {error}"[:300]
+
+
+def executed(made: Sequence[Mutant], histories: int) -> None:
+    """Note for each mutant which of the runs execute its statement; `histories` are short ones."""
+    from simulation.explorer import Exploration
+    from simulation.kinds import ON_DISK, SCENARIOS, SHORT
+
+    def look() -> list[list[list[Any]]]:
+        met = set[int]()
+        for number, mutant in enumerate(made):
+            module = sys.modules[mutant.module]
+            mark = f"__executed_{number}__"
+            setattr(module, mark, lambda number=number: met.add(number))
+            _replace(mutant, _renamed(mutant.marked, mark))
+        seen: list[list[list[Any]]] = [[[], [], []] for _ in made]
+
+        def note(kind: int, name: Any) -> None:
+            for number in met:
+                seen[number][kind].append(name)
+            met.clear()
+
+        for name, scenario in SCENARIOS.items():
+            Exploration(scenario).run(_SCHEDULES)
+            note(0, name)
+        for at, (kind, count) in enumerate(((SHORT, histories), (ON_DISK, -(-histories // 3)))):
+            for seed in range(count):
+                kind.history(kind.plan(seed))
+                note(1 + at, seed)
+        return seen
+
+    for mutant, seen in zip(made, _forked(look, 3600.0), strict=True):
+        mutant.scenarios, mutant.short, mutant.disk = seen
+
+
+def _renamed(code: types.CodeType, mark: str) -> types.CodeType:
+    names = tuple(mark if name == "__executed__" else name for name in code.co_names)
+    consts = tuple(_renamed(one, mark) if isinstance(one, types.CodeType) else one for one in code.co_consts)
+    return code.replace(co_names=names, co_consts=consts)
+
+
+def attempt(mutant: Mutant, cpu_s: float) -> tuple[str, str]:
+    """What finds the mutant first, and how: schedules, short histories, and those on a disk share the time."""
+    from simulation.kinds import ON_DISK, SHORT
+
+    _replace(mutant, mutant.code)
+    part_s = cpu_s / max(sum(map(bool, (mutant.scenarios, mutant.short, mutant.disk))), 1)
+    for found_by, how in _explore(mutant.scenarios, part_s):
+        return found_by, how
+    for name, kind, seeds in (("short", SHORT, mutant.short), ("disk", ON_DISK, mutant.disk)):
+        end_s = time.process_time() + part_s
+        # first the seeds that are known to execute it
+        for seed in [*seeds, *range(1000, 100_000)] if seeds else ():
+            if time.process_time() > end_s:
+                break
+            if broken := _run(partial(_history, kind, seed)):
+                return name, f"seed {seed}: {broken}"
+    return "", ""
+
+
+def _explore(names: Sequence[str], cpu_s: float) -> Iterator[tuple[str, str]]:
+    """Explore the scenarios by turns: first the one schedule without a fault of each."""
+    from simulation.explorer import Exploration
+    from simulation.kinds import SCENARIOS
+
+    def explore(exploration: Exploration, most: int) -> str | None:
+        explored = exploration.run(most, end_s - time.process_time())
+        return str(explored) if explored.broken is not None else None
+
+    explorations, end_s = [Exploration(SCENARIOS[name]) for name in names], time.process_time() + cpu_s
+    for most in itertools.chain([1], itertools.repeat(20)) if names else ():
+        for exploration in explorations:
+            if broken := _run(partial(explore, exploration, most)):
+                yield "at once" if most == 1 else "explorer", broken
+        if time.process_time() > end_s:
+            return
+
+
+def tried(mutant: Mutant, cpu_s: float) -> tuple[str, str]:
+    """As `attempt`, in a fork."""
+    found_by, how = _forked(partial(attempt, mutant, cpu_s), cpu_s + 3 * LONGEST_RUN_S) or ("explorer", "killed")
+    return found_by, how
+
+
+def fails_tests(mutant: Mutant) -> str:
+    """The test of the module that fails, if one does."""
+    import pytest
+
+    _replace(mutant, mutant.code)
+    files = [str(path) for pattern in MODULES[mutant.area][1] for path in sorted(TESTS.glob(pattern))]
+    failed = list[str]()
+
+    class Failures:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.failed:
+                failed.append(report.nodeid)
+
+    os.chdir(TESTS.parent)
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[Failures()])
+    return failed[0] if failed else ""
+
+
+def table(made: Sequence[dict[str, Any]]) -> str:
+    """A row for each area: how many mutants were found by what."""
+    columns = {
+        "not executed": "not executed",
+        "at once": "found without a fault",
+        "explorer": "by the explorer",
+        "short": "by short histories",
+        "disk": "by histories on a disk",
+        "tests": "by unit tests only",
+        "": "survived",
+    }
+    lines = [f"| module | mutants | {' | '.join(columns.values())} |", f"|{' --- |' * (2 + len(columns))}"]
+    sums = Counter[str]()
+    for area in MODULES:
+        of_area = [one for one in made if one["area"] == area]
+        counts = Counter(one["found_by"] if one["is_executed"] else "not executed" for one in of_area)
+        sums.update(counts)
+        if of_area:
+            lines.append(f"| {area} | {len(of_area)} | " + " | ".join(str(counts[name]) for name in columns) + " |")
+    lines.append(f"| all | {len(made)} | " + " | ".join(str(sums[name]) for name in columns) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Make mutants, try each, and print the table and the survivors."""
+    parser = argparse.ArgumentParser(prog="simulation.mutants", description=__doc__)
+    parser.add_argument("count", type=int, help="how many mutants")
+    parser.add_argument("--seed", type=int, default=0, help="chooses them")
+    parser.add_argument("--cpu", type=float, default=60.0, metavar="S", help="seconds of CPU for each")
+    parser.add_argument("--tests-cpu", type=float, default=120.0, metavar="S", help="the same for a survivor's tests")
+    parser.add_argument("--histories", type=int, default=20, help="so many say whether a mutant is executed")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="try no mutant after so long")
+    parser.add_argument(
+        "--report", type=Path, help="a file with a line of JSON for each that was tried; it goes on there"
+    )
+    arguments = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    importlib.import_module("simulation.kinds")
+    importlib.import_module("simulation.spark_driver")
+    begun_s = time.monotonic()
+    made = chosen(arguments.count, arguments.seed)
+    executed(made, arguments.histories)
+    done = (
+        [json.loads(line) for line in arguments.report.read_text().splitlines()]
+        if arguments.report and arguments.report.exists()
+        else []
+    )
+    for mutant in Random(arguments.seed).sample(made, len(made))[len(done) :]:
+        if time.monotonic() - begun_s > 60 * arguments.minutes:
+            break
+        if mutant.is_executed:
+            mutant.found_by, mutant.how = tried(mutant, arguments.cpu)
+            if not mutant.found_by and arguments.tests_cpu:
+                test = _forked(partial(fails_tests, mutant), arguments.tests_cpu)
+                mutant.found_by, mutant.how = (
+                    ("tests", test) if test else ("", "tests took too long" if test is None else "")
+                )
+        done.append(mutant.as_dict())
+        fate = mutant.found_by or ("survived" if mutant.is_executed else "not executed")
+        print(f"{len(done)} {mutant.module}:{mutant.line} {mutant.kind}: {fate} {mutant.how[:100]}", flush=True)
+        if arguments.report:
+            with arguments.report.open("a") as report:
+                report.write(json.dumps(done[-1]) + "\n")
+    print(table(done))
+    for one in done:
+        if one["is_executed"] and not one["found_by"]:
+            print(f"\n{one['module']}:{one['line']} {one['function']} ({one['kind']})\n{one['diff']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
