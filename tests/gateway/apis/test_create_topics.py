@@ -138,3 +138,12 @@ def test_partitions_are_added_only_with_as_many_assignments(
     code = ErrorCode.none if text is None else ErrorCode.invalid_replica_assignment
     assert (told.error_code, told.error_message) == (code, text)
     assert opened(gateway).partitions == (3 if text is None else 2)
+
+
+def test_a_topic_that_is_not_there_is_told_in_the_words_of_a_broker(gateway: GatewayServer) -> None:
+    topics = [{"name": "nosuch", "count": 3, "assignments": None}]
+    with Wire(gateway) as wire:
+        (told,) = wire.plain(CREATE_PARTITIONS.key, 3, topics=topics).results
+    # the library's own words are about an address, which clients are not told
+    text = "This server does not host this topic-partition."
+    assert (told.error_code, told.error_message) == (ErrorCode.unknown_topic_or_partition, text)
