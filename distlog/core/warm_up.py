@@ -21,6 +21,8 @@ from distlog.core.dump.dump import dump
 from distlog.core.dump.log_dump import DumpedFile
 from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import RetentionWarning, TimestampWarning
+from distlog.core.files.json_lines import JsonFields, SeenFields
+from distlog.core.files.record_times import TimeReader
 from distlog.core.kernels.record_scan import to_microseconds
 from distlog.core.reading.fetch import fetch_stored
 from distlog.core.topics.appender import SMALL_PARTITIONS
@@ -56,6 +58,8 @@ def warm_up() -> WarmUp:
     """
     started = time.monotonic()
     to_microseconds(np.zeros(1, np.int64), np.zeros(1, np.int64))  # which only Spark needs
+    fields = {"key": "k"}
+    JsonFields(fields, TimeReader(), SeenFields(fields)).parse(b'{"k": 1}', 8, is_last=True)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         for category in (RetentionWarning, TimestampWarning):
             warnings.simplefilter("ignore", category)

@@ -1,36 +1,33 @@
-"""Lines of JSON as records: objects of any kind with named fields, or records as `distlog read --json` prints them.
-
-Arrow reads a block of objects at once, if all of them are as most are; else they are looked at one by one, which also
-finds the line that is wrong.
-"""
+"""Lines of JSON as records: objects of any kind with named fields, or records as `read --json` prints them."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from distlog.core.arrays import scalar_of, table_of_rows
+from distlog.core.arrays import byte_array, column_of, integers, new_array, scalar_of, table_of_rows
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT
 from distlog.core.errors import InvalidRecordError
 from distlog.core.files.parsed import BadLine, Parsed
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.text_lines import split_lines
+from distlog.core.kernels.json_scan import BLANK, ESCAPED, NULL, UNSURE, gather, scan_objects
+from distlog.core.kernels.json_scan import OBJECT as FOUND
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 
-_FIELDS_SCHEMA = pa.schema([("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+_FIELDS_TYPES = {"timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary()}
 #: How many names of fields are shown beside a wrong one.
 _NAMES_SEEN = 20
-#: How Arrow reads a field, by the type that it has in the first object.
-_BULK_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), type(None): pa.string()}
 _HINT = "; a line has one whole object: `jq -c '.[]' FILE` writes those of an array so"
 
 
@@ -45,21 +42,15 @@ class SeenFields:
     found: set[str] = field(default_factory=set)
     names: dict[str, None] = field(default_factory=dict)
 
-    def look(self, block: bytes) -> None:
-        """Look for the fields in a block of lines; once all of them were seen, it costs nothing."""
-        missed = {*self.fields.values()} - self.found
-        if not missed:
-            return
-        for line in block.split(b"\n"):
-            # a name may be written with escapes, as a slash often is
-            may_have = b"\\" in line or any(name.encode() in line for name in missed)
-            if may_have or len(self.names) < _NAMES_SEEN:
-                names = first_object(line).keys()
-                self.names |= dict.fromkeys(list(names)[:_NAMES_SEEN])
-                self.found |= missed & names
-                missed -= names
-            if not missed:
-                return
+    @property
+    def is_complete(self) -> bool:
+        """True if all named fields were seen."""
+        return self.found >= {*self.fields.values()}
+
+    def look(self, text: bytes) -> None:
+        """Note names in the first lines of a block, unless enough are known."""
+        for line in text.split(b"\n", _NAMES_SEEN)[:_NAMES_SEEN] if len(self.names) < _NAMES_SEEN else ():
+            self.names |= dict.fromkeys(list(first_object(line))[:_NAMES_SEEN])
 
     def add(self, other: SeenFields) -> None:
         """Add what another part of the input had."""
@@ -81,6 +72,8 @@ class JsonFields:
 
     The value is the line if no field is named. A key or value is the text of its field, or its JSON as it was written
     if that is no text. A field that is not there, or null, makes a null. Blank lines are skipped.
+
+    A kernel finds the fields. A line that is none to it, or has escapes in a field, is left to Python's `json`.
     """
 
     fields: Mapping[str, str]
@@ -89,38 +82,144 @@ class JsonFields:
 
     def parse(self, text: bytes, limit: int, *, is_last: bool) -> Parsed:
         """See `LineParser`."""
-        self.seen.look(text)
-        rows = self._in_bulk(text)
-        if rows is not None:
-            return Parsed(rows, (), len(text) + 1)
-        return one_by_one(text, self._row, _FIELDS_SCHEMA, parse_float=_Written.of)
+        scanned = _Scanned.of(text, list(dict.fromkeys(self.fields.values())))
+        rows, bad = np.flatnonzero(scanned.states != BLANK), dict[int, str]()
+        unsure = np.flatnonzero(scanned.states == UNSURE).tolist()
+        slow = {row: self._fields_of(text, scanned, row, bad) for row in unsure}
+        self._note(text, scanned, [found for found in slow.values() if found is not None])
+        columns: dict[str, pa.Array] = {
+            role: scanned.column(number, rows, {row: found.get(name) for row, found in slow.items() if found})
+            for role, name in self.fields.items()
+            for number in [scanned.names.index(name)]
+        }
+        if "value" not in columns:
+            columns["value"] = scanned.whole(rows)
+        if "timestamp" in columns:
+            times = self.times.of_column(columns["timestamp"])
+            columns["timestamp"] = times.column
+            bad |= {int(rows[place]): f"not a record: {why}" for place, why in times.faults.items()}
+        columns = {name: columns.get(name, pa.nulls(len(rows), kind)) for name, kind in _FIELDS_TYPES.items()}
+        starts = scanned.lines[rows]
+        if not bad:
+            is_dense = len(rows) == len(scanned.states)
+            return Parsed(pa.table(columns), (), len(text) + 1, None if is_dense else starts)
+        is_good = ~np.isin(rows, [*bad])
+        before: npt.NDArray[np.int64] = np.cumsum(is_good) - is_good
+        lines = [
+            BadLine(int(starts[place]), int(before[place]), bad[int(rows[place])])
+            for place in np.flatnonzero(~is_good).tolist()
+        ]
+        good = np.flatnonzero(is_good)
+        return Parsed(pa.table(columns).take(integers(good)), lines, len(text) + 1, starts[good])
 
-    def _in_bulk(self, text: bytes) -> pa.Table | None:
-        """The rows of a block whose fields have the types that they have in its first line; else None."""
-        first = first_object(text)
-        kinds = {name: _BULK_TYPES.get(type(first.get(name))) for name in self.fields.values()}
-        objects = None if None in kinds.values() else objects_of(text, kinds, others="ignore")
-        if objects is None:
+    def _note(self, text: bytes, scanned: _Scanned, others: Sequence[Mapping[str, Any]]) -> None:
+        """Note which of the named fields the objects had."""
+        if self.seen.is_complete:
+            return
+        self.seen.found |= {name for number, name in enumerate(scanned.names) if scanned.kinds[:, number].any()}
+        self.seen.found |= {name for found in others for name in found}
+        if not self.seen.is_complete:
+            self.seen.look(text)
+
+    def _fields_of(
+        self, text: bytes, scanned: _Scanned, row: int, bad: dict[int, str]
+    ) -> dict[str, bytes | None] | None:
+        """The named fields of one line, as Python reads it; None for a line that is no object, with the reason."""
+        start = int(scanned.lines[row])
+        line = text[start : start + int(scanned.line_sizes[row])]
+        try:
+            return written_fields(line.decode(), scanned.names)
+        except (ValueError, RecursionError) as error:
+            hint = _HINT if line.strip() in (b"[", b"]", b"{", b"}") else ""
+            bad[row] = f"not a record: {error}{hint}"
             return None
-        empty = pa.nulls(len(objects.lines))
-        columns = {"key": empty, "value": objects.lines, "timestamp": empty}
-        for role, name in self.fields.items():
-            column = objects.fields[name]
-            if role == "timestamp":
-                times = self.times.of_column(column)
-                if times.faults:
-                    return None
-                columns[role] = times.column
-            else:
-                columns[role] = column.cast(pa.string())
-        return pa.table({field.name: columns[field.name].cast(field.type) for field in _FIELDS_SCHEMA})
 
-    def _row(self, line: bytes, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError("it must be an object" + (_HINT if line.strip() in (b"[", b"]") else ""))
-        texts = {role: _text(value.get(name)) for role, name in self.fields.items() if role != "timestamp"}
-        time = value.get(self.fields["timestamp"]) if "timestamp" in self.fields else None
-        return {"value": line.removesuffix(b"\r"), **texts, "timestamp": self.times.of_value(time)}
+
+def written_fields(line: str, names: Sequence[str]) -> dict[str, bytes | None]:
+    """The fields of an object that are among `names`: their text, or their JSON as it was written; None for null.
+
+    Raises ValueError for what is no object, and for text that UTF-8 cannot have.
+    """
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("it must be an object")
+    found = dict[str, bytes | None]()
+    decoder, position = json.JSONDecoder(), line.index("{") + 1
+    while (position := _after_spaces(line, position, ",")) < len(line) and line[position] == '"':
+        name, position = decoder.raw_decode(line, position)
+        start = _after_spaces(line, position, ":")
+        field_value, position = decoder.raw_decode(line, start)
+        if name in names:
+            text = field_value if isinstance(field_value, str) else line[start:position]
+            found[name] = None if field_value is None else text.encode()
+    return found
+
+
+def _after_spaces(line: str, position: int, mark: str) -> int:
+    while position < len(line) and line[position] in f" \t\r\n{mark}":
+        position += 1
+    return position
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """The lines of a block and their fields, as `scan_objects` finds them; of `kinds` and so on a row is a line."""
+
+    data: npt.NDArray[np.uint8]
+    names: Sequence[str]
+    lines: npt.NDArray[np.int64]
+    line_sizes: npt.NDArray[np.int64]
+    states: npt.NDArray[np.uint8]
+    kinds: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, text: bytes, names: Sequence[str]) -> _Scanned:
+        encoded = [name.encode() for name in names]
+        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        count, fields = text.count(b"\n") + 1, len(names)
+        lines, line_sizes = new_array(count, np.int64), new_array(count, np.int64)
+        states, kinds = new_array(count, np.uint8), np.zeros(count * fields, np.uint8)
+        starts, sizes = new_array(count * fields, np.int64), new_array(count * fields, np.int64)
+        data = byte_array(text)
+        scan_objects(data, byte_array(b"".join(encoded)), ends, lines, line_sizes, states, kinds, starts, sizes)
+        shape = (count, fields)
+        table = kinds.reshape(shape)
+        states[(table == ESCAPED).any(axis=1) & (states == FOUND)] = UNSURE
+        return cls(data, names, lines, line_sizes, states, table, starts.reshape(shape), sizes.reshape(shape))
+
+    def whole(self, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """The lines of these rows."""
+        return _gathered(self.data, self.lines[rows], self.line_sizes[rows], None)
+
+    def column(self, number: int, rows: npt.NDArray[np.int64], others: Mapping[int, bytes | None]) -> pa.Array:
+        """A field of these rows; `others` has it for rows that Python read."""
+        is_found = (self.kinds[rows, number] > NULL) & (self.states[rows] == FOUND)
+        starts = np.where(is_found, self.starts[rows, number], 0)
+        sizes = np.where(is_found, self.sizes[rows, number], 0)
+        column = _gathered(self.data, starts, sizes, None if is_found.all() else is_found)
+        if not others:
+            return column
+        places = np.searchsorted(rows, [*others])
+        order = np.arange(len(rows))
+        order[places] = len(rows) + np.arange(len(places))
+        return pa.concat_arrays([column, column_of([*others.values()], pa.binary())]).take(integers(order))
+
+
+def _gathered(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    valid: npt.NDArray[np.bool_] | None,
+) -> pa.Array:
+    """Byte strings of `data` as a column."""
+    ends = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    out = new_array(int(ends[-1]), np.uint8)
+    gather(data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), out)
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [bits, pa.py_buffer(ends), pa.py_buffer(out)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,39 +287,6 @@ def one_by_one(
                 bad.append(BadLine(position, len(rows), f"not a record: {error}"))
         position += len(line) + 1
     return Parsed(table_of_rows(rows, schema), bad, len(text) + 1, np.array(starts, np.int64))
-
-
-class _Written(float):
-    """A number with a fraction or an exponent, and its text: as a float alone it may lose digits."""
-
-    __slots__ = ("text",)
-    text: str
-
-    @classmethod
-    def of(cls, text: str) -> _Written:
-        """The number that a text of JSON is."""
-        number = cls(text)
-        number.text = text
-        return number
-
-
-def _text(value: Any) -> bytes | None:
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
-    return _json(value).encode()
-
-
-def _json(value: Any) -> str:
-    """A value as JSON, with its numbers as they were written."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_dumped(name)}: {_json(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_json, value)) + "]"
-    return value.text if isinstance(value, _Written) else _dumped(value)
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 # ---
