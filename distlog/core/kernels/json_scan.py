@@ -21,8 +21,8 @@ _HIGH_BITS, _ONES = -0x7F7F7F7F7F7F7F80, 0x0101010101010101
 #: Deeper objects are for the slower reader: a bit of a word says for each level whether it is an object.
 _DEEPEST = 60
 _FAILED = -1
-#: What may come next: a name or the end of an object, a name, a value, the next comma or an end, a value or the end.
-_FIRST_NAME, _NAME, _VALUE, _AFTER, _FIRST_ITEM = range(5)
+#: What may come next: a name, a name or the end of an object, a comma or an end, a value or the end, a value.
+_NAME, _FIRST_NAME, _AFTER, _FIRST_ITEM, _VALUE = range(5)
 
 
 @inlined
@@ -178,98 +178,100 @@ def _field_of(data: np.ndarray, at: int, size: int, names: np.ndarray, name_ends
 
 
 @called
+def _after_name(
+    data: np.ndarray, at: int, end: int, names: np.ndarray, name_ends: np.ndarray, is_outer: bool
+) -> tuple[int, int]:
+    """The position after a name and its colon, and the number of the name; _FAILED for a name with escapes too."""
+    after, has_escapes = _after_string(data, at + 1, end)
+    if after < 0 or (is_outer and has_escapes):
+        return _FAILED, -1
+    field = _field_of(data, at + 1, after - at - 2, names, name_ends) if is_outer else -1
+    colon = _after_space(data, after, end)
+    if colon >= end or item_at(data, colon) != _COLON:
+        return _FAILED, -1
+    return colon + 1, field
+
+
+@called
+def _after_leaf(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
+    """The position after a value that is no object or array, and its kind; _FAILED if there is none."""
+    byte = item_at(data, at)
+    if byte == _QUOTE:
+        after, has_escapes = _after_string(data, at + 1, end)
+        return after, ESCAPED if has_escapes else TEXT
+    return _after_plain(data, at, end), NULL if byte == 0x6E else OTHER
+
+
+@inlined
+def _put_field(
+    kinds: np.ndarray, starts: np.ndarray, sizes: np.ndarray, place: int, kind: int, start: int, end: int
+) -> None:
+    quote = 1 if TEXT <= kind <= ESCAPED else 0
+    put_at(kinds, place, kind)
+    put_at(starts, place, start + quote)
+    put_at(sizes, place, end - start - 2 * quote)
+
+
+@called
 def _scan_line(
     data: np.ndarray,
     at: int,
     end: int,
     names: np.ndarray,
     name_ends: np.ndarray,
-    row: int,
+    first: int,
     kinds: np.ndarray,
     starts: np.ndarray,
     sizes: np.ndarray,
 ) -> int:
-    fields = name_ends.size - 1
+    """The state of the line [at, end), whose fields are put from `first` on."""
     at = _after_space(data, at, end)
     if at == end:
         return BLANK
     if item_at(data, at) != _BEGIN_OBJECT:
         return UNSURE
-    at += 1
     depth, objects, expected = 1, 1, _FIRST_NAME
     field, outer, outer_start = -1, -1, 0
-    while True:
-        at = _after_space(data, at, end)
-        if at >= end:
-            return UNSURE
+    at = _after_space(data, at + 1, end)
+    while at < end:
         byte = item_at(data, at)
-        is_end = False
-        if expected <= _NAME:
-            if byte == _QUOTE:
-                after, has_escapes = _after_string(data, at + 1, end)
-                if after < 0 or (depth == 1 and has_escapes):
-                    return UNSURE
-                field = _field_of(data, at + 1, after - at - 2, names, name_ends) if depth == 1 else -1
-                at = _after_space(data, after, end)
-                if at >= end or item_at(data, at) != _COLON:
-                    return UNSURE
-                at += 1
-                expected = _VALUE
-            elif byte == _END_OBJECT and expected == _FIRST_NAME:
-                is_end = True
-            else:
+        if byte == _QUOTE and expected <= _FIRST_NAME:
+            at, field = _after_name(data, at, end, names, name_ends, depth == 1)
+            if at < 0:
                 return UNSURE
-        elif expected == _AFTER:
-            if byte == _COMMA:
-                at += 1
-                expected = _NAME if objects & 1 else _VALUE
-            elif byte == (_END_OBJECT if objects & 1 else _END_ARRAY):
-                is_end = True
-            else:
-                return UNSURE
-        elif byte == _QUOTE:
-            after, has_escapes = _after_string(data, at + 1, end)
-            if after < 0:
-                return UNSURE
-            if field >= 0:
-                put_at(kinds, row * fields + field, ESCAPED if has_escapes else TEXT)
-                put_at(starts, row * fields + field, at + 1)
-                put_at(sizes, row * fields + field, after - at - 2)
-            at, field, expected = after, -1, _AFTER
+            expected = _VALUE
+        elif byte == _COMMA and expected == _AFTER:
+            at += 1
+            expected = _NAME if objects & 1 else _VALUE
+        elif byte == (_END_OBJECT if objects & 1 else _END_ARRAY) and _FIRST_NAME <= expected <= _FIRST_ITEM:
+            depth, at, objects = depth - 1, at + 1, objects >> 1
+            expected = _AFTER
+            if depth == 0:
+                return OBJECT if _after_space(data, at, end) == end else UNSURE
+            if depth == 1 and outer >= 0:
+                _put_field(kinds, starts, sizes, first + outer, OTHER, outer_start, at)
+                outer = -1
+        elif expected < _FIRST_ITEM:
+            return UNSURE
         elif byte | 0x20 == _BEGIN_OBJECT:
-            # and a bracket, which is 0x20 less
+            # or a bracket, which is 0x20 less
             if depth == _DEEPEST:
                 return UNSURE
             if field >= 0:
                 outer, outer_start, field = field, at, -1
             is_object = byte == _BEGIN_OBJECT
             objects = objects << 1 | (1 if is_object else 0)
-            depth += 1
-            at += 1
+            depth, at = depth + 1, at + 1
             expected = _FIRST_NAME if is_object else _FIRST_ITEM
-        elif byte == _END_ARRAY and expected == _FIRST_ITEM:
-            is_end = True
         else:
-            after = _after_plain(data, at, end)
+            after, kind = _after_leaf(data, at, end)
             if after < 0:
                 return UNSURE
             if field >= 0:
-                put_at(kinds, row * fields + field, NULL if byte == 0x6E else OTHER)
-                put_at(starts, row * fields + field, at)
-                put_at(sizes, row * fields + field, after - at)
+                _put_field(kinds, starts, sizes, first + field, kind, at, after)
             at, field, expected = after, -1, _AFTER
-        if is_end:
-            at += 1
-            depth -= 1
-            objects >>= 1
-            expected = _AFTER
-            if depth == 0:
-                return OBJECT if _after_space(data, at, end) == end else UNSURE
-            if depth == 1 and outer >= 0:
-                put_at(kinds, row * fields + outer, OTHER)
-                put_at(starts, row * fields + outer, outer_start)
-                put_at(sizes, row * fields + outer, at - outer_start)
-                outer = -1
+        at = _after_space(data, at, end)
+    return UNSURE
 
 
 @fill_kernel
@@ -291,6 +293,7 @@ def scan_objects(
     those within the quotes. Of a field that an object has twice the last one counts. `kinds` must be zeros.
     """
     at = row = 0
+    fields = name_ends.size - 1
     while at <= data.size:
         end = at
         while end < data.size and item_at(data, end) != _NEWLINE:
@@ -308,7 +311,7 @@ def scan_objects(
             size -= 1
         put_at(lines, row, at)
         put_at(line_sizes, row, size)
-        put_at(states, row, _scan_line(data, at, at + size, names, name_ends, row, kinds, starts, sizes))
+        put_at(states, row, _scan_line(data, at, at + size, names, name_ends, fields * row, kinds, starts, sizes))
         row += 1
         at = end + 1
     return row
