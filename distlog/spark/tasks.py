@@ -395,7 +395,8 @@ def clean_shared(
     """Run one round of cleaning over each partition, which tasks share. Commits nothing."""
     if not plans:
         return []
-    now_ms = handle.trusted_ms()
+    # all of one snapshot
+    now_ms = plans[0].now_ms(handle)
     # the verdicts on the batches of each partition: tasks find them if there is something to read
     read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     found = SparkRun(spark)(partial(_judge, handle, now_ms), read)

@@ -45,6 +45,20 @@ def test_a_tombstone_is_kept_until_its_horizon_and_takes_older_values_along(log:
     assert log.offsets() == [1, 3, 4, 5]
 
 
+def test_a_clock_that_is_behind_gives_a_tombstone_no_early_horizon(log: CompactedTopic) -> None:
+    log.append((b"a", None), (b"b", b"1"))
+    log.clock.now -= 7 * DAY
+    log.compact()
+    log.clock.now += 7 * DAY
+    log.append((b"c", b"1"))
+    log.compact()
+    assert log.values() == {b"a": None, b"b": b"1", b"c": b"1"}
+    log.clock.now += DAY + 1
+    log.append((b"d", b"1"))
+    log.compact()
+    assert log.values() == {b"b": b"1", b"c": b"1", b"d": b"1"}
+
+
 def test_tombstones_may_be_kept_for_ever(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log", delete_retention_ms=MAX_LONG)
     log.append((b"a", b"1"), (b"b", None))

@@ -112,7 +112,7 @@ def test_tasks_share_a_partition_of_an_object_store(spark: SparkSession, s3_url:
 def plan_of(partition: int, log_bytes: int, records: int = 1) -> CleaningPlan:
     """All of it dirty, and one segment."""
     segment: Any = SimpleNamespace(log_bytes=log_bytes, record_count=records, base_offset=0, next_offset=1)
-    return CleaningPlan(partition, 0, 1, [segment], 0, TopicConfig(), 0)
+    return CleaningPlan(partition, 0, 1, [segment], 0, TopicConfig(), 0, 0)
 
 
 def test_a_partition_is_shared_for_its_keys_or_for_cores_that_would_wait() -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from distlog.core.arrays import byte_array, table_of_rows
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
 from distlog.core.batches.rewritten_batches import Flags, Longs, RecordBytes, lay_out
+from distlog.core.commits.prepared_commit import AHEAD_MS
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -163,8 +164,8 @@ class CleaningPlan:
     """One round: looks for the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
 
     `segments` are all of the partition's, since the meaning of transactions depends on them; the rows from `first` on
-    reach above the log start. They and the topic's `config` are those of `read_version`. A plan pickles, so a task
-    reads no commit.
+    reach above the log start. They and the topic's `config` are those of `read_version`, which was committed at
+    `timestamp_ms`. A plan pickles, so a task reads no commit.
     """
 
     partition: int
@@ -174,6 +175,7 @@ class CleaningPlan:
     first: int
     config: TopicConfig
     read_version: int
+    timestamp_ms: int
 
     @classmethod
     def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
@@ -182,7 +184,17 @@ class CleaningPlan:
         segments, first = list(state.segments), state.segments.find(state.log_start_offset)
         behind = [one.base_offset for one in segments[first + MOST_SEGMENTS :][:1]]
         start, end = first_dirty_offset(state), min([due.first_uncleanable_offset, *behind])
-        return cls(due.partition, start, end, segments, first, snapshot.config, snapshot.version)
+        version = snapshot.version, snapshot.timestamp_ms
+        return cls(due.partition, start, end, segments, first, snapshot.config, *version)
+
+    def now_ms(self, handle: TopicHandle) -> int:
+        """The time by which tombstones are kept.
+
+        A clock that is far ahead would drop them before their time. One that is far behind would give them an early
+        horizon, by which a process whose clock is right drops them at once: then the snapshot's time counts.
+        """
+        now_ms = handle.trusted_ms()
+        return now_ms if now_ms >= self.timestamp_ms - AHEAD_MS else self.timestamp_ms
 
     @property
     def cleaned(self) -> list[SegmentInfo]:
@@ -472,8 +484,7 @@ def clean_partition(
 
     Raises CorruptRecordError, and InvalidConfigError if there is no memory for a single key.
     """
-    # a clock that is ahead would drop tombstones before their time
-    now_ms = handle.trusted_ms()
+    now_ms = plan.now_ms(handle)
     verdicts = judge(handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
     keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
     secret = handle.random.randbytes(SECRET_BYTES)
