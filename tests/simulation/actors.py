@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,12 +26,14 @@ from distlog import (
     TopicNotFoundError,
 )
 from distlog.core.arrays import column_of
+from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.commits.actions import Pin
 from distlog.core.config import TopicConfig
+from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.open_topic import make_topic
 from simulation.gateways import Gateway, Register, registers
-from simulation.oracle import Batch, Oracle, Rows, rows_of
+from simulation.oracle import ID_HEADER, Batch, Given, Oracle, Rows, rows_of
 from simulation.world import BEGIN_MS, Process
 
 if TYPE_CHECKING:
@@ -70,10 +73,14 @@ class Stage:
     lag_s: float = 0.0
     #: Whether most pauses are short, and a few long.
     in_bursts: bool = False
+    #: Draws what is more than values: times, headers, tombstones, and what actors do with them; whether some may lack
+    #: a key. It is apart from the processes' own draws, so that these are the same with and without it.
+    more: Random | None = None
+    may_lack_keys: bool = False
 
     def offsets_may_go(self) -> bool:
         """Whether the log may lose what followers have read: at its start by deletes, at its end by a restore."""
-        return bool({"delete-records", "restore"} & self.jobs)
+        return bool({"delete-records", "restore", "retention", "manage"} & self.jobs)
 
     @property
     def passing(self) -> tuple[type[Exception], ...]:
@@ -107,17 +114,43 @@ class Stage:
         return topic
 
     def records(self, random: Random, sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
-        """A few new records, each with a value that no other has."""
+        """A few new records, each with a value or a header that no other has."""
         count = random.choice((1, 1, 2, 5))
         keys = [b"k%d" % random.randrange(self.keys) if self.keys else None for _ in range(count)]
-        return self.records_of(keys, sender, atomic=atomic)
+        if self.more is None:
+            return self.records_of(keys, sender, atomic=atomic)
+        return self._batch_of([self._drawn(key, self.more) for key in keys], sender, atomic=atomic)
+
+    def chance(self, share: float) -> bool:
+        """Whether an actor does what is more, in such a share of the cases."""
+        return self.more is not None and self.more.random() < share
+
+    def _drawn(self, key: bytes | None, random: Random) -> Given:
+        """A new record: with a time, headers or no value, as is drawn."""
+        number = b"%d" % next(self.names)
+        time_ms = int(time.time() * 1000) - random.choice((0, 0, 1000, 7_200_000)) if random.random() < 0.3 else None
+        if key is not None and random.random() < 0.25:
+            return Given(time_ms, key, None, ((ID_HEADER, number),))
+        headers = (("h", b"%d" % random.randrange(3)), ("h", None)) if random.random() < 0.2 else ()
+        return Given(time_ms, None if self.may_lack_keys and random.random() < 0.2 else key, number, headers)
 
     def records_of(self, keys: Sequence[bytes | None], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
-        """New records with these keys."""
+        """New records with these keys, and with nothing else but values."""
         number = next(self.names)
-        values = [f"{number}.{each}".encode() for each in range(len(keys))]
-        batch = self.oracle.new_batch(values, keys, atomic=atomic, sender=sender)
-        return batch, pa.table({"key": column_of(keys, pa.binary()), "value": column_of(values, pa.binary())})
+        given = [Given(None, key, b"%d.%d" % (number, at), ()) for at, key in enumerate(keys)]
+        return self._batch_of(given, sender, atomic=atomic)
+
+    def _batch_of(self, records: Sequence[Given], sender: str, *, atomic: bool = True) -> tuple[Batch, pa.Table]:
+        """A batch of these records, and the table to append."""
+        batch = self.oracle.new_batch(records, atomic=atomic, sender=sender)
+        times, keys, values, headers = zip(*records, strict=True)
+        named = [[{"key": name, "value": value} for name, value in each] for each in headers]
+        columns = {"key": column_of(keys, pa.binary()), "value": column_of(values, pa.binary())}
+        if any(time_ms is not None for time_ms in times):
+            columns["timestamp"] = column_of(times, pa.int64())
+        if any(headers):
+            columns["headers"] = column_of(named, HEADERS_TYPE)
+        return batch, pa.table(columns)
 
 
 Actor = Callable[[Stage, Process, "Memory"], None]
@@ -130,6 +163,8 @@ class Memory:
     name: str
     number: int = 0
     pending: tuple[Batch, pa.Table] | None = None
+    #: The last batches with a number: the topic that acknowledged them, their offsets there, and when, in s.
+    sent: list[tuple[int, pa.Table, str, Mapping[int, tuple[int, int]], float]] = field(default_factory=list)
     #: Whether another process has taken its place, as it was taken for dead.
     is_replaced: bool = False
     #: Of a stream that reads: the ends of its micro-batches, their records by number, and how far it got.
@@ -162,14 +197,23 @@ def appends(stage: Stage, process: Process, memory: Memory) -> None:
         memory.pending = None
         if memory.is_replaced:
             return
+        memory.sent.append((memory.number, table, topic_id, result.offsets, stage.oracle.world.now))
         if process.random.random() < 0.1:
-            # as a job does that restarts from an older checkpoint
-            again = _or_none(partial(topic.append, table, app_id=memory.name, batch_id=memory.number))
-            if again is not None and not again.replayed:
-                stage.oracle.says(f"batch {memory.number} of {memory.name} was appended again")
-            if again is not None and again.replayed and again.offsets != result.offsets:
-                stage.oracle.says(f"a replay of batch {memory.number} of {memory.name} is told other offsets")
+            _replay(stage, topic, memory)
         stage.rest(process.random)
+
+
+def _replay(stage: Stage, topic: distlog.Topic, memory: Memory) -> None:
+    """Append one of the last batches again, as a job does that restarts from an older checkpoint."""
+    number, table, topic_id, offsets, sent_s = stage.more.choice(memory.sent[-8:]) if stage.more else memory.sent[-1]
+    # some time goes by until it is committed
+    if topic.snapshot.topic_id != topic_id or stage.oracle.world.now - sent_s > 20 * 86_400:
+        return
+    again = _or_none(partial(topic.append, table, app_id=memory.name, batch_id=number))
+    if again is not None and not again.replayed:
+        stage.oracle.says(f"batch {number} of {memory.name} was appended again")
+    if again is not None and again.replayed and again.offsets != offsets:
+        stage.oracle.says(f"a replay of batch {number} of {memory.name} is told other offsets")
 
 
 def _check_may_fail(stage: Stage, memory: Memory, error: Exception) -> None:
@@ -190,7 +234,8 @@ def appends_plainly(stage: Stage, process: Process, memory: Memory) -> None:
         try:
             with topic.transaction() as transaction:
                 for row in range(table.num_rows) if process.random.random() < 0.3 else (None,):
-                    transaction.append(table if row is None else table.slice(row, 1))
+                    part = table if row is None else table.slice(row, 1)
+                    transaction.append(part.to_pylist() if stage.chance(0.3) else part)
             batch.acknowledge(topic_id, transaction.result.offsets)
         except CommitStateUnknownError:
             pass
@@ -211,8 +256,8 @@ def writes(stage: Stage, process: Process, memory: Memory) -> None:
                     batch, _ = stage.records(process.random, memory.name, atomic=False)
                     batch.tried.add(topic.snapshot.topic_id)
                     sent.append(batch)
-                    for key, value in zip(batch.keys, batch.values, strict=True):
-                        writer.append(value, key=key)
+                    for time_ms, key, value, headers in batch.records:
+                        writer.append(value, key=key, timestamp=time_ms, headers=headers or None)
                     stage.oracle.world.pause(process.random.expovariate(10))
             for batch in sent:
                 batch.acknowledge(topic.snapshot.topic_id)
@@ -248,8 +293,8 @@ def _one_transaction(stage: Stage, process: Process, producer: distlog.Producer,
     try:
         producer.begin()
         for batch in batches:
-            for key, value in zip(batch.keys, batch.values, strict=True):
-                producer.append(value, key=key)
+            for time_ms, key, value, headers in batch.records:
+                producer.append(value, key=key, timestamp=time_ms, headers=headers or None)
         if process.random.random() < 0.2:
             _abort(producer, batches, topic_id)
             return True
@@ -307,6 +352,9 @@ def follows(stage: Stage, process: Process, memory: Memory, *, slow_s: float = 2
                     if process.random.random() < 0.2:
                         # as if it took long to process them
                         stage.oracle.world.pause(process.random.uniform(0, slow_s))
+                    if stage.chance(0.4):
+                        # several batches before a commit
+                        continue
                     positions = follower.position
                     try:
                         follower.commit()
@@ -334,17 +382,16 @@ def follows_often(stage: Stage, process: Process, memory: Memory) -> None:
 
 def _take(stage: Stage, rows: pa.RecordBatch, topic_id: str) -> None:
     """Take records that a member of the group got: none is skipped, and none is behind what was committed."""
-    columns = (rows[name].to_pylist() for name in ("partition", "offset", "value"))
-    for partition, offset, value in zip(*columns, strict=True):
+    stage.oracle.read(topic_id, rows)
+    for partition, offset in zip(*(rows[name].to_pylist() for name in ("partition", "offset")), strict=True):
         place = topic_id, partition
-        stage.oracle.saw(topic_id, partition, offset, value)
         # vacuum deletes the groups of a dropped topic, which its followers may still read
         if offset < stage.committed.get(place, 0) and stage.oracle.is_live(topic_id):
             text = f"a follower got offset {offset} of partition {partition} behind the committed position"
             stage.oracle.says(f"{text} {stage.committed[place]}")
-        expected = max(stage.handed_out.get(place, 0), stage.oracle.may_begin_at.get(partition, 0))
-        if offset > expected and not stage.oracle.is_compacted and not stage.oracle.has_markers:
-            stage.oracle.says(f"followers skipped offsets {expected} to {offset} of partition {partition}")
+        expected = stage.handed_out.get(place, 0)
+        if offset > expected and (skipped := stage.oracle.live_between(topic_id, partition, expected, offset)):
+            stage.oracle.says(f"followers skipped offsets {skipped} of partition {partition}")
         stage.handed_out[place] = max(stage.handed_out.get(place, 0), offset + 1)
 
 
@@ -355,11 +402,9 @@ def holds_snapshots(stage: Stage, process: Process, memory: Memory) -> None:
         asked_s = stage.oracle.world.now
         topic = stage.open()
         try:
-            first = rows_of(topic)
-            for row in sorted(first):
-                stage.oracle.saw(topic.snapshot.topic_id, *row)
+            first = stage.oracle.check_rows(topic)
             stage.oracle.world.pause(process.random.uniform(0, 1.5 * stage.oracle.delay_s))
-            if rows_of(topic) != first:
+            if stage.oracle.check_rows(topic) != first:
                 stage.oracle.says(f"version {topic.version} did not read the same again")
         except SnapshotTooOldError:
             if stage.oracle.world.now - asked_s < stage.oracle.delay_s - 1:
@@ -427,7 +472,16 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
     random = process.random
     match job:
         case "retention":
-            topic.retention()
+            if random.random() < 0.3:
+                topic.alter_config(
+                    {
+                        "retention.ms": random.choice((-1, 20_000, 120_000)),
+                        "retention.bytes": random.choice((-1, 500)),
+                    }
+                )
+            _retain(stage, topic, process)
+        case "manage" if stage.kafka is None:  # what is adopted must not be merged, or it takes nothing more
+            LogManager(stage.url.rpartition("/")[0]).run_once()
         case "compact":
             topic.compact()
         case "vacuum":
@@ -449,7 +503,8 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             until_ms = int(BEGIN_MS + (stage.oracle.world.now + random.uniform(0, 4 * stage.oracle.delay_s)) * 1000)
             topic.log.commit(topic.snapshot, "pin", lambda _: [Pin(name, version, until_ms)])
         case "config":
-            topic.alter_config({"segment.bytes": random.choice((1 << 20, 1 << 24, None))})
+            size = {"segment.bytes": random.choice((1 << 20, 1 << 24, None))}
+            topic.alter_config(_other_settings(stage, stage.more) if stage.more and stage.chance(0.7) else size)
         case "policy":
             topic.alter_config({"cleanup.policy": random.choice(("compact", "delete"))})
         case "partitions":
@@ -460,16 +515,39 @@ def _job(stage: Stage, process: Process, topic: distlog.Topic, job: str) -> None
             topic.rebuild_indexes(force=True)
 
 
+def _other_settings(stage: Stage, random: Random) -> dict[str, object]:
+    """Settings that change how records are written, compacted, and how long commits are kept."""
+    changed: list[dict[str, object]] = [
+        {"compression.type": random.choice(("gzip", "lz4", "zstd", None))},
+        {"index.interval.bytes": random.choice((0, 100, None))},
+        {"delete.retention.ms": random.choice((0, 30_000, None))},
+        {"min.compaction.lag.ms": random.choice((0, 20_000, None))},
+        {"max.compaction.lag.ms": random.choice((30_000, None))},
+    ]
+    if kept_ms := stage.config.get("commit.retention.ms"):
+        changed.append({"commit.retention.ms": random.choice((kept_ms, 200_000, None))})
+    return random.choice(changed)
+
+
+def _retain(stage: Stage, topic: distlog.Topic, process: Process) -> None:
+    """Delete what is too old, or too much: nothing is left that the settings say is to go."""
+    begun_ms = process.now_ns() / 1e6
+    topic.retention()
+    if stage.more and stage.oracle.topic_id == topic.snapshot.topic_id and process.skew_ms <= 0:
+        for text in stage.oracle.kept_too_long(topic.version, begun_ms):
+            stage.oracle.says(f"after retention, version {topic.version}: {text}")
+
+
 def _restore(stage: Stage, topic: distlog.Topic, version: int) -> None:
     """Restore a version: unless something of it is lost, all of its records are there again, each at its offset."""
-    before: Rows = frozenset()
+    before: Rows = {}
     with suppress(SnapshotTooOldError):
         before = rows_of(distlog.open(stage.url, version=version))
     report = topic.restore(version)
     is_whole = not any(partition.lost for partition in report.partitions)
     # another process may have deleted records meanwhile
     is_alone = topic.version == report.version
-    if is_whole and is_alone and (missing := before - rows_of(topic)):
+    if is_whole and is_alone and (missing := {*before} - {*rows_of(topic)}):
         stage.oracle.says(f"version {version} was restored without {sorted(missing)[:3]}")
 
 

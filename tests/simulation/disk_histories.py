@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from random import Random
 from typing import Any
 from unittest import mock
+
+import pyarrow as pa
 
 import distlog
 from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
@@ -18,7 +21,8 @@ from simulation import actors
 from simulation.actors import PASSING, Actor, Memory, Stage
 from simulation.history import Drawn, frequent_checkpoints
 from simulation.local_disk import DiskFaults, LocalDisk
-from simulation.oracle import Batch, Oracle
+from simulation.oracle import Batch, Oracle, rows_of
+from simulation.readers import wrong_answers
 from simulation.world import Process, World
 
 #: How often the power fails at most in one history.
@@ -95,6 +99,12 @@ class DiskOracle(Oracle):
 
     def observes(self, topic: distlog.Topic, head: int) -> None:
         """A disk tells nothing of commits."""
+
+    def read(self, topic_id: str, rows: pa.RecordBatch | pa.Table) -> None:
+        """A reader got these records."""
+        columns = (rows[name].to_pylist() for name in ("partition", "offset", "value"))
+        for row in zip(*columns, strict=True):
+            self.saw(topic_id, *row)
 
     def check_committed(self, topic_id: str, group: str, positions: Mapping[int, int]) -> None:
         """What the files of a group say is not looked at."""
@@ -179,6 +189,13 @@ class DiskOracle(Oracle):
             self._audit_offsets(batch, there)
         if batch.atomic and any(there) and not all(there) and not (self.is_compacted or self.has_retention):
             self.says(f"only a part of the batch of {batch.values[0]!r} is there")
+
+    def _audit_offsets(self, batch: Batch, there: Iterable[Sequence[tuple[int, int]]]) -> None:
+        spans = batch.offsets or {}
+        for partition, offset in chain.from_iterable(there):
+            first, end = spans.get(partition, (0, 0))
+            if not first <= offset < end:
+                self.says(f"a record is at offset {offset} of partition {partition}, not where it was said to be")
 
     def _audit_record(
         self,
@@ -338,8 +355,22 @@ def reads(stage: Stage, process: Process, memory: Memory) -> None:
                 rows, _ = _rows(topic.refresh())
                 _oracle(stage).saw_cut(cut, rows)
                 for (partition, offset), value in rows.items():
-                    stage.oracle.saw(topic.snapshot.topic_id, partition, offset, value)
+                    _oracle(stage).saw(topic.snapshot.topic_id, partition, offset, value)
                 stage.rest(process.random)
+        stage.rest(process.random)
+
+
+def looks_up(stage: Stage, process: Process, memory: Memory) -> None:
+    """Read a few records by offsets and times: they are those that a scan of the same snapshot has."""
+    oracle = _oracle(stage)
+    while stage.goes_on():
+        topic = stage.open()
+        with suppress(*PASSING, SnapshotTooOldError, OffsetOutOfRangeError):
+            losses, rows = oracle.losses, rows_of(topic)
+            wrong = list(wrong_answers(topic, rows, process.random))
+            # what was not synced may be lost between two looks
+            if wrong and oracle.losses == losses and not oracle.disk.refusals:
+                oracle.says(f"version {topic.version}: {wrong[0]}")
         stage.rest(process.random)
 
 
@@ -430,6 +461,7 @@ def plan(seed: int) -> DiskPlan:
         ("verifier", looks_after),
     ]
     cast += [random.choice(others) for _ in range(random.randrange(0, 4))]
+    cast += [("searcher", looks_up)] * (Random(f"looking/{seed}").random() < 0.25)
     jobs = ["compact", "vacuum", "config", "rebuild"]
     jobs += ["delete-records", "retention"] if has_retention else []
     cast += [("maintainer", actors.maintains(jobs))] * random.randrange(0, 2)

@@ -17,9 +17,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.batches.record_decoder import decode
 from distlog.core.batches.record_encoder import encode
 from distlog.core.consumer_offsets import Position
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError
@@ -43,6 +42,7 @@ from distlog.gateway.topics.partition import FetchedData
 from distlog.gateway.transactions.transaction_coordinator import TransactionServices
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 from simulation.oracle import Batch
+from simulation.record_log import rows_of_client
 from simulation.threads import SimQueue
 from simulation.world import Process
 
@@ -122,10 +122,10 @@ class Gateway:
                 self.acknowledged[number] = max(self.acknowledged[number], offset + 1)
         return answers
 
-    def fetch(self, topic: str, number: int, offset: int) -> tuple[FetchedData, bool]:
+    def fetch(self, topic: str, number: int, offset: int, *, committed: bool) -> tuple[FetchedData, bool]:
         """Fetch records, and whether what this gateway acknowledged before is among what it shows."""
-        least = self.acknowledged[number]
-        data = self.broker.metadata.fresh_topic(topic).partition(number).fetch(offset, 1 << 16, committed=False)
+        least = 0 if committed else self.acknowledged[number]
+        data = self.broker.metadata.fresh_topic(topic).partition(number).fetch(offset, 1 << 16, committed=committed)
         return data, data.visible_end.offset >= least
 
 
@@ -255,10 +255,8 @@ class Numbers:
         """The next batch for a partition; of a transaction that is `open_`."""
         batch, table = stage.records(process.random, sender)
         batch.transactional = open_
-        times = pa.array([now_ms()] * table.num_rows, pa.int64())
-        records = table.append_column("timestamp", times).to_batches()[0].select(["timestamp", "key", "value"])
         encoded = encode(
-            records,
+            timed(table, now_ms()),
             producer_id=self.id.id,
             producer_epoch=self.id.epoch,
             base_sequence=self.next[partition],
@@ -268,14 +266,27 @@ class Numbers:
         return Sent(batch, bytes(encoded.data), table.num_rows)
 
 
+def timed(table: pa.Table, now_ms: int) -> pa.RecordBatch:
+    """The records as they are encoded: those without a time get this one."""
+    times = table["timestamp"].combine_chunks() if "timestamp" in table.column_names else pa.nulls(table.num_rows)
+    columns = {
+        "timestamp": pc.fill_null(times.cast(pa.int64()), now_ms),
+        "key": table["key"],
+        "value": table["value"],
+    }
+    if "headers" in table.column_names:
+        columns["headers"] = table["headers"]
+    return pa.table(columns).combine_chunks().to_batches()[0]
+
+
 def sends(stage: Stage, process: Process, memory: Memory) -> None:
     """Produce batches through gateways, as an idempotent client: what got no answer is sent again, in order."""
     numbers = _new_producer(process)
     while stage.goes_on():
         partition = process.random.randrange(stage.partitions)
-        window = [
-            numbers.sent(stage, process, memory.name, partition) for _ in range(process.random.choice((1, 1, 2, 3)))
-        ]
+        # as many as a client has under way at most
+        count = 5 if stage.chance(0.2) else process.random.choice((1, 1, 2, 3))
+        window = [numbers.sent(stage, process, memory.name, partition) for _ in range(count)]
         if not _delivered(stage, process, partition, window, None):
             numbers = _new_producer(process)
         stage.rest(process.random)
@@ -328,15 +339,15 @@ def _is_acknowledged(stage: Stage, batch: Batch, offsets: dict[int, tuple[int, i
 
 
 def consumes(stage: Stage, process: Process, memory: Memory) -> None:
-    """Fetch a partition through gateways, from its beginning on: no record is skipped."""
+    """Fetch a partition through gateways, from its beginning on: nothing is skipped, nothing aborted is shown."""
     topic, number, position = stage.url.rpartition("/")[2], process.random.randrange(stage.partitions), 0
     # else nobody is told which topic of the name it is
-    is_one_topic = "recreate" not in stage.jobs
+    is_one_topic, is_committed = "recreate" not in stage.jobs, stage.chance(0.5)
+    fetched = partial(_fetched, topic, number, is_committed=is_committed)
     while stage.goes_on():
         try:
-            data, shows_all = call(
-                stage, process, _any_gateway(stage, process), partial(_fetched, topic, number, position)
-            )
+            work = partial(fetched, position)
+            data, shows_all = call(stage, process, _any_gateway(stage, process), work)
         except OffsetOutOfRangeError:
             position = stage.open().start_offsets()[number]
             continue
@@ -348,17 +359,18 @@ def consumes(stage: Stage, process: Process, memory: Memory) -> None:
         if data.batches is None or not len(data.batches):
             stage.rest(process.random)
             continue
-        raw, topic_id = bytes(data.batches), stage.open().snapshot.topic_id
-        rows = decode(raw, read_headers(raw), columns=["offset", "value"], start_offset=position).to_pylist()
-        for row in rows if is_one_topic else ():
-            stage.oracle.saw(topic_id, number, row["offset"], row["value"])
-        if rows and rows[0]["offset"] > position and not stage.oracle.is_compacted and not stage.oracle.has_markers:
-            stage.oracle.says(f"a consumer skipped offsets {position} to {rows[0]['offset']} of partition {number}")
-        position = data.batches.next_offset
+        end = data.batches.next_offset
+        if is_one_topic:
+            rows = rows_of_client(bytes(data.batches), data.aborted if is_committed else (), position)
+            for wrong in stage.oracle.wrong_rows(number, rows, position, end, committed=is_committed):
+                stage.oracle.says(f"a consumer of partition {number}, at {position}: {wrong}")
+        position = end
 
 
-def _fetched(topic: str, number: int, position: int, gateway: Gateway) -> tuple[FetchedData, bool]:
-    return gateway.fetch(topic, number, position)
+def _fetched(
+    topic: str, number: int, position: int, gateway: Gateway, *, is_committed: bool
+) -> tuple[FetchedData, bool]:
+    return gateway.fetch(topic, number, position, committed=is_committed)
 
 
 # --- transactions
@@ -425,10 +437,16 @@ def has_ended(stage: Stage, process: Process, sender: str, id_: str, numbers: Nu
     for batch in batches:
         # as long as nobody has asked for their commit
         batch.refused = True
-    added = {(topic, place) for place in places}
-    coordinated = _coordinator_of(stage, process)
-    coordinated(lambda one: one.add_partitions(id_, numbers.id, added))
-    is_whole = all(_delivered(stage, process, place, window, id_) for place, window in windows.items())
+    coordinated, at_once = _coordinator_of(stage, process), not stage.chance(0.5)
+    if at_once:
+        coordinated(lambda one: one.add_partitions(id_, numbers.id, {(topic, place) for place in places}))
+    is_whole = True
+    for place, window in windows.items():
+        if not at_once:
+            # another partition comes midway, perhaps when the time of the transaction is over
+            process.world.pause(TRANSACTION_MS / 700 if stage.chance(0.2) else 1.0)
+            coordinated(lambda one, place=place: one.add_partitions(id_, numbers.id, {(topic, place)}))
+        is_whole = is_whole and _delivered(stage, process, place, window, id_)
     is_committed = is_whole and random.random() < 0.8
     for batch in batches:
         batch.refused = not is_committed

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, commit_race
+from distlog.core.commits import checkpoint, commit_json, commit_race
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import MAX_LONG
 from distlog.core.groups import group_log
 from distlog.core.maintenance import log_floor
 from distlog.core.maintenance.vacuum import LONGEST_PUT_MS
-from simulation import actors, gateways, kafka_directories, roots
+from distlog.core.topics import append_commit
+from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor, Memory, Stage
 from simulation.kafka_directories import Beside, Broker
 from simulation.object_store import Faults, Flaws, ObjectStore, connected, parts_of
@@ -95,6 +96,8 @@ class Plan(Drawn):
     has_holes: bool = False
     #: Whether actors do several things at once, and rest for longer then, so that others are far ahead of them.
     in_bursts: bool = False
+    #: Whether commits have their actions in tables and manifests, as those of many partitions.
+    in_tables: bool = False
     #: Whether vacuum and old versions are looked at in the end, too, which takes a fifth of the time of a short one.
     is_vacuumed: bool = True
 
@@ -131,6 +134,9 @@ def plan(seed: int) -> Plan:
     config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}
     if is_compacted:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
+        config |= {"delete.retention.ms": Random(f"tombstones/{seed}").choice((0, 20_000, 20_000, 86_400_000))}
+    # clocks are wrong
+    config |= {"message.timestamp.after.max.ms": MAX_LONG}
     if random.random() < 0.2:
         config |= {"message.timestamp.type": "LogAppendTime"}
     if seed % 19 == 11:
@@ -144,11 +150,15 @@ def plan(seed: int) -> Plan:
     cast = [random.choice(writers) for _ in range(random.randrange(1, 5))]
     jobs = ["compact", "vacuum", "vacuum", "config", "rebuild"]
     jobs += ["delete-records"] if random.random() < 0.3 and not is_compacted else []
+    looking = Random(f"looking/{seed}")
+    jobs += ["retention", "manage"] if looking.random() < 0.3 and not is_compacted else []
     jobs += ["partitions"] if random.random() < 0.3 and not is_compacted else []
     jobs += ["restore", "restore", "delete-records"] if random.random() < 0.3 and not is_compacted else []
     cast += [("maintainer", actors.maintains(jobs)) for _ in range(random.randrange(0, 3))]
     cast += [("reader", actors.holds_snapshots)] * random.randrange(0, 2)
     cast += [("follower", actors.follows)] * random.choice((0, 0, 1, 2))
+    cast += [("historian", readers.looks_back)] * looking.choice((0, 0, 1))
+    cast += [("searcher", readers.looks_up)] * looking.choice((0, 0, 1))
     kind = random.choice(("plain", "plain", "plain", "recreated", "spark", "gateways", "gateways", "gateways"))
     if kind == "recreated":
         cast.append(("recreator", actors.recreates))
@@ -157,8 +167,6 @@ def plan(seed: int) -> Plan:
         cast += [("query", actors.streams)] * random.randrange(1, 3)
         cast += [("stream", actors.reads_stream)] * Random(f"stream/{seed}").randrange(2)
     elif kind == "gateways":
-        # clients' clocks are wrong
-        config |= {"message.timestamp.after.max.ms": MAX_LONG}
         clients: list[tuple[str, Actor]] = [
             ("client", gateways.sends),
             ("client", gateways.sends),
@@ -217,6 +225,7 @@ def plan(seed: int) -> Plan:
         part_bytes=random.choice((256, 8 << 20)),
         incremental=seed % 7 == 2,
         on_one_base=bases.choice((1, 1, 2, 3)) if has_bases else MAX_LONG,
+        in_tables=looking.random() < 0.3,
     )
     if drawn.incremental and crowd.random() < 0.5:
         drawn = replace(drawn, damage_s=crowd.uniform(0, drawn.length_s))
@@ -286,16 +295,18 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
         oracle.is_compacted = "cleanup.policy" in drawn.config
         cast = [actor for number, (_, actor) in enumerate(drawn.cast) if drawn.acts(number)]
         jobs = frozenset(job for actor in cast for job in _jobs(actor))
-        oracle.has_retention = "delete-records" in jobs
+        oracle.has_retention = bool({"delete-records", "retention", "manage"} & jobs)
         oracle.has_markers = any(actor is gateways.transacts for actor in cast)
-        oracle.old.kept_s = drawn.commits_s or oracle.old.kept_s
         stage = Stage(oracle, drawn.url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, drawn.config, jobs)
-        stage.lag_s, stage.in_bursts = flaws.listing_lag_s, drawn.in_bursts
+        stage.lag_s, stage.in_bursts, stage.more = flaws.listing_lag_s, drawn.in_bursts, Random(f"more/{world.seed}")
+        stage.may_lack_keys = not oracle.is_compacted and "policy" not in jobs
         if {"adopter", "exporter"} & drawn.words:
             stage.kafka = Broker(world.folder, _stage_of_adopted(stage, drawn))
         if "lister" in drawn.words:
             stage.root = Root(world, store, drawn.url.rpartition("/")[0])
-        checkpoints = frequent_checkpoints(large=drawn.incremental, on_one_base=drawn.on_one_base)
+        checkpoints = frequent_checkpoints(
+            large=drawn.incremental, on_one_base=drawn.on_one_base, in_tables=drawn.in_tables
+        )
         with connected(store), checkpoints, parts_of(drawn.part_bytes), computed_once(), indexed_soon():
             create = actors.create_with_holes if drawn.has_holes else actors.create
             world.process("creator").start(partial(create, stage, drawn.config))
@@ -323,7 +334,6 @@ def run(world: World, flaws: Flaws, drawn: Plan) -> None:
 def _stage_of_adopted(stage: Stage, drawn: Plan) -> Stage:
     url = f"{drawn.protocol}://bucket/adopted"
     oracle = Oracle(stage.oracle.world, stage.oracle.store, url, stage.oracle.delay_s, broken=stage.oracle.broken)
-    oracle.old.kept_s = stage.oracle.old.kept_s
     # what is rewritten takes nothing more from its broker
     config = {name: value for name, value in drawn.config.items() if "clean" not in name}
     return Stage(oracle, url, 0.0, drawn.pause_s, drawn.keys, drawn.partitions, config, lag_s=stage.lag_s)
@@ -359,10 +369,13 @@ def _audit_topic(stage: Stage, is_vacuumed: bool) -> None:
     stage.oracle.check_oldest(topic)
     if is_vacuumed:
         stage.oracle.audit(stage.open())
+        readers.check_damage(stage.oracle, topic, Random(f"damage/{stage.oracle.world.seed}"))
 
 
 @contextmanager
-def frequent_checkpoints(*, large: bool = False, on_one_base: int = MAX_LONG) -> Iterator[None]:
+def frequent_checkpoints(
+    *, large: bool = False, on_one_base: int = MAX_LONG, in_tables: bool = False
+) -> Iterator[None]:
     """Have a checkpoint after every seventh commit, and little kept and asked for, since histories are short.
 
     Where bases have an end, it is after every third one. If they are `large`, they are incremental, and written in
@@ -382,6 +395,8 @@ def frequent_checkpoints(*, large: bool = False, on_one_base: int = MAX_LONG) ->
             # the first race that is lost leads into the line
             mock.patch.object(commit_race, "MANY", 1),
             mock.patch.object(group_log, "_CROWD", 2),
+            mock.patch.object(commit_json, "TABLE_ROWS", 2 if in_tables else commit_json.TABLE_ROWS),
+            mock.patch.object(append_commit, "TABLE_ROWS", 2 if in_tables else append_commit.TABLE_ROWS),
         ):
             yield
     finally:

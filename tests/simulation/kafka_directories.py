@@ -12,13 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
-import pyarrow as pa
-
 import distlog
 from distlog import OffsetOutOfRangeError, SnapshotTooOldError, StorageError, TopicExistsError
 from distlog.core.batches.record_encoder import encode
 from distlog.core.kafka_directory.partition_folder import PARTITION_METADATA, file_name, write_topic_id
 from simulation.actors import PASSING, Actor, Memory, Stage
+from simulation.gateways import timed
 from simulation.oracle import Batch, rows_of
 from simulation.world import BEGIN_MS, Process
 
@@ -77,9 +76,7 @@ class Broker:
             os.truncate(os.path.join(path, file_name(base, ".log")), size)
             base, size = end, 0
         batch, table = self.stage.records(random, "broker")
-        times = pa.array([int(BEGIN_MS + world.now * 1000)] * table.num_rows, pa.int64())
-        (rows,) = table.append_column("timestamp", times).to_batches()
-        data = bytes(encode(rows, end).data)
+        data = bytes(encode(timed(table, int(BEGIN_MS + world.now * 1000)), end).data)
         torn = data[: random.randrange(len(data))] if random.random() < 0.3 else b""
         name = os.path.join(path, file_name(base, ".log"))
         with open(name, "r+b" if size else "wb") as file:
@@ -87,8 +84,8 @@ class Broker:
             file.seek(size)
             file.write(data + torn)
         os.utime(name, (world.now, world.now))
-        self.batches.append((partition, end, end + rows.num_rows, batch))
-        self._ends[partition] = base, size + len(data), end + rows.num_rows
+        self.batches.append((partition, end, end + table.num_rows, batch))
+        self._ends[partition] = base, size + len(data), end + table.num_rows
 
 
 @dataclass(frozen=True)
@@ -164,5 +161,5 @@ def export(stage: Stage, memory: Memory, *, is_adopted: bool) -> None:
     copy = distlog.adopt(folders, f"{stage.url}-of-{memory.name}-{memory.number}").topic
     expected, found = rows_of(topic), rows_of(copy)
     if found != expected:
-        other = sorted(found ^ expected)[:3]
+        other = sorted({*found.items()} ^ {*expected.items()})[:3]
         stage.oracle.says(f"version {topic.version} was exported and adopted with other records: {other}")

@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 import distlog
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import (
-    LEADER_APP,
-    PRODUCER_APP,
-    Action,
-    Add,
-    Create,
-    Drop,
-    GcFloor,
-    LogFloor,
-    Pin,
-    Remove,
-    Restore,
-    SetLogStartOffset,
-    SetPartitions,
-    SetTransaction,
-    Unpin,
-    each,
-)
-from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.snapshot import Snapshot, fold
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.groups.group_log import GroupState
-from distlog.core.segments.segment_parts import part_of
+from simulation.commit_reader import Body, ReadCommit, UnreadableError, read_commit
 from simulation.object_store import ObjectStore
+from simulation.record_log import Headers, RecordLog, Rewrite, Row, StoredRow, read_segment, rows_by_offset
+from simulation.topic_state import PartitionLog, TopicState, differences
 from simulation.world import BEGIN_MS, Process, World
+
+#: The header that tells a record without a value from all others.
+ID_HEADER = "id"
+WEEK_MS = 7 * 86_400_000
+#: A clock is believed that is ahead of the store's by no more than this.
+_AHEAD_MS = 5 * 60_000
+_ENDLESS = 1 << 62
 
 
 class BrokenPromiseError(AssertionError):
     """A promise of the library was broken."""
+
+
+class Given(NamedTuple):
+    """A record as it is appended; a missing time is that of the append."""
+
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def id(self) -> bytes:
+        """What tells it from all other records."""
+        return id_of(self.value, self.headers)
+
+    def differs_from(self, row: Row, *, by_append: bool) -> bool:
+        """Whether this is not the record that was appended; `by_append` says that appends give the time."""
+        is_timed = self.timestamp is not None and not by_append
+        return (self.key, self.value, self.headers) != row[1:] or (is_timed and self.timestamp != row.timestamp)
+
+
+def id_of(value: bytes | None, headers: Headers) -> bytes:
+    """What tells a record from all others: its value, or its header."""
+    return value if value is not None else dict(headers).get(ID_HEADER) or b""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,44 +80,13 @@ class Batch:
     topic_id: str = ""
     #: Whether its records are hidden from readers of what is committed, unless their transaction is.
     transactional: bool = False
+    #: All that is appended, where that is compared.
+    records: Sequence[Given] = ()
 
     def acknowledge(self, topic_id: str, offsets: Mapping[int, tuple[int, int]] | None = None) -> None:
         """Note that a topic has it, at these offsets if they were told."""
         self.acknowledged, self.topic_id = True, topic_id
         self.offsets = offsets or self.offsets
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What commits say of a version, told without the library: where the logs begin and end, and the gc floor."""
-
-    topic_id: str = ""
-    starts: Mapping[int, int] = field(default_factory=dict)
-    ends: Mapping[int, int] = field(default_factory=dict)
-    gc_floor: int = 0
-
-    def after(self, commit: Commit) -> Bounds:
-        """The bounds behind a commit."""
-        topic_id, starts, ends, floor = self.topic_id, {**self.starts}, {**self.ends}, self.gc_floor
-        for action in each(commit.actions):
-            match action:
-                case Create():
-                    topic_id, starts, ends = commit.topic_id, {}, {}
-                case Drop():
-                    starts, ends = {}, {}
-                case SetPartitions(count):
-                    for number in range(count):
-                        starts.setdefault(number, 0)
-                        ends.setdefault(number, 0)
-                case Add(segment):
-                    ends[segment.partition] = max(ends[segment.partition], segment.next_offset)
-                case SetLogStartOffset(number, offset):
-                    starts[number], ends[number] = max(starts[number], offset), max(ends[number], offset)
-                case Restore(number, offset):
-                    starts[number] = min(starts[number], offset)
-                case GcFloor(version):
-                    floor = max(floor, version)
-        return Bounds(topic_id, starts, ends, floor)
 
 
 @dataclass(slots=True)
@@ -112,39 +99,41 @@ class File:
 
 @dataclass(slots=True)
 class OldCommits:
-    """What may be deleted of the commits: below the committed floor, after `kept_s`, oldest first."""
+    """What may be deleted of the commits: below the committed floor, after `commit.retention.ms`, oldest first."""
 
-    kept_s: float = 7 * 86_400.0
     floor: int = 0
     written_s: dict[int, float] = field(default_factory=dict)
+    #: By version, how long commits were kept by its settings, in s, and by the settings that its floor was raised by.
+    kept_s: dict[int, float] = field(default_factory=dict)
+    floors: list[tuple[int, float]] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
     #: Versions that were put again after they had been deleted.
     late: set[int] = field(default_factory=set)
-    pins: dict[str, Pin] = field(default_factory=dict)
+    pins: Mapping[str, Body] = field(default_factory=dict)
     #: So many are deleted together, in any order.
     at_once: int = 3
 
-    @property
-    def head(self) -> int:
-        """The newest version."""
-        return max(self.written_s, default=-1)
-
-    def put(self, version: int, commit: Commit, now_s: float) -> Iterable[str]:
+    def put(self, commit: ReadCommit, after: TopicState, now_s: float) -> Iterable[str]:
         """Take note of a commit; says which rules it breaks."""
+        version = commit.version
         self.written_s[version] = now_s
-        for action in each(commit.actions):
-            match action:
-                case Pin(name):
-                    self.pins[name] = action
-                case Unpin(name):
-                    self.pins.pop(name, None)
-                case Drop():
-                    self.pins.clear()
-                case LogFloor(floor):
-                    self.floor = max(self.floor, floor)
-                    for pin in self.pins.values():
-                        if pin.version < floor and pin.until_ms > BEGIN_MS + now_s * 1000:
-                            yield f"the log floor is {floor}, although {pin.name} pins version {pin.version}"
+        kept_ms = after.number("commit.retention.ms", WEEK_MS)
+        self.kept_s[version] = (WEEK_MS if kept_ms < 0 else kept_ms) / 1000
+        for body in commit.bodies("log_floor"):
+            self.floor = max(self.floor, body["version"])
+            self.floors.append((body["version"], self.kept_s.get(version - 1, 0.0)))
+            for name, pin in self.pins.items():
+                if pin["version"] < self.floor and pin["until_ms"] > BEGIN_MS + now_s * 1000:
+                    yield f"the log floor is {self.floor}, although {name} pins version {pin['version']}"
+        self.pins = after.pins
+
+    def least_s(self, version: int) -> float:
+        """How long a commit is kept at least: by its settings, those before, and those that its floor went by.
+
+        Who knows only the settings before a commit goes by them as long as that is the newest one for him.
+        """
+        by_floor = next((kept_s for floor, kept_s in self.floors if floor > version), 0.0)
+        return max(by_floor, self.kept_s.get(version, 0.0), self.kept_s.get(version - 1, 0.0))
 
     def delete(self, version: int, now_s: float, checkpoints: Iterable[str]) -> Iterable[str]:
         """Take note that a commit is deleted; says which rules that breaks. `checkpoints` are there."""
@@ -152,11 +141,11 @@ class OldCommits:
             self.late.remove(version)
             return
         self.deleted.add(version)
-        what = f"the commit of version {version} was deleted"
+        what, kept_s = f"the commit of version {version} was deleted", self.least_s(version)
         if version >= self.floor:
             yield f"{what}, although the floor is {self.floor}"
-        elif (age_s := now_s - self.written_s.get(version + 1, now_s)) < self.kept_s - 3:
-            yield f"{what} {age_s:.0f} s after the next one came, not {self.kept_s:.0f}"
+        elif (age_s := now_s - self.written_s.get(version + 1, now_s)) < kept_s - 3:
+            yield f"{what} {age_s:.0f} s after the next one came, not {kept_s:.0f}"
         elif not any((paths.parse_checkpoint_file(name) or -1) >= self.floor for name in checkpoints):
             yield f"{what}, and there is no checkpoint from the floor {self.floor} on"
         left = sorted(one for one in self.written_s if one < version and one not in self.deleted)
@@ -179,24 +168,31 @@ class Oracle:
     #: Whether records may be gone whose key has a later record, and records that are old.
     is_compacted: bool = False
     has_retention: bool = False
-    old: OldCommits = field(default_factory=OldCommits)
-    _files: dict[tuple[int, str], File] = field(default_factory=dict)
-    _times: dict[int, int] = field(default_factory=dict)
-    _commits: dict[str, bytes] = field(default_factory=dict)
-    #: The state at each version, as far as it was asked for.
-    _states: list[Snapshot] = field(default_factory=list)
-    #: The newest version, and what commits say of each.
-    head: int = -1
-    bounds: dict[int, Bounds] = field(default_factory=dict)
     #: Whether end markers take offsets, which readers do not see.
     has_markers: bool = False
+    old: OldCommits = field(default_factory=OldCommits)
+    #: The newest version, the state at each, and the bytes of its commit.
+    head: int = -1
+    states: dict[int, TopicState] = field(default_factory=dict)
+    operations: dict[int, str] = field(default_factory=dict)
+    _commits: dict[str, bytes] = field(default_factory=dict)
+    #: What was committed, by topic id and partition, and where each record is by topic id and by what tells it.
+    logs: dict[tuple[str, int], RecordLog] = field(default_factory=lambda: defaultdict(RecordLog))
+    places: dict[tuple[str, bytes], list[tuple[int, int]]] = field(default_factory=dict)
+    #: The highest offset that each log has begun at.
+    highest_starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    _stored: dict[tuple[Any, ...], list[StoredRow]] = field(default_factory=dict)
+    _files: dict[tuple[int, str], File] = field(default_factory=dict)
+    #: Of the settings of compaction that there were, what is the least.
+    _least: dict[str, int] = field(default_factory=dict)
+    _was_compacted: bool = False
+    #: Snapshots that were compared, by what they are made of.
+    _compared: dict[tuple[int, ...], Snapshot] = field(default_factory=dict)
     #: The newest generation of each transactional id.
     generations: dict[str, int] = field(default_factory=dict)
-    _seen: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     #: Of the gateways' own topics: the commits that were seen, and the leaders by topic and partition.
     _leading: set[str] = field(default_factory=set)
     _leaders: dict[tuple[str, int], Process] = field(default_factory=dict)
-
     #: The names of the checkpoints that are there.
     _checkpoints: set[str] = field(default_factory=set)
     #: The checkpoint of which a bit has flipped.
@@ -206,11 +202,10 @@ class Oracle:
         self._prefix = self.url.partition("://")[2] + "/"
         self.store.watchers.append(self._changes)
 
-    def new_batch(
-        self, values: Sequence[bytes], keys: Sequence[bytes | None], *, atomic: bool = True, sender: str = ""
-    ) -> Batch:
+    def new_batch(self, records: Sequence[Given], *, atomic: bool = True, sender: str = "") -> Batch:
         """Records that somebody is about to append."""
-        batch = Batch(values, keys, atomic=atomic, sender=sender)
+        values, keys = [each.id for each in records], [each.key for each in records]
+        batch = Batch(values, keys, atomic=atomic, sender=sender, records=records)
         self.batches.append(batch)
         return batch
 
@@ -225,34 +220,106 @@ class Oracle:
         if self.broken:
             raise BrokenPromiseError(self.broken[0])
 
+    @property
+    def topic_id(self) -> str:
+        """The id of the newest topic."""
+        return self.states[self.head].topic_id
+
     def is_live(self, topic_id: str) -> bool:
         """Whether this topic is there, and not dropped."""
-        return self.bounds[self.head].topic_id == topic_id and bool(self.bounds[self.head].starts)
+        state = self.states[self.head]
+        return state.topic_id == topic_id and not state.dropped
 
     # --- what readers see
 
     def observes(self, topic: distlog.Topic, head: int) -> None:
         """Somebody has opened or refreshed the topic, when version `head` was there: he has it, as commits say."""
-        snapshot = topic.snapshot
-        if snapshot.version < head:
-            self.says(f"a reader got version {snapshot.version}, when version {head} was there")
-        bounds = self.bounds.get(snapshot.version)
-        if bounds is None:
+        if topic.snapshot.version < head:
+            self.says(f"a reader got version {topic.snapshot.version}, when version {head} was there")
+        self._is_as_committed(topic.snapshot)
+
+    def _is_as_committed(self, snapshot: Snapshot) -> None:
+        state = self.states.get(snapshot.version)
+        if state is None:
             self.says(f"a reader got version {snapshot.version}, which nobody has committed")
             return
-        seen = {number: state.log_start_offset for number, state in enumerate(snapshot.partitions)}
-        if seen != bounds.starts:
-            self.says(f"the logs of version {snapshot.version} begin at {seen}, not at {dict(bounds.starts)}")
-        ends = {number: state.log_end_offset for number, state in enumerate(snapshot.partitions)}
-        if ends != bounds.ends:
-            self.says(f"the logs of version {snapshot.version} end at {ends}, not at {dict(bounds.ends)}")
-        self._is_as_told(snapshot)
+        parts = snapshot.partitions, snapshot.transactions, snapshot.config, snapshot.pins, snapshot.requires
+        key = snapshot.version, *map(id, parts), snapshot.gc_floor, snapshot.log_floor
+        if key not in self._compared:
+            # it is kept, so that nothing else gets the same ids
+            self._compared[key] = snapshot
+            for text in differences(snapshot, state):
+                self.says(f"version {snapshot.version} is not loaded as its commits say: {text}")
 
-    def saw(self, topic_id: str, partition: int, offset: int, value: bytes) -> None:
-        """A reader got a record: nobody gets another one at its offset."""
-        before = self._seen.setdefault((topic_id, partition, offset), value)
-        if before != value:
-            self.says(f"offset {offset} of partition {partition} had {before!r} before, and has {value!r}")
+    def read(self, topic_id: str, rows: pa.RecordBatch | pa.Table) -> None:
+        """A reader got these columns of records: each is the one that was committed at its offset."""
+        for (partition, offset), row in rows_by_offset(rows).items():
+            committed = self.logs[topic_id, partition].rows.get(offset)
+            expected = committed and tuple(getattr(committed, name) for name in row._fields)
+            if expected != tuple(row):
+                self.says(f"offset {offset} of partition {partition} has {expected}, and a reader got {tuple(row)}")
+
+    def rows_at(self, version: int, *, committed: bool = False) -> dict[tuple[int, int], Row]:
+        """The records of a version, by partition and offset; if asked, without those of other transactions."""
+        state, rows = self.states[version], dict[tuple[int, int], Row]()
+        for number, part in enumerate(state.partitions):
+            log = self.logs[state.topic_id, number]
+            end = log.stable_end(part.end) if committed else part.end
+            for segment in part.segments:
+                for offset, row, *_ in self._stored[_segment_key(segment)]:
+                    if part.start <= offset < end and (not committed or log.is_committed(offset, part.end)):
+                        rows[number, offset] = row
+        return rows
+
+    def may_lack_files(self, version: int, begun_s: float) -> bool:
+        """Whether files of a version may be deleted: one was removed long ago, or reading took long."""
+        now_s = self.world.now
+        if now_s - begun_s > self.delay_s - 1:
+            return True
+        segments = [segment for log in self.states[version].partitions for segment in log.segments]
+        files = [self._files[segment["partition"], segment["stem"]] for segment in segments]
+        return any(not file.live and now_s - file.removed_s > self.delay_s - 1 for file in files)
+
+    def live_between(self, topic_id: str, partition: int, first: int, end: int) -> list[int]:
+        """The offsets that readers must get, at least, from `first` to `end`: they are live, and always were."""
+        state = self.states[self.head]
+        highest = self.highest_starts.get((topic_id, partition), 0)
+        if state.topic_id != topic_id or state.dropped or end <= max(first, highest):
+            return []
+        segments = state.partitions[partition].segments
+        stored = (each.offset for segment in segments for each in self._stored[_segment_key(segment)])
+        return [offset for offset in stored if max(first, highest) <= offset < end]
+
+    def check_rows(self, topic: distlog.Topic) -> Mapping[tuple[int, int], Row]:
+        """Read all of a topic's snapshot: it has the records that its commits say, no others; raises as a scan."""
+        for isolation in ("read_uncommitted", "read_committed") if self.has_markers else ("read_uncommitted",):
+            found = rows_by_offset(topic.scan(isolation=isolation, columns=_COLUMNS).to_table())
+            expected = self.rows_at(topic.snapshot.version, committed=isolation == "read_committed")
+            if found != expected:
+                others = sorted({*found.items()} ^ {*expected.items()})[:2]
+                self.says(f"version {topic.snapshot.version} reads otherwise than it was committed: {others}")
+        return found
+
+    def wrong_rows(
+        self, partition: int, rows: Mapping[int, Row], start: int, end: int, *, committed: bool
+    ) -> Iterator[str]:
+        """What is wrong with the records that somebody got of a partition, from an offset to another one."""
+        log = self.logs[self.topic_id, partition]
+        for offset, row in rows.items():
+            if log.rows.get(offset) != row or (committed and log.is_committed(offset, _ENDLESS) is not True):
+                yield f"offset {offset} has {row}, and {log.rows.get(offset)} was committed"
+        for offset in self.live_between(self.topic_id, partition, start, end):
+            if offset not in rows and (not committed or log.is_committed(offset, _ENDLESS)):
+                yield f"offset {offset} is left out"
+
+    def kept_too_long(self, version: int, now_ms: float) -> Iterator[str]:
+        """The segments of a version that retention at a time should have removed."""
+        state = self.states[version]
+        for number, log in enumerate(state.partitions):
+            left = sum(segment["log_bytes"] for segment in log.segments)
+            for segment in log.segments[:1]:
+                if segment["next_offset"] <= log.start or _must_go(segment, left, state, now_ms):
+                    yield f"segment {segment['stem']} of partition {number} is there"
 
     def check_committed(self, topic_id: str, group: str, positions: Mapping[int, int]) -> None:
         """A member was told that its positions are committed: the group's newest version has them, or later ones."""
@@ -286,23 +353,20 @@ class Oracle:
         parts = key.split("/")
         if len(parts) != 4 or paths.parse_commit_file(parts[3]) is None or key in self._leading:
             return
-        topic, name = parts[1], parts[3]
-        author = self.store.author
+        topic, author = parts[1], self.store.author
         assert author is not None
-        commit = Commit.decode(data, name)
+        commit = read_commit(data, lambda file: self.store.objects[f"bucket/{topic}/{file}"].data)
         self._leading.add(key)
-        rewrites = any(isinstance(action, Remove) for action in each(commit.actions))
-        for action in each(commit.actions):
-            match action:
-                case SetTransaction(app_id) if app_id.startswith(LEADER_APP):
-                    self._leaders[topic, int(app_id.removeprefix(LEADER_APP))] = author
-                case Add(segment) if not rewrites and self._leaders.get((topic, segment.partition)) is not author:
-                    self.says(f"{author.name} adds to partition {segment.partition} of {topic}, and does not lead it")
+        rewrites = any(commit.bodies("remove"))
+        for name, body in commit.actions:
+            if name == "transaction" and body["app_id"].startswith("leader:"):
+                self._leaders[topic, int(body["app_id"].removeprefix("leader:"))] = author
+            elif name == "add" and not rewrites and self._leaders.get((topic, body["partition"])) is not author:
+                self.says(f"{author.name} adds to partition {body['partition']} of {topic}, and does not lead it")
 
     def _commit_changes(self, kind: str, name: str, version: int, data: bytes | None) -> None:
-        now_s = self.world.now
         if kind == "delete":
-            for text in self.old.delete(version, now_s, self._checkpoints):
+            for text in self.old.delete(version, self.world.now, self._checkpoints):
                 self.says(text)
             return
         assert data is not None
@@ -313,42 +377,164 @@ class Oracle:
             if self._commits[name] != data:
                 self.says(f"the commit of version {version} was overwritten")
             return
-        self._commits[name] = data
-        commit = Commit.decode(data, name)
-        for text in self.old.put(version, commit, now_s):
-            self.says(text)
-        if version - 1 not in self._times and version:
+        if version - 1 not in self.states and version:
             self.says(f"version {version} was committed before version {version - 1}")
-        elif version and commit.timestamp_ms <= self._times[version - 1]:
-            self.says(f"the time of version {version} does not go forward")
+            return
+        self._commits[name] = data
+        before = self.states.get(version - 1, TopicState())
+        try:
+            commit = read_commit(data, self._file)
+            after = before.after(commit)
+        except (ValueError, UnreadableError) as error:
+            self.says(str(error))
+            return
+        self.states[version], self.operations[version] = after, commit.operation
+        self.head = max(self.head, version)
+        for text in self.old.put(commit, after, self.world.now):
+            self.says(text)
         store_ms = BEGIN_MS + self.world.now * 1000
         if commit.timestamp_ms > store_ms + 11 * 60_000 and version:
             self.says(f"version {version} is {(commit.timestamp_ms - store_ms) / 1000:.0f} s in the future")
-        self._times[version] = commit.timestamp_ms
-        self.head = max(self.head, version)
-        self.bounds[version] = self.bounds.get(version - 1, Bounds()).after(commit)
-        for action in each(commit.actions):
-            self._takes(version, action)
+        self._take(commit, before, after)
 
-    def _takes(self, version: int, action: Action) -> None:
-        match action:
-            case Add(segment):
-                self._files[segment.partition, segment.stem] = File()
-                log = part_of(self.url.rpartition("/")[2], segment).name
-                if f"{self._prefix}{log}" not in self.store.objects:
-                    self.says(f"version {version} names {log}, which is not there")
-            case Remove(partition, stem):
-                self._files[partition, stem] = File(False, self.world.now)
-            case Drop():
+    def _file(self, name: str) -> bytes:
+        """The bytes of a file of the topic."""
+        return self.store.objects[self._prefix + name].data
+
+    def _take(self, commit: ReadCommit, before: TopicState, after: TopicState) -> None:
+        version = commit.version
+        added, removed = defaultdict[int, list[Body]](list), defaultdict[int, list[str]](list)
+        for name, body in commit.actions:
+            if name == "create":
+                self._least, self._was_compacted = {}, False
+            elif name == "add":
+                self._files[body["partition"], body["stem"]] = File()
+                added[body["partition"]].append(body)
+            elif name == "remove":
+                self._files[body["partition"], body["stem"]] = File(False, self.world.now)
+                removed[body["partition"]].append(body["stem"])
+            elif name == "drop":
                 for file in self._files.values():
                     if file.live:
                         file.live, file.removed_s = False, self.world.now
                 self.generations.clear()
-            case SetTransaction(app_id, int(number)) if app_id.startswith(PRODUCER_APP):
-                generation = number >> 32
+            elif name == "transaction" and body["app_id"].startswith("producer:"):
+                app_id, generation = body["app_id"], body["batch_id"] >> 32
                 if generation < self.generations.get(app_id, -1):
                     self.says(f"version {version} is of a producer that a newer one had ended: {app_id}")
                 self.generations[app_id] = max(generation, self.generations.get(app_id, -1))
+        self._was_compacted = self._was_compacted or after.has_policy("compact")
+        for name, default in (("delete.retention.ms", 86_400_000), ("min.compaction.lag.ms", 0)):
+            now = after.number(name, default)
+            self._least[name] = min(now, self._least.get(name, now))
+        for number in {*added, *removed}:
+            for text in self._changed(commit, number, before, after, removed[number], added[number]):
+                self.says(f"version {version} ({commit.operation}), partition {number}: {text}")
+        for number, part in enumerate(after.partitions):
+            place = after.topic_id, number
+            self.highest_starts[place] = max(part.start, self.highest_starts.get(place, 0))
+        for text in self._moved_starts(commit, before, after):
+            self.says(f"version {version} ({commit.operation}): {text}")
+
+    def _changed(
+        self,
+        commit: ReadCommit,
+        number: int,
+        before: TopicState,
+        after: TopicState,
+        removed: Sequence[str],
+        added: Sequence[Body],
+    ) -> Iterator[str]:
+        """What a commit does to the records of a partition that it may not do."""
+        log, now_s = self.logs[after.topic_id, number], self.world.now
+        part = after.partitions[number]
+        known, rows_after = set(log.rows), list[StoredRow]()
+        for segment in added:
+            rows = yield from self._rows_of(segment, log)
+            rows_after += rows
+            is_timed = before.settings.get("message.timestamp.type") == "LogAppendTime" and not removed
+            if is_timed and commit.operation == "append" and segment["append_time_ms"] != commit.timestamp_ms:
+                yield f"records are appended at {segment['append_time_ms']}, not {commit.timestamp_ms}"
+            for stored in rows:
+                first = log.add(stored, now_s)
+                if first != stored.row:
+                    yield f"offset {stored.offset} had {first}, and has {stored.row}"
+                elif stored.offset not in known:
+                    key = after.topic_id, id_of(stored.row.value, stored.row.headers)
+                    self.places.setdefault(key, []).append((number, stored.offset))
+        if not removed:
+            return
+        old = before.partitions[number]
+        rows_before = [
+            stored
+            for segment in old.segments
+            if segment["stem"] in removed
+            for stored in self._stored[_segment_key(segment)]
+        ]
+        if commit.operation != "restore":
+            had = {stored.offset for stored in rows_before}
+            for stored in rows_after:
+                if stored.offset not in had and stored.offset in known:
+                    yield f"the record at offset {stored.offset} is back"
+        cleaned = [body["first_dirty_offset"] for body in commit.bodies("cleaned") if body["partition"] == number]
+        rewrite = Rewrite(
+            log,
+            part.start,
+            cleaned[0] if cleaned else part.end,
+            self._was_compacted and commit.operation == "compact",
+            self._author_ms,
+            now_s,
+            self._least["min.compaction.lag.ms"],
+            self._least["delete.retention.ms"],
+        )
+        yield from rewrite.wrong(rows_before, rows_after)
+        if commit.operation == "compact" and cleaned:
+            yield from rewrite.superseded(
+                stored for segment in part.segments for stored in self._stored[_segment_key(segment)]
+            )
+        if commit.operation == "retention":
+            yield from _kept_too_short(old, removed, before, self._author_ms)
+
+    @property
+    def _author_ms(self) -> float:
+        """The time by the clock of who commits, unless that is far ahead of the store's."""
+        store_ms = BEGIN_MS + self.world.now * 1000
+        author = self.store.author
+        own_ms = store_ms if author is None else author.now_ns() / 1e6
+        return store_ms if own_ms > store_ms + _AHEAD_MS else own_ms
+
+    def _rows_of(self, segment: Body, log: RecordLog) -> Generator[str, None, list[StoredRow]]:
+        """Read a segment that a commit adds; returns its records."""
+        key = _segment_key(segment)
+        if key not in self._stored:
+            name = log_file(self.url.rpartition("/")[2], segment)
+            stored = self.store.objects.get(f"{self._prefix}{name}")
+            if stored is None:
+                yield f"it names {name}, which is not there"
+                self._stored[key] = []
+                return self._stored[key]
+            at = max(segment["log_position"], 0)
+            try:
+                rows, markers = read_segment(stored.data[at : at + segment["log_bytes"]], segment)
+            except UnreadableError as error:
+                yield str(error)
+                rows, markers = [], []
+            self._stored[key] = rows
+            for marker in markers:
+                log.end(marker)
+            count = len(rows) + len(markers)
+            if segment["record_count"] != count:
+                yield f"segment {segment['stem']} has {count} records, not {segment['record_count']}"
+        return self._stored[key]
+
+    def _moved_starts(self, commit: ReadCommit, before: TopicState, after: TopicState) -> Iterator[str]:
+        """Where a log begins later than before, and nobody has asked for that."""
+        if before.topic_id != after.topic_id or commit.operation in ("retention", "import"):
+            return
+        for number, (old, new) in enumerate(zip(before.partitions, after.partitions, strict=False)):
+            least = self.may_begin_at.get(number, 0) if commit.operation == "delete-records" else 0
+            if new.start > max(old.start, least):
+                yield f"partition {number} begins at {new.start}, not at {old.start}"
 
     def _file_is_deleted(self, name: str) -> None:
         topic = self.url.rpartition("/")[2]
@@ -366,29 +552,54 @@ class Oracle:
     def audit(self, topic: distlog.Topic) -> None:
         """Compare the topic's records with what was acknowledged, and its state with what the commits say."""
         self.observes(topic, self.head)
+        self.check_rows(topic)
         topic_id = topic.snapshot.topic_id
-        table = topic.scan(columns=["partition", "offset", "key", "value"]).to_table()
-        places: dict[bytes, list[tuple[int, int]]] = {}
-        newest: dict[bytes, dict[int, int]] = {}
-        last: dict[int, int] = {}
-        columns = (table[name].to_pylist() for name in ("partition", "offset", "key", "value"))
-        for partition, offset, key, value in zip(*columns, strict=True):
-            self.saw(topic_id, partition, offset, value)
-            if offset <= last.get(partition, -1):
-                self.says(f"offset {offset} of partition {partition} comes twice, or out of order")
-            elif not self.is_compacted and not self.has_markers and offset != last.get(partition, offset - 1) + 1:
-                self.says(f"offsets {last[partition] + 1} to {offset} of partition {partition} are missing")
-            last[partition] = offset
-            places.setdefault(value, []).append((partition, offset))
-            if key is not None:
-                newest.setdefault(key, {})[partition] = offset
-        committed = set(places)
-        if self.has_markers:
-            committed = set(topic.scan(columns=["value"], isolation="read_committed").to_table()["value"].to_pylist())
-        starts = topic.start_offsets()
         for batch in self.batches:
-            self._audit(batch, places, committed, newest, starts, topic_id)
+            self._audit(batch, batch.topic_id or topic_id)
+            if not batch.acknowledged:
+                for tried in batch.tried - {topic_id}:
+                    self._audit(batch, tried)
+        places = {id_: found for (of, id_), found in self.places.items() if of == topic_id}
         self._audit_order(places, topic_id)
+
+    def _audit(self, batch: Batch, topic_id: str) -> None:
+        """What was committed of a batch is what was appended: all or nothing, once, at its offsets."""
+        shown = list[bool]()
+        for given in batch.records:
+            found = self.places.get((topic_id, given.id), [])
+            if len(found) > 1:
+                self.says(f"record {given.id!r} is there {len(found)} times, at {found}")
+            shown.append(False)
+            for partition, offset in found:
+                log = self.logs[topic_id, partition]
+                shown[-1] = log.is_committed(offset, _ENDLESS) is True
+                if shown[-1] and batch.refused:
+                    self.says(f"record {given.id!r} is there, although its append was refused")
+                by_append = self.states[self.head].settings.get("message.timestamp.type") == "LogAppendTime"
+                if given.differs_from(log.rows[offset], by_append=by_append):
+                    self.says(f"record {given} was appended, and {log.rows[offset]} is there")
+                first, end = (batch.offsets or {}).get(partition, (0, _ENDLESS if batch.offsets is None else 0))
+                if not first <= offset < end:
+                    place = f"offset {offset} of partition {partition}"
+                    self.says(f"record {given.id!r} is at {place}, not where it was said to be")
+            if found and batch.tried and topic_id not in batch.tried:
+                self.says(f"record {given.id!r} is in a topic that it was not sent to")
+            if batch.acknowledged and not shown[-1]:
+                self.says(f"record {given.id!r} was acknowledged, and is not there")
+        if batch.atomic and any(shown) and not all(shown):
+            self.says(f"only a part of the batch of {batch.values[0]!r} is there")
+
+    def _audit_order(self, places: Mapping[bytes, Sequence[tuple[int, int]]], topic_id: str) -> None:
+        """The acknowledged records of one sender in a partition are in the order in which it sent them."""
+        last: dict[tuple[str, int], int] = {}
+        for batch in self.batches:
+            if not batch.sender or not batch.acknowledged or batch.topic_id not in ("", topic_id):
+                continue
+            for value in batch.values:
+                for partition, offset in places.get(value, ())[:1]:
+                    if offset < last.get((batch.sender, partition), -1):
+                        self.says(f"record {value!r} is ahead of one that {batch.sender} sent before it")
+                    last[batch.sender, partition] = offset
 
     def check_vacuumed(self) -> None:
         """Vacuum ran long after the end of all writers: only live segments are there, and no parts of others.
@@ -434,7 +645,7 @@ class Oracle:
     def check_checkpoints(self) -> None:
         """Every checkpoint that is there has the state of its version, if nobody has damaged what it needs."""
         for name in sorted(self._checkpoints, key=lambda name: paths.parse_checkpoint_file(name) or 0):
-            version, base = paths.parse_checkpoint_file(name) or 0, paths.base_of_checkpoint(name)
+            base = paths.base_of_checkpoint(name)
             if self.damaged in (name, base):
                 continue
             files = [self.store.objects.get(self._prefix + each) for each in (base or name, name)[: 2 if base else 1]]
@@ -443,8 +654,7 @@ class Oracle:
             except CorruptMetadataError as error:
                 self.says(f"nobody can read {name}: {error}")
             else:
-                if state != self._told_at(version):
-                    self.says(f"{name} has another state than the commits up to its version")
+                self._is_as_committed(state)
 
     def check_oldest(self, topic: distlog.Topic) -> None:
         """Time travel reaches back to the log floor."""
@@ -452,99 +662,48 @@ class Oracle:
 
     def check_version(self, topic: distlog.Topic, version: int) -> None:
         """A version that is kept is loaded as its commits say; raises as `CommitLog.load`."""
-        self._is_as_told(topic.log.load(version, include_dropped=True))
-
-    def _is_as_told(self, snapshot: Snapshot) -> None:
-        if not is_same(snapshot, self._told_at(snapshot.version)):
-            self.says(f"version {snapshot.version} is not loaded as its commits say")
-
-    def _told_at(self, version: int) -> Snapshot:
-        """The state at a version, folded from the commits as they were put."""
-        states = self._states
-        while len(states) <= version:
-            name = paths.commit_file(len(states))
-            states.append(fold(states[-1] if states else None, [Commit.decode(self._commits[name], name)]))
-        return states[version]
-
-    def _audit(
-        self,
-        batch: Batch,
-        places: Mapping[bytes, Sequence[tuple[int, int]]],
-        committed: Set[bytes],
-        newest: Mapping[bytes, Mapping[int, int]],
-        starts: Mapping[int, int],
-        topic_id: str,
-    ) -> None:
-        there = [places.get(value, ()) for value in batch.values]
-        shown = [value in committed for value in batch.values]
-        for value, found, is_shown in zip(batch.values, there, shown, strict=True):
-            if len(found) > 1:
-                self.says(f"record {value!r} is there {len(found)} times, at {list(found)}")
-            if is_shown and batch.refused:
-                self.says(f"record {value!r} is there, although its append was refused")
-            if found and batch.tried and topic_id not in batch.tried:
-                self.says(f"record {value!r} is in a topic that it was not sent to")
-        if batch.acknowledged and batch.topic_id not in ("", topic_id):
-            return
-        if batch.offsets is not None:
-            self._audit_offsets(batch, there)
-        whole = all(shown) or not any(shown)
-        may_lack = self.is_compacted or self.has_retention or any(starts.values())
-        if batch.atomic and not whole and not may_lack:
-            self.says(f"only a part of the batch of {batch.values[0]!r} is there")
-        if batch.acknowledged:
-            for value, key, is_shown in zip(batch.values, batch.keys, shown, strict=True):
-                if not is_shown and not self._may_be_gone(batch, key, newest, starts):
-                    self.says(f"record {value!r} was acknowledged, and is not there")
-
-    def _audit_order(self, places: Mapping[bytes, Sequence[tuple[int, int]]], topic_id: str) -> None:
-        """The acknowledged records of one sender in a partition are in the order in which it sent them."""
-        last: dict[tuple[str, int], int] = {}
-        for batch in self.batches:
-            if not batch.sender or not batch.acknowledged or batch.topic_id not in ("", topic_id):
-                continue
-            for value in batch.values:
-                for partition, offset in places.get(value, ())[:1]:
-                    if offset < last.get((batch.sender, partition), -1):
-                        self.says(f"record {value!r} is ahead of one that {batch.sender} sent before it")
-                    last[batch.sender, partition] = offset
-
-    def _audit_offsets(self, batch: Batch, there: Iterable[Sequence[tuple[int, int]]]) -> None:
-        spans = batch.offsets or {}
-        for found in there:
-            for partition, offset in found:
-                first, end = spans.get(partition, (0, 0))
-                if not first <= offset < end:
-                    self.says(f"a record is at offset {offset} of partition {partition}, not where it was said to be")
-
-    def _may_be_gone(
-        self,
-        batch: Batch,
-        key: bytes | None,
-        newest: Mapping[bytes, Mapping[int, int]],
-        starts: Mapping[int, int],
-    ) -> bool:
-        if self.is_compacted and key is not None and key in newest:
-            return True
-        spans = batch.offsets or {}
-        if not spans:
-            return any(starts.values())
-        return any(first < starts.get(partition, 0) for partition, (first, _) in spans.items())
+        self._is_as_committed(topic.log.load(version, include_dropped=True))
 
 
 def _is_adopted(segment: tuple[int, str]) -> bool:
     return paths.stem_read_version(segment[1]) is None
 
 
-def is_same(first: Snapshot, second: Snapshot) -> bool:
-    """Whether two states are equal."""
-    return first == second
+def log_file(topic: str, segment: Body) -> str:
+    """The name of the file that has a segment's log."""
+    if segment["log_position"] >= 0:
+        return f"_bundles/{segment['stem']}.bundle"
+    return f"{topic}-{segment['partition']}/{segment['stem']}.log"
 
 
-Rows = Set[tuple[int, int, bytes]]
+def _segment_key(segment: Body) -> tuple[Any, ...]:
+    return tuple(segment[name] for name in ("partition", "stem", "base_offset", "next_offset", "log_bytes"))
+
+
+def _kept_too_short(log: PartitionLog, removed: Sequence[str], state: TopicState, now_ms: float) -> Iterator[str]:
+    """The segments that retention removes, and no setting asks for that."""
+    left = sum(segment["log_bytes"] for segment in log.segments)
+    for segment in log.segments[: len(removed)]:
+        if segment["stem"] not in removed:
+            yield f"segment {segment['stem']} stays, and a newer one goes"
+        elif segment["next_offset"] > log.start and not _must_go(segment, left, state, now_ms):
+            yield f"segment {segment['stem']} is removed, although the settings keep it: {segment}"
+        left -= segment["log_bytes"]
+
+
+def _must_go(segment: Body, log_bytes: int, state: TopicState, now_ms: float) -> bool:
+    """Whether a log of so many bytes must lose its first segment."""
+    size, age_ms = state.number("retention.bytes", -1), state.number("retention.ms", WEEK_MS)
+    if not state.has_policy("delete"):
+        return False
+    written_ms = segment["max_timestamp"] if 0 <= segment["max_timestamp"] <= now_ms else segment["created_ms"]
+    return 0 <= size <= log_bytes - segment["log_bytes"] or 0 <= age_ms < now_ms - written_ms
+
+
+_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+Rows = Mapping[tuple[int, int], Any]
 
 
 def rows_of(topic: distlog.Topic) -> Rows:
-    """What a reader of a snapshot reads: partitions, offsets and values."""
-    table = topic.scan().to_table()
-    return set(zip(*(table[name].to_pylist() for name in ("partition", "offset", "value")), strict=True))
+    """What a reader of a snapshot reads: records by partition and offset."""
+    return rows_by_offset(topic.scan(columns=_COLUMNS).to_table())

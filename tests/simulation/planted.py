@@ -36,7 +36,7 @@ from distlog.core.storage import object_store, retry
 from distlog.core.topics import append_commit, committed_batches, producer, topic
 from distlog.gateway import gathered_appends, leadership
 from distlog.gateway.transactions import transaction_coordinator
-from simulation import planted_state
+from simulation import planted_records, planted_state
 from simulation.threads import current
 
 Plant = Callable[[], Any]
@@ -378,9 +378,9 @@ def _a_restore_leaves_starts() -> Any:
     """A restore names segments again, and lets the log begin where it began."""
     real = restore._actions
 
-    def made(one: Any, version: int) -> Iterator[Any]:
-        yield from real(one, version)
-        yield SetLogStartOffset(one.partition, one.start_before)
+    def made(restored: Any, version: int) -> Iterator[Any]:
+        yield from real(restored, version)
+        yield from (SetLogStartOffset(one.partition, one.start_before) for one in restored)
 
     return mock.patch.object(restore, "_actions", made)
 
@@ -623,6 +623,14 @@ def bug(plant: Plant, *words: str) -> Bug:
 
 #: Each bug, by what is wrong with it.
 BUGS: Mapping[str, Bug] = {
+    "tombstones go at once": bug(planted_records.tombstones_go_at_once, "compact"),
+    "young records are compacted": bug(planted_records.young_records_are_compacted, "compact", "config"),
+    "retention takes too much": bug(planted_records.retention_takes_too_much, "retention"),
+    "a time opens the version after": bug(planted_records.a_time_opens_the_version_after, "historian"),
+    "a time is passed over": bug(planted_records.a_time_is_passed_over, "searcher"),
+    "undecided records are shown": bug(planted_records.undecided_records_are_shown, "transacting", "reader"),
+    "aborted records are fetched": bug(planted_records.aborted_records_are_fetched, "transacting", "consumer"),
+    "settings begin at once": bug(planted_records.settings_begin_at_once, "vacuumer", "config"),
     "a put that exists is another's": bug(_exists_means_lost, "unanswered"),
     "an unclear put has failed": bug(_settle(_unclear_means_failed), "plain", "unanswered"),
     "an unknown outcome is a failure": bug(_settle(_unknown_means_failed), "plain", "silence"),

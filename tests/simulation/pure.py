@@ -21,7 +21,6 @@ from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.groups.group_log import GroupState
 from distlog.core.storage import object_client
-from simulation import oracle
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Snapshot))
 _STATE = tuple(name for name in _FIELDS if name != "seen_ms")
@@ -35,7 +34,6 @@ class _Folds:
 
     def __init__(self, fold: Callable[[Snapshot | None, Iterable[Commit]], Snapshot]) -> None:
         self._fold, self._known = fold, dict[tuple[int, ...], tuple[Snapshot, Snapshot | None, Sequence[Commit]]]()
-        self._compared = dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[bool, Snapshot, Snapshot]]()
 
     def fold(self, head: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
         """As `snapshot.fold`."""
@@ -52,13 +50,6 @@ class _Folds:
         made = _copy(at)
         _put_seen_ms(made, 0 if head is None else head.seen_ms)
         return made
-
-    def is_same(self, first: Snapshot, second: Snapshot) -> bool:
-        """As `oracle.is_same`."""
-        key = _key(first, ()), _key(second, ())
-        if key not in self._compared:
-            self._compared[key] = first == second, first, second
-        return self._compared[key][0]
 
 
 def _key(head: Snapshot | None, commits: Sequence[Commit]) -> tuple[int, ...]:
@@ -103,6 +94,5 @@ def computed_once() -> Iterator[None]:
         mock.patch.object(snapshots, "fold", fold),
         mock.patch.object(snapshot_loader, "fold", fold),
         mock.patch.object(prepared_commit, "apply", lambda head, commit: fold(head, [commit])),
-        mock.patch.multiple(oracle, fold=fold, is_same=folds.is_same),
     ):
         yield

@@ -12,12 +12,11 @@ from unittest import mock
 import distlog
 from distlog import SnapshotTooOldError, TopicExistsError
 from distlog.core import paths
-from distlog.core.commits.actions import Create, Drop, SetPartitions, each
-from distlog.core.commits.commit_json import Commit
 from distlog.core.storage.storage import Storage
 from distlog.gateway.topics import topic_index
 from distlog.gateway.topics.topic_index import TopicIndex
 from simulation.actors import PASSING, Memory, Stage, make
+from simulation.commit_reader import read_commit
 from simulation.object_store import ObjectStore
 from simulation.world import Process, World
 
@@ -60,14 +59,14 @@ class Root:
         self._versions[name] = version
         told = self._told.setdefault(name, [])
         topic_id, partitions = told[-1][1:] if told else ("", 0)
-        commit = Commit.decode(data, file)
-        for action in each(commit.actions):
-            match action:
-                case Create():
+        commit = read_commit(data, lambda file: self.store.objects[f"{self._prefix}{name}/{file}"].data)
+        for kind, body in commit.actions:
+            match kind:
+                case "create":
                     topic_id, partitions = commit.topic_id, 0
-                case SetPartitions(count):
-                    partitions = count
-                case Drop():
+                case "partitions":
+                    partitions = body["count"]
+                case "drop":
                     partitions = 0
         told.append(Told(self.world.now, topic_id, partitions))
 

@@ -225,7 +225,6 @@ class StoreScenario(Scenario):
             self.store = store = ObjectStore(world, latency=lambda random, writes: REQUEST_S)
             url = "s3://bucket/clicks"
             self.oracle = Oracle(world, store, url, self.delay_s)
-            self.oracle.old.kept_s = self.kept_s
             self.stage = Stage(self.oracle, url, float("inf"), 1.0, 0, self.partitions, self.settings())
             store.replace = self.die
             # the network of gateways' clients has no faults of its own

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from distlog.core.config import MAX_LONG
-from simulation import actors, gateways, kafka_directories, roots
+from simulation import actors, gateways, kafka_directories, readers, roots
 from simulation.actors import Actor
 from simulation.history import Plan
 from simulation.kafka_directories import Beside
@@ -64,6 +64,8 @@ ROLES = {
     "founder": Role(roots.founds, ("lister",)),
     "lister": Role(roots.lists, ("founder",), more=1, least_s=90.0),
 }
+#: Those that come on top, in a part of the histories.
+READERS = {"historian": readers.looks_back, "searcher": readers.looks_up}
 _WRITERS = [name for name, role in ROLES.items() if role.writes]
 #: Jobs of maintenance, of which one actor does up to three.
 _JOBS = (
@@ -97,13 +99,13 @@ def plan(seed: int) -> Plan:
     config: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": delay_s * 1000}
     if is_compacted:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
+        config |= {"delete.retention.ms": Random(f"tombstones/{seed}").choice((0, 20_000, 20_000, 86_400_000))}
     if random.random() < 0.2:
         config |= {"message.timestamp.type": "LogAppendTime"}
     if "appender" in names and random.random() < 0.2:
         config |= {"batch.ids.bytes": random.choice((0, 300, 1000))}
-    if "gateway" in names:
-        # clients' clocks are wrong
-        config |= {"message.timestamp.after.max.ms": MAX_LONG}
+    # clocks are wrong
+    config |= {"message.timestamp.after.max.ms": MAX_LONG}
     if "maintainer" in names:
         # else there is nothing for vacuum to delete
         least_s = max(least_s, 3.0 * delay_s)
@@ -121,7 +123,7 @@ def plan(seed: int) -> Plan:
     has_holes = is_compacted and Random(f"holes/{seed}").random() < 0.2
     return Plan(
         seed=seed,
-        cast=[(name, _actor(name, random, jobs)) for name in names],
+        cast=[*[(name, _actor(name, random, jobs)) for name in names], *_more(Random(f"cast/{seed}"), is_compacted)],
         partitions=1 if has_holes else random.choice((1, 1, 2, 3) if "member" not in names else (3, 5)),
         keys=random.choice((2, 8)) if is_compacted else random.choice((0, 8)),
         config=config,
@@ -135,6 +137,7 @@ def plan(seed: int) -> Plan:
         on_one_base=random.choice((1, 2, MAX_LONG)),
         in_bursts=random.random() < 0.5,
         has_holes=has_holes,
+        in_tables=Random(f"tables/{seed}").random() < 0.3,
         is_vacuumed=Random(f"vacuumed/{seed}").random() < 1 / 3,
         damage_s=random.uniform(0, length_s) if incremental and random.random() < 0.3 else 0.0,
     )
@@ -160,6 +163,15 @@ def _actor(name: str, random: Random, jobs: list[str]) -> Actor:
         # an error tells those without a batch id more
         return random.choice((actors.appends, actors.appends_plainly))
     return ROLES[name].actor
+
+
+def _more(random: Random, is_compacted: bool) -> list[tuple[str, Actor]]:
+    """Readers, and tasks of maintenance, in a part of the histories."""
+    cast: list[tuple[str, Actor]] = [(name, actor) for name, actor in READERS.items() if random.random() < 0.2]
+    if random.random() < 0.15:
+        work = ["manage"] if is_compacted else ["retention", "retention", "manage"]
+        cast.append(("keeper", actors.maintains(work)))
+    return cast
 
 
 #: How likely each kind of fault may be at a request, in a history that has it.

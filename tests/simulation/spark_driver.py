@@ -126,7 +126,7 @@ def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table, ru
 # --- the source
 
 #: A record of a micro-batch: its partition, offset and value.
-Row = tuple[int, int, bytes]
+Row = tuple[int, int, bytes | None]
 
 
 def read(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exception], ...]) -> None:
@@ -148,7 +148,7 @@ def read(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exc
                     stage.rest(process.random)
                     continue
                 log.append(json.dumps(end))
-            rows = list(_rows(reader, start, json.loads(log[-1])))
+            rows = list(_rows(stage, reader, start, json.loads(log[-1])))
         except (*passing, OffsetOutOfRangeError, SnapshotTooOldError):
             reader = begun()
             stage.rest(process.random)
@@ -162,9 +162,10 @@ def read(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exc
         stage.rest(process.random)
 
 
-def _rows(reader: DistlogStreamReader, start: Any, end: Any) -> Iterator[Row]:
+def _rows(stage: Stage, reader: DistlogStreamReader, start: Any, end: Any) -> Iterator[Row]:
     for partition in reader.partitions(start, end):
         for rows in reader.read(partition):
+            stage.oracle.read(stage.oracle.topic_id, rows)
             yield from zip(*(rows[name].to_pylist() for name in ("partition", "offset", "value")), strict=True)
 
 
@@ -175,9 +176,7 @@ def _take(stage: Stage, memory: Memory, rows: list[Row]) -> None:
     before = memory.batches.setdefault(batch, rows)
     if sorted(before) != sorted(rows) and not may_lack:
         oracle.says(f"micro-batch {batch} has other records when it is read again")
-    topic_id = oracle.bounds[oracle.head].topic_id
-    for number, offset, value in rows:
-        oracle.saw(topic_id, number, offset, value)
+    for number, offset, _ in rows:
         if before is rows:
             expected = memory.positions.get(number, 0)
             if offset < expected or (offset > expected and not may_lack):

@@ -28,14 +28,11 @@ def test_old_listings_lose_nothing_in_short_histories() -> None:
 
 def pairs(seed: int) -> set[tuple[str, ...]]:
     """The pairs of actors that meet in a history."""
-    return {*combinations(sorted({name for name, _ in plan(seed).cast}), 2)}
+    return {*combinations(sorted({name for name, _ in plan(seed).cast if name in ROLES}), 2)}
 
 
 def telling_seeds() -> list[int]:
-    """The seeds that find planted bugs, and so many in which the most other pairs of actors meet that it is SEEDS.
-
-    Of 130 in a row, 43 find one of the 73 bugs, and 291 of the 378 pairs meet.
-    """
+    """The seeds that find planted bugs, and seeds in which the most other pairs of actors meet, SEEDS in all."""
     seeds = sorted({seed for seed in SHORT.found().values() if seed is not None})
     met = {seed: pairs(seed) for seed in range(1000)}
     left = {*combinations(sorted(ROLES), 2)}.difference(*map(pairs, seeds))
@@ -54,4 +51,5 @@ def test_in_these_most_pairs_of_actors_meet_and_in_all_each_does() -> None:
 def test_a_history_lasts_longer_than_the_leases_in_it_unless_a_crowd_makes_it_short() -> None:
     for drawn in map(plan, range(300)):
         names = {name for name, _ in drawn.cast}
+        names &= ROLES.keys()
         assert "crowd" in names or drawn.length_s >= max(ROLES[name].least_s for name in names)

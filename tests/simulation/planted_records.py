@@ -1,0 +1,88 @@
+"""Known bugs of what readers get: compaction, retention, old versions, times, and records of transactions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from unittest import mock
+
+from distlog.core.commits import snapshot_loader
+from distlog.core.maintenance import cleaning_plan, compaction, retention
+from distlog.core.reading import scan_plan
+from distlog.core.reading import time_lookup as times
+from distlog.core.topics import topic as topics
+from distlog.gateway.topics import partition
+
+
+def tombstones_go_at_once() -> Any:
+    """A tombstone has the horizon zero when compaction first meets it."""
+    real = compaction.BatchFilter
+
+    def chosen(*arguments: Any) -> Any:
+        return dataclasses.replace(real(*arguments), delete_retention_ms=0)
+
+    return mock.patch.object(compaction, "BatchFilter", chosen)
+
+
+def young_records_are_compacted() -> Any:
+    """`min.compaction.lag.ms` is not looked at."""
+
+    def end(state: Any, start: int, config: Any, now_ms: int, last_stable_offset: int) -> int:
+        return min(last_stable_offset, state.log_end_offset)
+
+    return mock.patch.object(cleaning_plan, "_first_uncleanable_offset", end)
+
+
+def retention_takes_too_much() -> Any:
+    """Retention by size goes on until the log is smaller than `retention.bytes`."""
+    real = retention._ends
+
+    def ends(columns: Any, starts: Any, config: Any, now_ms: int) -> Any:
+        less = max(config.retention_bytes - 100, 0) if config.retention_bytes >= 0 else -1
+        return real(columns, starts, dataclasses.replace(config, retention_bytes=less), now_ms)
+
+    return mock.patch.object(retention, "_ends", ends)
+
+
+def a_time_opens_the_version_after() -> Any:
+    """The version at a time is the first one after it."""
+    real = snapshot_loader.SnapshotLoader.load_at
+
+    def load_at(self: Any, timestamp_ms: int) -> Any:
+        return real(self, timestamp_ms + 3_000)
+
+    return mock.patch.object(snapshot_loader.SnapshotLoader, "load_at", load_at)
+
+
+def a_time_is_passed_over() -> Any:
+    """The first record at a time is looked for after that time."""
+    real = times.offset_for_time
+
+    def found(reader: Any, state: Any, timestamp_ms: int) -> Any:
+        return real(reader, state, timestamp_ms + 1 if timestamp_ms > 0 else timestamp_ms)
+
+    return mock.patch.object(times, "offset_for_time", found)
+
+
+def undecided_records_are_shown() -> Any:
+    """Readers of committed records get those of open transactions."""
+
+    def end(reader: Any, state: Any) -> int:
+        return int(state.log_end_offset)
+
+    return mock.patch.multiple(scan_plan, last_stable_offset=end)
+
+
+def aborted_records_are_fetched() -> Any:
+    """A fetch names no aborted transaction."""
+    real = partition.Partition.fetch
+
+    def fetch(*arguments: Any, **named: Any) -> Any:
+        return real(*arguments, **named)._replace(aborted=())
+
+    return mock.patch.object(partition.Partition, "fetch", fetch)
+
+
+def settings_begin_at_once() -> Any:
+    """A lowered `commit.retention.ms` counts for the commits before it."""
+    return mock.patch.object(topics.Snapshot, "commits_kept_ms", property(lambda self: self.config.commits_kept_ms))

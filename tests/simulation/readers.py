@@ -1,0 +1,158 @@
+"""Actors that read: old versions, single records, times, transactions; each answer is what the commits say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from random import Random
+
+import distlog
+from distlog import CorruptionError, OffsetOutOfRangeError, SnapshotTooOldError
+from simulation.actors import Memory, Stage
+from simulation.oracle import Oracle, log_file
+from simulation.record_log import Row, rows_by_offset, rows_of_client
+from simulation.world import Process
+
+
+def looks_back(stage: Stage, process: Process, memory: Memory) -> None:
+    """Open versions and times that are kept, read them, and list the history."""
+    oracle, topic = stage.oracle, stage.open()
+    while stage.goes_on():
+        with suppress(*stage.passing, OffsetOutOfRangeError):
+            head = stage.refreshed(topic).snapshot
+            version = process.random.randrange(head.log_floor, head.version + 1)
+            _look_at_version(stage, process, version)
+            rows = topic.history().to_table().to_pylist()
+            told = [(row["version"], row["operation"]) for row in rows]
+            expected = [(row["version"], oracle.operations[row["version"]]) for row in rows]
+            versions = list(range(rows[0]["version"], rows[0]["version"] - len(rows), -1))
+            is_whole = versions[0] >= head.version and versions[-1] <= oracle.old.floor
+            if told != expected or [row["version"] for row in rows] != versions or not is_whole:
+                oracle.says(f"the history at version {head.version} is {told}")
+        with suppress(*stage.passing):
+            topic = stage.open() if process.random.random() < 0.2 else topic
+        stage.rest(process.random)
+
+
+def _look_at_version(stage: Stage, process: Process, version: int) -> None:
+    """Read a version, opened by its number, or by a time when it was the newest."""
+    oracle, random = stage.oracle, process.random
+    state, after = oracle.states[version], oracle.states.get(version + 1)
+    begun_s = oracle.world.now
+    try:
+        if state.dropped or random.random() < 0.5:
+            topic = distlog.open(stage.url, version=version)
+        else:
+            end_ms = after.timestamp_ms if after else state.timestamp_ms + 10_000
+            topic = distlog.open(stage.url, timestamp=random.randrange(state.timestamp_ms, end_ms))
+            if after and topic.version != version:
+                oracle.says(f"version {topic.version} was opened by a time at which version {version} was the newest")
+    except distlog.TopicNotFoundError:
+        if not state.dropped:
+            raise
+        return
+    try:
+        oracle.check_rows(topic)
+    except SnapshotTooOldError:
+        if not oracle.may_lack_files(topic.version, begun_s):
+            oracle.says(f"version {topic.version} is too old to be read, and all of its files are kept")
+    except CorruptionError as error:
+        oracle.says(f"a reader of version {topic.version} found damage: {error}")
+
+
+def looks_up(stage: Stage, process: Process, memory: Memory) -> None:
+    """Read a few records by offsets and times, whole batches, and the open transactions."""
+    while stage.goes_on():
+        begun_s = stage.oracle.world.now
+        topic = stage.open()
+        with suppress(*stage.passing, OffsetOutOfRangeError):
+            try:
+                rows = stage.oracle.rows_at(topic.version)
+                answers = wrong_answers(topic, rows, process.random)
+                for text in chain(answers, _wrong_fetch(stage, topic, process.random)):
+                    stage.oracle.says(f"version {topic.version}: {text}")
+            except SnapshotTooOldError:
+                if not stage.oracle.may_lack_files(topic.version, begun_s):
+                    stage.oracle.says(f"version {topic.version} is too old to be read, and its files are kept")
+        stage.rest(process.random)
+
+
+def wrong_answers(topic: distlog.Topic, rows: Mapping[tuple[int, int], Row], random: Random) -> Iterator[str]:
+    """What a topic answers otherwise than its records say, about some offsets and times of a partition."""
+    number = random.randrange(topic.partitions)
+    start, end = topic.start_offsets()[number], topic.end_offsets()[number]
+    log = {offset: row for (partition, offset), row in sorted(rows.items()) if partition == number}
+    times = [row.timestamp for row in log.values()]
+    time_ms = random.choice([*times, 0]) + random.choice((-1, 0, 1))
+    time_ms = max(time_ms, 0)
+    expected = next(((offset, row.timestamp) for offset, row in log.items() if row.timestamp >= time_ms), None)
+    if (found := topic.offsets_for_times({number: time_ms})[number]) != expected:
+        yield f"the first record of partition {number} at {time_ms} is {found}, not {expected}"
+    newest = next(((offset, row.timestamp) for offset, row in log.items() if row.timestamp == max(times)), None)
+    if (found := topic.offsets_for_times({number: distlog.MAX_TIMESTAMP})[number]) != newest:
+        yield f"the newest record of partition {number} is {found}, not {newest}"
+    offset, limit = random.randint(start, end), random.choice((1, 2, 5, 100))
+    read = {
+        each.offset: Row(each.timestamp, each.key, each.value, tuple(each.headers))
+        for each in topic.records(number, offset, limit)
+    }
+    if list(read.items()) != [item for item in log.items() if item[0] >= offset][:limit]:
+        yield f"{limit} records of partition {number} from {offset} on are {read}"
+    until_ms = time_ms + random.choice((1, 1000, 10_000_000))
+    scan = topic.scan(number, start_time=time_ms, end_time=until_ms)
+    read = {place[1]: row for place, row in rows_by_offset(scan.to_table()).items()}
+    if read != {offset: row for offset, row in log.items() if time_ms <= row.timestamp < until_ms}:
+        yield f"the records of partition {number} from {time_ms} to {until_ms} are {read}"
+
+
+def _wrong_fetch(stage: Stage, topic: distlog.Topic, random: Random) -> Iterator[str]:
+    """What is fetched of a partition, as a client of Kafka reads it, and is not what was committed."""
+    number = random.randrange(topic.partitions)
+    start, end = topic.start_offsets()[number], topic.end_offsets()[number]
+    is_committed = random.random() < 0.5
+    offset = random.randint(start, end)
+    isolation = "read_committed" if is_committed else "read_uncommitted"
+    fetched = topic.read(number, offset, random.choice((1, 1000, 1 << 20)), isolation=isolation, check_crcs=True)
+    expected = {
+        place: row
+        for (partition, place), row in stage.oracle.rows_at(topic.version, committed=is_committed).items()
+        if partition == number and offset <= place < fetched.next_offset
+    }
+    if (found := rows_of_client(bytes(fetched), fetched.aborted, offset)) != expected:
+        yield f"partition {number} from {offset} on has {found} for a client, not {expected}"
+    opened = {
+        (each.transaction.partition, each.transaction.start_offset) for each in topic.open_transactions().transactions
+    }
+    # that has looked at the newest version
+    state = stage.oracle.states[topic.version]
+    log = stage.oracle.logs[state.topic_id, number]
+    stable = log.stable_end(state.ends[number])
+    if state.starts[number] <= stable < state.ends[number] and (number, stable) not in opened:
+        yield f"the transaction that is open from {stable} on in partition {number} is not among {opened}"
+    if any(partition == number and place < stable for partition, place in opened):
+        yield f"a transaction is open before {stable} in partition {number}: {opened}"
+
+
+def check_damage(oracle: Oracle, topic: distlog.Topic, random: Random) -> None:
+    """Flip a bit of the log of a live segment: a reader gets an error that names it, and no other record."""
+    segments = [segment for log in oracle.states[oracle.head].partitions for segment in log.segments]
+    segments = [segment for segment in segments if segment["log_bytes"]]
+    if not segments:
+        return
+    segment = random.choice(segments)
+    name = log_file(topic.name, segment)
+    stored = oracle.store.objects[f"{topic.url.partition('://')[2]}/{name}"]
+    whole, damaged = stored.data, bytearray(stored.data)
+    at = max(segment["log_position"], 0) + random.randrange(segment["log_bytes"])
+    damaged[at] ^= 1 << random.randrange(8)
+    stored.data = bytes(damaged)
+    oracle.world.note(f"a bit of {name} flips at {at}")
+    try:
+        oracle.check_rows(distlog.open(topic.url))
+    except CorruptionError as error:
+        if error.details.get("partition", segment["partition"]) != segment["partition"]:
+            oracle.says(f"a damaged segment of partition {segment['partition']} has the error {error}")
+    if distlog.open(topic.url).verify().ok:
+        oracle.says(f"verify finds no damage at {at} of {name}")
+    stored.data = whole

@@ -1,0 +1,321 @@
+"""The state of a topic, folded from commits by the rules of docs/formats.md, with no code of the library.
+
+`TopicState` is what the oracle believes. `differences` compares a snapshot of the library with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simulation.commit_reader import Body, ReadCommit
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+#: How long batches of applications are kept, and how many of one that commits them in order.
+BATCHES_KEPT_MS, ORDERED_KEPT = 30 * DAY_MS, 10
+#: How many batches of a producer are kept, and for how long.
+PRODUCER_BATCHES_KEPT, PRODUCERS_KEPT_MS = 5, DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """A partition: its offsets, its segments as commits describe them, and where it is dirty."""
+
+    start: int = 0
+    end: int = 0
+    segments: tuple[Body, ...] = ()
+    first_dirty: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatches:
+    """What the state keeps of a producer: its newest epoch, the last batches of it, and its open transaction."""
+
+    epoch: int = -1
+    batches: tuple[tuple[int, int, int, int], ...] = ()
+    open_from: int = -1
+    heard_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationBatch:
+    """A batch of an application: its commit, the offsets by partition, and whether it was committed in order."""
+
+    version: int
+    timestamp_ms: int
+    offsets: Mapping[int, tuple[int, int]]
+    in_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic after a commit; a commit makes a new one, which shares what it does not change."""
+
+    version: int = -1
+    id: str = ""
+    topic_id: str = ""
+    timestamp_ms: int = -1
+    dropped: bool = True
+    settings: Mapping[str, str] = field(default_factory=dict)
+    partitions: tuple[PartitionLog, ...] = ()
+    batches: Mapping[tuple[str, int | str], ApplicationBatch] = field(default_factory=dict)
+    producers: Mapping[tuple[int, int], ProducerBatches] = field(default_factory=dict)
+    pins: Mapping[str, Body] = field(default_factory=dict)
+    gc_floor: int = 0
+    log_floor: int = 0
+    readers_need: frozenset[str] = frozenset()
+    writers_need: frozenset[str] = frozenset()
+    #: The time that has passed in commits since they tell of producers.
+    passed_ms: int = 0
+
+    def number(self, setting: str, default: int) -> int:
+        """A setting that is a number."""
+        return int(self.settings.get(setting, default))
+
+    def has_policy(self, policy: str) -> bool:
+        """Whether `cleanup.policy` has this one."""
+        return policy in self.settings.get("cleanup.policy", "delete")
+
+    @property
+    def starts(self) -> dict[int, int]:
+        """Where the logs begin, by partition."""
+        return {number: log.start for number, log in enumerate(self.partitions)}
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Where the logs end, by partition."""
+        return {number: log.end for number, log in enumerate(self.partitions)}
+
+    def after(self, commit: ReadCommit) -> TopicState:
+        """The state after the next commit; raises ValueError for one that breaks a rule."""
+        if (commit.version, commit.prev) != (self.version + 1, self.id or None):
+            raise ValueError(f"version {commit.version} does not follow version {self.version}")
+        if commit.timestamp_ms <= self.timestamp_ms:
+            raise ValueError(f"the time of version {commit.version} does not go forward")
+        draft = _Draft(self, commit)
+        for name, body in commit.actions:
+            draft.take(name, body)
+        return draft.finish()
+
+
+class _Draft:
+    """A state while the actions of one commit change it."""
+
+    def __init__(self, before: TopicState, commit: ReadCommit) -> None:
+        self.before, self.commit = before, commit
+        needs = commit.requires
+        pause_ms = min(commit.timestamp_ms - before.timestamp_ms, HOUR_MS)
+        self.state = replace(
+            before,
+            version=commit.version,
+            id=commit.id,
+            timestamp_ms=commit.timestamp_ms,
+            readers_need=before.readers_need | {*needs.get("reader", ())},
+            writers_need=before.writers_need | {*needs.get("writer", ())},
+            passed_ms=before.passed_ms + (pause_ms if "producers" in before.writers_need else 0),
+        )
+        self.logs = list(before.partitions)
+        self.appended: dict[int, list[Body]] = {}
+        self.filling: dict[int, list[Body]] = {}
+        self.removed: dict[int, set[str]] = {}
+        self.named: set[int] = set()
+
+    def take(self, name: str, body: Body) -> None:
+        """Apply an action."""
+        state = self.state
+        if state.dropped and name not in ("create", "gc_floor", "log_floor"):
+            raise ValueError(f"version {state.version} changes a topic that was dropped: {name}")
+        number = body.get("partition")
+        match name:
+            case "create":
+                if not state.dropped or self.commit.topic_id == state.topic_id:
+                    raise ValueError(f"version {state.version} creates a topic that exists")
+                self.state = replace(state, topic_id=self.commit.topic_id, dropped=False, settings={})
+            case "drop":
+                self.logs = []
+                self.state = replace(state, dropped=True, pins={}, batches={}, producers={})
+            case "partitions":
+                if body["count"] < len(self.logs):
+                    raise ValueError(f"version {state.version} takes partitions away")
+                self.logs += [PartitionLog()] * (body["count"] - len(self.logs))
+            case "config":
+                self.state = replace(state, settings=body["settings"])
+            case "add":
+                self._add(body)
+            case "remove":
+                self.removed.setdefault(number, set()).add(body["stem"])
+            case "log_start_offset":
+                log, offset = self.logs[number], body["offset"]
+                self.logs[number] = replace(log, start=max(log.start, offset), end=max(log.end, offset))
+            case "restore":
+                log = self.logs[number]
+                self.logs[number] = replace(log, start=min(log.start, body["offset"]))
+            case "cleaned":
+                self.logs[number] = replace(self.logs[number], first_dirty=body["first_dirty_offset"])
+            case "transaction":
+                self._record(body)
+            case "producers":
+                self._name_producers(body["rows"])
+            case "gc_floor":
+                self.state = replace(state, gc_floor=max(state.gc_floor, body["version"]))
+            case "log_floor":
+                self.state = replace(state, log_floor=max(state.log_floor, body["version"]))
+            case "pin":
+                self.state = replace(state, pins={**state.pins, body["name"]: body})
+            case "unpin":
+                self.state = replace(state, pins={key: pin for key, pin in state.pins.items() if key != body["name"]})
+            case _:
+                raise ValueError(f"version {state.version} has an action {name}, which no store of objects has")
+
+    def _add(self, body: Body) -> None:
+        number, log = body["partition"], self.logs[body["partition"]]
+        if body["base_offset"] < log.end:
+            self.filling.setdefault(number, []).append(body)
+            return
+        if body["base_offset"] > log.end:
+            raise ValueError(f"segment {body['stem']} begins at {body['base_offset']}, and the log ends at {log.end}")
+        self.appended.setdefault(number, []).append(body)
+        self.logs[number] = replace(log, end=body["next_offset"])
+
+    def _record(self, body: Body) -> None:
+        state, key = self.state, (body["app_id"], body["batch_id"])
+        offsets = {int(number): tuple(span) for number, span in body["offsets"].items()}
+        known = state.batches.get(key)
+        if known and not known.in_order and known.timestamp_ms > state.timestamp_ms - BATCHES_KEPT_MS:
+            raise ValueError(f"batch {key} was committed by version {known.version}, and by {state.version}")
+        batch = ApplicationBatch(state.version, state.timestamp_ms, offsets, body.get("in_order", False))
+        self.state = replace(state, batches={**state.batches, key: batch})
+
+    def _name_producers(self, rows: list[dict[str, int]]) -> None:
+        producers, passed_ms = dict(self.state.producers), self.state.passed_ms
+        for row in rows:
+            key = row["partition"], row["producer_id"]
+            self.named.add(row["partition"])
+            known = producers.get(key, ProducerBatches())
+            if known.open_from < 0 and passed_ms - known.heard_ms >= PRODUCERS_KEPT_MS:
+                known = ProducerBatches()
+            batches = known.batches if known.epoch == row["producer_epoch"] else ()
+            first = row["last_offset"] - row["offset_delta"]
+            if row["kind"] >= 2:
+                open_from = -1
+            else:
+                open_from = first if row["kind"] == 1 and known.open_from < 0 else known.open_from
+                facts = row["last_sequence"], row["last_offset"], row["offset_delta"], row["timestamp"]
+                batches = (*batches, facts)[-PRODUCER_BATCHES_KEPT:]
+            producers[key] = ProducerBatches(row["producer_epoch"], batches, open_from, passed_ms)
+        self.state = replace(self.state, producers=producers)
+
+    def finish(self) -> TopicState:
+        """The state after all actions."""
+        for number in {*self.appended, *self.filling, *self.removed}:
+            log, removed = self.logs[number], self.removed.get(number, set())
+            stems = {segment["stem"] for segment in log.segments}
+            if not removed <= stems:
+                raise ValueError(f"version {self.state.version} removes what is not live: {removed - stems}")
+            kept = [segment for segment in log.segments if segment["stem"] not in removed]
+            segments = sorted(
+                [*kept, *self.filling.get(number, ()), *self.appended.get(number, ())],
+                key=lambda segment: segment["base_offset"],
+            )
+            end = 0
+            for segment in segments:
+                if segment["base_offset"] < end:
+                    raise ValueError(f"version {self.state.version}: segment {segment['stem']} overlaps another one")
+                end = segment["next_offset"]
+            self.logs[number] = replace(log, segments=tuple(segments))
+            appended = self.appended.get(number, ())
+            if number not in self.named and any(one["has_producers"] or one["has_transactions"] for one in appended):
+                kept_producers = {key: one for key, one in self.state.producers.items() if key[0] != number}
+                self.state = replace(self.state, producers=kept_producers)
+        return replace(self.state, partitions=tuple(self.logs))
+
+
+def differences(snapshot: Any, state: TopicState) -> Iterator[str]:
+    """What a snapshot of the library has otherwise than the state that its commits lead to."""
+    for name in ("version", "topic_id", "timestamp_ms", "dropped", "gc_floor", "log_floor"):
+        if getattr(snapshot, name) != getattr(state, name):
+            yield f"{name} is {getattr(snapshot, name)}, not {getattr(state, name)}"
+    if snapshot.commit_id != state.id:
+        yield "it has the id of another commit"
+    if dict(snapshot.config.overrides()) != dict(state.settings):
+        yield f"its settings are {dict(snapshot.config.overrides())}, not {dict(state.settings)}"
+    pins = {name: (pin.version, pin.until_ms) for name, pin in snapshot.pins.items()}
+    if pins != {name: (pin["version"], pin["until_ms"]) for name, pin in state.pins.items()}:
+        yield f"its pins are {pins}"
+    if {*snapshot.requires.reader} != state.readers_need or {*snapshot.requires.writer} != state.writers_need:
+        yield f"it requires {snapshot.requires}"
+    if len(snapshot.partitions) != len(state.partitions):
+        yield f"it has {len(snapshot.partitions)} partitions, not {len(state.partitions)}"
+        return
+    for number, (have, log) in enumerate(zip(snapshot.partitions, state.partitions, strict=True)):
+        for text in _of_partition(have, log):
+            yield f"partition {number}: {text}"
+        yield from _of_producers(number, have, state)
+    yield from _of_batches(snapshot, state)
+
+
+def _of_partition(have: Any, log: PartitionLog) -> Iterator[str]:
+    told = have.log_start_offset, have.log_end_offset, have.first_dirty_offset
+    if told != (log.start, log.end, log.first_dirty):
+        yield f"its start, end and first dirty offset are {told}, not {(log.start, log.end, log.first_dirty)}"
+    rows = have.segments.columns().to_pylist()
+    if [row["stem"] for row in rows] != [segment["stem"] for segment in log.segments]:
+        yield f"its segments are {[row['stem'] for row in rows]}"
+        return
+    for row, segment in zip(rows, log.segments, strict=True):
+        wrong = {name: row[name] for name, value in segment.items() if row.get(name) != value}
+        if wrong:
+            yield f"segment {segment['stem']} has {wrong}"
+
+
+def _of_producers(number: int, have: Any, state: TopicState) -> Iterator[str]:
+    known = dict(have.producers.items())
+    for (partition, producer), expected in state.producers.items():
+        if partition != number:
+            continue
+        found, silent_ms = known.pop(producer, None), state.passed_ms - expected.heard_ms
+        if found is None:
+            if expected.open_from >= 0 or silent_ms < PRODUCERS_KEPT_MS:
+                yield f"partition {number}: producer {producer} is forgotten after {silent_ms} ms"
+        elif (found.epoch, tuple(map(tuple, found.batches)), found.transaction_first_offset) != (
+            expected.epoch,
+            expected.batches,
+            expected.open_from,
+        ):
+            yield f"partition {number}: producer {producer} has {found}, not {expected}"
+    if known:
+        yield f"partition {number}: no commit names the producers {sorted(known)}"
+
+
+def _of_batches(snapshot: Any, state: TopicState) -> Iterator[str]:
+    """A batch is kept as long as promised; no other is there than what was committed."""
+    rows = snapshot.transactions.columns().to_pylist()
+    known = {
+        (row["app_id"], row["batch_id"]): {
+            each["partition"]: (each["start_offset"], each["end_offset"]) for each in row["offsets"]
+        }
+        for row in rows
+    }
+    expected = {(app, _as_json(batch)): one for (app, batch), one in state.batches.items()}
+    for key, offsets in known.items():
+        if key not in expected or dict(expected[key].offsets) != offsets:
+            yield f"batch {key} is kept with {offsets}, and was not committed so"
+    newest: dict[str, int] = {}
+    latest: dict[str, tuple[str, str]] = {}
+    for (app, batch), one in state.batches.items():
+        latest[app] = app, _as_json(batch)
+        if one.in_order and isinstance(batch, int):
+            newest[app] = max(batch, newest.get(app, batch))
+    for (app, batch), one in state.batches.items():
+        key = app, _as_json(batch)
+        if isinstance(batch, int) and app in newest and batch <= newest[app] - ORDERED_KEPT:
+            continue
+        is_young = one.in_order or one.timestamp_ms > state.timestamp_ms - BATCHES_KEPT_MS
+        if (is_young or latest[app] == key) and key not in known:
+            yield f"batch {key} of version {one.version} is forgotten"
+
+
+def _as_json(batch: int | str) -> str:
+    return f'"{batch}"' if isinstance(batch, str) else str(batch)
