@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,12 +25,13 @@ from distlog.cli.options import Json, Storage
 from distlog.console.output import Summary, print_report, status_of
 from distlog.core import DISTRIBUTION
 from distlog.core.display import counted, size_text
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, TopicIdWarning
 from distlog.core.kernels.native import COMPILED, kept_code
 from distlog.core.optional import extra
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.storage.store_check import check_store
 from distlog.core.times import now_ms
+from distlog.core.topics.open_topic import copies_in, topics
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 
@@ -58,8 +60,8 @@ def doctor(
 ) -> None:
     """Look for what is wrong with this machine, or with a store.
 
-    It looks at Python, packages, Java, Spark and limits, and with a URL at the store. It changes nothing: what it
-    writes to the store it deletes again. The exit status is 1 if a check is an error.
+    It looks at Python, packages, Java, Spark and limits, and with a URL at the store and the topics below the URL. It
+    changes nothing: what it writes to the store it deletes again. The exit status is 1 if a check is an error.
     """
     findings = [*_findings_here(), *(() if url is None else _findings_at(url, dict(storage)))]
     counts = {each: sum(finding.status == each for finding in findings) for each in (ERROR, WARNING)}
@@ -343,6 +345,25 @@ def _findings_at(url: str, options: dict[str, Any]) -> Iterator[Finding]:
     for each in report.checks:
         if each.ok is not None:
             yield Finding(f"store: {each.name}", OK if each.ok else ERROR, each.about)
+    yield from _topics(url, options)
+
+
+def _topics(url: str, options: dict[str, Any]) -> Iterator[Finding]:
+    """The topics right below the folder: those that cannot be opened, and copies with the ids of others."""
+    errors: dict[str, DistlogError] = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TopicIdWarning)
+            found = topics(url, options, errors)
+    except DistlogError as error:
+        yield Finding("topics", ERROR, str(error))
+        return
+    if found:
+        yield Finding("topics", OK, f"{counted(len(found), 'topic')} can be opened")
+    for name, fault in errors.items():
+        yield Finding(f"topic {name}", ERROR, str(fault), f"distlog verify {url.rstrip('/')}/{name}")
+    for name, text in copies_in(found).items():
+        yield Finding(f"topic {name}", WARNING, text, f"distlog alter {url.rstrip('/')}/{name} --new-id")
 
 
 def _space(folder: str) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from distlog.console import arguments, output
 from distlog.console.output import Summary, print_report, status_of
 from distlog.core.display import counted
 from distlog.core.storage.storage import Storage as Folder
-from distlog.core.topics.open_topic import check_root
+from distlog.core.topics.open_topic import check_root, copies_in
 
 # ---
 # Commands about a topic as a whole. None of them reads records.
@@ -75,7 +76,7 @@ def describe(topic: distlog.Topic) -> Summary:
     ]
     lines = [f"{topic.name} version {topic.version} at {topic.url}"]
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
-    facts = {"url": topic.url, "name": topic.name, "version": topic.version}
+    facts = {"url": topic.url, "name": topic.name, "topic_id": topic.snapshot.topic_id, "version": topic.version}
     facts |= {"partitions": partitions, "config": topic.config.all()}
     return Summary("\n".join(lines), facts, partitions)
 
@@ -151,19 +152,23 @@ def list_topics(
 ) -> None:
     """List the topics right below a folder.
 
-    The exit status is 1 if some topic cannot be opened; its error is on standard error, or in the JSON.
+    The exit status is 1 if some topic cannot be opened; its error is on standard error, or in the JSON. So is a line
+    for each topic that is a copy of another one's folder, and has its id.
     """
     errors: dict[str, distlog.DistlogError] = {}
-    rows = [_row(topic) for topic in distlog.topics(root, dict(storage), errors)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", distlog.TopicIdWarning)
+        topics = distlog.topics(root, dict(storage), errors)
+    rows, copies = [_row(topic) for topic in topics], copies_in(topics)
     if not rows and not errors:
         _check_root(root, dict(storage))
     if not rows and not errors and not as_json:
         print(f"distlog: there is no topic right below {root}", file=sys.stderr)
     damaged = {name: str(error) for name, error in sorted(errors.items())}
-    report = Summary("", {"topics": rows, "errors": damaged, "ok": not errors}, rows)
+    report = Summary("", {"topics": rows, "errors": damaged, "copies": copies, "ok": not errors}, rows)
     print_report(report, as_json=as_json)
-    for error in () if as_json else damaged.values():
-        print(f"distlog: {output.text(error)}", file=sys.stderr)
+    for line in () if as_json else (*damaged.values(), *(f"{name} {text}" for name, text in copies.items())):
+        print(f"distlog: {output.text(line)}", file=sys.stderr)
     raise typer.Exit(status_of(report))
 
 
@@ -197,16 +202,21 @@ def alter(
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to its default. May be repeated.")
     ] = None,
+    new_id: Annotated[
+        bool,
+        typer.Option("--new-id", help="Have a new topic id, as a copy of a topic's folder must in the same root."),
+    ] = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Change settings and the number of partitions.
+    """Change settings, the number of partitions, and the id.
 
-    The partitions are one commit, the settings another. With more partitions, keys go to other ones than before; a
-    key's older records stay where they are.
+    The partitions are one commit, the settings another, the id a third. With more partitions, keys go to other ones
+    than before; a key's older records stay where they are. With a new id, all that have the topic open must open it
+    again, as after a drop; groups keep their positions.
     """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
-    if not changes and partitions is None:
+    if not changes and partitions is None and not new_id:
         raise typer.BadParameter("give a change, as in --config retention.ms=-1", param_hint="--config")
     if both := {name for name, _ in config}.intersection(unset or ()):
         raise typer.BadParameter(f"set or unset {min(both)}, not both", param_hint="--unset")
@@ -217,11 +227,16 @@ def alter(
         topic.create_partitions(partitions)
     if changes:
         topic.alter_config(changes)
+    topic_id = topic.assign_new_id() if new_id else topic.snapshot.topic_id
+    if new_id:
+        topic = distlog.open(url, storage_options=dict(storage))
     lines = [f"{topic.name} version {topic.version}"]
     lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
     lines += [f"partitions={topic.partitions}"] if partitions is not None else []
+    lines += [f"topic_id={topic_id}"] if new_id else []
     facts = {
         "url": topic.url,
+        "topic_id": topic_id,
         "version": topic.version,
         "config": topic.config.overrides(),
         "partitions": topic.partitions,

@@ -46,6 +46,10 @@ class TimestampWarning(UserWarning):
     """Records were appended with times before 1990: mostly numbers of another unit than milliseconds."""
 
 
+class TopicIdWarning(UserWarning):
+    """Topics of one root have the same id, as a copy has that of the original: see `Topic.assign_new_id`."""
+
+
 class DistlogError(Exception):
     """The base of all distlog errors: a sentence that says what to do, then `key=value` facts."""
 

@@ -204,7 +204,7 @@ class OwnCompaction:
                 log = topic_log(topic.storage, topic.handle.clock, engine="gateway", defaults=_DEFAULTS)
                 handle = TopicHandle.of(
                     topic.storage,
-                    topic.name,
+                    topic.handle.name,
                     log,
                     topic.handle.clock,
                     producer_expiration_ms=topic.handle.producer_expiration_ms,

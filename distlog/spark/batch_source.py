@@ -289,16 +289,17 @@ def load_snapshot(options: ReadOptions) -> Snapshot:
 class SplitReader:
     """Runs in a task: reads splits of one topic as rows of one schema. It is small to pickle, and reads no commit."""
 
-    def __init__(self, storage: Storage, topic: str, schema: StructType) -> None:
-        self._storage, self._topic = storage, topic
-        self._format = RowFormat(topic, schema)
+    def __init__(self, storage: Storage, prefix: str, schema: StructType) -> None:
+        """`prefix` begins the names of the partitions' folders (`Snapshot.name`)."""
+        self._storage, self._prefix = storage, prefix
+        self._format = RowFormat(storage.name, schema)
 
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
         """The records of a split in batches of some MB.
 
         Raises CorruptRecordError, and SnapshotTooOldError for a file that vacuum has deleted since the snapshot.
         """
-        reader = SegmentReader(self._storage, self._topic, IndexCache())
+        reader = SegmentReader(self._storage, self._prefix, IndexCache())
         # one thread, since Spark runs a task for each core already
         batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
         for batch in self._format.format(batches):
@@ -355,10 +356,10 @@ _MOST_ROWS = 2**31 - 1
 
 
 def read_splits(
-    spark: SparkSession, storage: Storage, topic: str, schema: StructType, splits: Sequence[Split]
+    spark: SparkSession, storage: Storage, prefix: str, schema: StructType, splits: Sequence[Split]
 ) -> DataFrame:
     """The records of `splits` of a topic as a DataFrame, with one task for each split."""
-    reader = SplitReader(storage, topic, schema)
+    reader = SplitReader(storage, prefix, schema)
     # pickled one by one, since each task gets all and needs one
     pickled = [pickle.dumps(each) for each in splits]
 

@@ -114,8 +114,8 @@ def append(
     rows = _project(in_order(df, order), {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
     result = append_frame(topic, rows, options, shuffle=shuffle)
     with after_commit():
-        warn_of_early(result.early_ms, topic.snapshot, 3)
-        warn_of_retention(result.expired, topic.snapshot)
+        warn_of_early(result.early_ms, topic.name, topic.snapshot, 3)
+        warn_of_retention(result.expired, topic.name, topic.snapshot)
     if isinstance(url, Topic) and result.version is not None:
         # the rows are committed, and an error would say that they are not
         with suppress(DistlogError):
@@ -189,7 +189,9 @@ def read(
         slices, exact = first_offsets(slices, count_of("limit", limit))
     if has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
-        rows = read_splits(spark, topic.storage, topic.name, schema, [Split(group, visible) for group in groups])
+        rows = read_splits(
+            spark, topic.storage, topic.handle.name, schema, [Split(group, visible) for group in groups]
+        )
     else:
         options = _source_options(topic, _spans(slices) or {0: (topic.end_offsets()[0],) * 2})
         options |= {
@@ -303,7 +305,7 @@ def _check_session(spark: object) -> None:
 def of_slices(
     spark: SparkSession,
     storage: Storage,
-    topic: str,
+    prefix: str,
     slices: Sequence[SegmentSlice],
     columns: Sequence[str],
     isolation: Isolation,
@@ -311,7 +313,7 @@ def of_slices(
     """The records of slices that were planned already, with the columns of Spark's Kafka source for `columns`."""
     schema = schema_of([SPARK_NAMES.get(name, name) for name in columns], include_headers=True)
     groups = split(slices, SplitSize(cores(spark)))
-    return read_splits(spark, storage, topic, schema, [Split(group, isolation) for group in groups])
+    return read_splits(spark, storage, prefix, schema, [Split(group, isolation) for group in groups])
 
 
 def _spans(slices: Iterable[SegmentSlice]) -> dict[int, tuple[int, int]]:
@@ -378,7 +380,7 @@ def lag(
     if topic is None:
         rows = [row for index, end in read.items() for row in _told_lag(end, sources[index].get("latestOffset"))]
     else:
-        rows = list(_lag_behind(_newest(topic, storage_options), list(read.values())))
+        rows = list(_lag_behind(*_newest(topic, storage_options), list(read.values())))
     return Listing(table_of_rows(rows, _LAG), "partitions")
 
 
@@ -403,29 +405,29 @@ def _told_lag(end: Any, newest: Any) -> Iterator[dict[str, object]]:
             yield _lag_row(topic, number, position, last, left, size)
 
 
-def _lag_behind(snapshot: Snapshot, read: Sequence[Any]) -> Iterator[dict[str, object]]:
+def _lag_behind(name: str, snapshot: Snapshot, read: Sequence[Any]) -> Iterator[dict[str, object]]:
     """The rows of the sources that read this topic."""
-    mine = [value for value in read if snapshot.name in _offsets_in(value)]
+    mine = [value for value in read if name in _offsets_in(value)]
     if read and not mine:
-        topics = sorted({name for value in read for name in _offsets_in(value)})
-        raise InvalidConfigError("the query does not read this topic", topic=snapshot.name, reads=", ".join(topics))
+        topics = sorted({each for value in read for each in _offsets_in(value)})
+        raise InvalidConfigError("the query does not read this topic", topic=name, reads=", ".join(topics))
     for value in mine:
         if value.get("topicId", snapshot.topic_id) != snapshot.topic_id:
-            raise TopicNotFoundError("the query reads a topic of this name that was dropped", topic=snapshot.name)
-        for number, position in _offsets_in(value)[snapshot.name].items():
+            raise TopicNotFoundError("the query reads a topic of this name that was dropped", topic=name)
+        for number, position in _offsets_in(value)[name].items():
             state = snapshot.partitions[int(number)]
             start, end = max(position, state.log_start_offset), state.log_end_offset
             size = log_bytes(state.segments, start, end)
-            yield _lag_row(snapshot.name, number, position, end, max(0, end - start), size)
+            yield _lag_row(name, number, position, end, max(0, end - start), size)
 
 
 def _lag_row(topic: str, partition: str, *values: int | None) -> dict[str, object]:
     return dict(zip(_LAG.names, (topic, int(partition), *values), strict=True))
 
 
-def _newest(topic: str | Topic, storage_options: StorageSettings | None) -> Snapshot:
+def _newest(topic: str | Topic, storage_options: StorageSettings | None) -> tuple[str, Snapshot]:
     opened = _opened(topic, None, None, storage_options)
-    return opened.live_snapshot if isinstance(topic, str) else opened.refresh().live_snapshot
+    return opened.name, (opened if isinstance(topic, str) else opened.refresh()).live_snapshot
 
 
 # ---

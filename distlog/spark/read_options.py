@@ -257,7 +257,7 @@ def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions)
     """
     partitions = chosen_partitions(snapshot, options)
     for bound in (options.start, options.end):
-        bound.check(snapshot.name, partitions)
+        bound.check(options.storage.name, partitions)
     starts = first_of_times(reader, snapshot, partitions, options.start)
     ends = first_of_times(reader, snapshot, partitions, options.end)
     return {
@@ -268,18 +268,19 @@ def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions)
 
 def chosen_partitions(snapshot: Snapshot, options: ReadOptions) -> list[int]:
     """The partitions that the options name, ascending; raises InvalidConfigError if the topic has no such ones."""
-    if options.subscribed not in (None, snapshot.name):
+    name = options.storage.name
+    if options.subscribed not in (None, name):
         raise InvalidConfigError(
-            "option subscribe must name the topic of the path", subscribe=options.subscribed, topic=snapshot.name
+            "option subscribe must name the topic of the path", subscribe=options.subscribed, topic=name
         )
     every = range(len(snapshot.partitions))
     if options.assigned is None:
         return list(every)
     assigned = set(options.assigned.numbers)
-    if options.assigned.topic != snapshot.name or not assigned <= set(every):
+    if options.assigned.topic != name or not assigned <= set(every):
         raise InvalidConfigError(
             "option assign must name this topic and partitions that it has",
-            topic=snapshot.name,
+            topic=name,
             partitions=len(every),
         )
     return sorted(assigned)

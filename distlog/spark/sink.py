@@ -174,13 +174,13 @@ class WriteOptions:
         unit = check_unit(options.text("timestampUnit") or "ms")
         return cls(storage_of(given), app_id, batch_id, codec, merge, named, unit)
 
-    def check_topic(self, name: str) -> None:
+    def check_topic(self) -> None:
         """Raise InvalidConfigError if the option topic names another topic than the path."""
-        if self.named not in (None, name):
+        if self.named not in (None, self.storage.name):
             raise InvalidConfigError(
                 "option topic must name the topic of the path: write to the path of the other topic",
                 topic=self.named,
-                path=name,
+                path=self.storage.name,
             )
 
 
@@ -429,7 +429,7 @@ def commit_segments(
     )
     KNOWN_TOPICS.keep(handle, snapshot)
     if tells_times and result.early_ms is not None and is_first_warning(snapshot.topic_id):
-        _log.warning("%s: %s", handle.name, early_text(result.early_ms))
+        _log.warning("%s: %s", handle.storage.name, early_text(result.early_ms))
     if merges and not result.replayed:
         _merge(handle, snapshot, segments)
     return result
@@ -480,7 +480,8 @@ def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentIn
     try:
         report, snapshot = merge_tails(handle, snapshot, appended)
     except Exception as error:
-        _log.warning("small segments of %s were not merged, a later write tries again: %s", handle.name, error)
+        text = "small segments of %s were not merged, a later write tries again: %s"
+        _log.warning(text, handle.storage.name, error)
         return
     KNOWN_TOPICS.keep(handle, snapshot)
     for failure in report.failed if report else ():
@@ -513,7 +514,7 @@ class DistlogWriter(DataSourceArrowWriter):
         _, snapshot = KNOWN_TOPICS.load(options.storage)
         check_room(snapshot, options.app_id, options.batch_id)
         topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
-        options.check_topic(topic.name)
+        options.check_topic()
         check_writable(schema, topic.config)
         codec_of(topic.config, options.compression)
         return cls(options, topic)

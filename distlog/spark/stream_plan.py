@@ -112,19 +112,19 @@ class StreamOffset:
         return cls(topic, topic_id, offsets, **more)
 
 
-def offset_in(value: Mapping[str, Any], snapshot: Snapshot) -> StreamOffset | None:
-    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the topic that is there.
+def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> StreamOffset | None:
+    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the topic that is there, called `name`.
 
     Raises InvalidConfigError if that one is about another topic, too.
     """
     offset = StreamOffset.parse(value)
     if offset is None or offset.topic_id:
         return offset
-    if offset.topic != snapshot.name:
+    if offset.topic != name:
         raise InvalidConfigError(
             "the checkpoint is of Spark's Kafka source, and about another topic: choose another checkpointLocation",
             topic=offset.topic,
-            expected=snapshot.name,
+            expected=name,
         )
     return dataclasses.replace(offset, topic_id=snapshot.topic_id)
 
@@ -410,15 +410,15 @@ class DataLoss:
             self.report(_cut_off(state, partition, offset))
         return min(offset, state.log_end_offset)
 
-    def topic_gone(self, snapshot: Snapshot, was: str) -> None:
+    def topic_gone(self, name: str, snapshot: Snapshot, was: str) -> None:
         """Report that the stream's topic, of the name `was`, is dropped, or that the snapshot is of another one."""
         if snapshot.dropped:
             what = "the stream's topic was dropped"
-        elif snapshot.name == was:
+        elif name == was:
             what = "the stream's topic was dropped and created again, so its offsets are others"
         else:
             what = f"the checkpoint is of another topic, {was}"
-        self.report(TopicNotFoundError(f"{what}: {_ADVICE}", topic=snapshot.name))
+        self.report(TopicNotFoundError(f"{what}: {_ADVICE}", topic=name))
 
     def partition_gone(self, name: str, partition: int) -> None:
         """Report that the stream has read a partition that the options, or the topic, do not have any more."""
@@ -521,18 +521,18 @@ Json = Mapping[str, Any]
 
 
 class StreamSplit(Split):
-    """A split that also knows its topic: a stream's tasks learn the topic's name from nobody else."""
+    """A split that also knows how the names of the partitions' folders begin: a stream's tasks read no commit."""
 
-    def __init__(self, topic: str, slices: list[SegmentSlice], isolation: Isolation) -> None:
+    def __init__(self, prefix: str, slices: list[SegmentSlice], isolation: Isolation) -> None:
         super().__init__(slices, isolation)
-        self.topic = topic
+        self.prefix = prefix
 
 
 class StreamPlan:
     """The driver's part of one stream: it keeps the topic's snapshot from batch to batch. `clock` gives seconds."""
 
     def __init__(self, options: StreamOptions, clock: Callable[[], float]) -> None:
-        self._options = options.read
+        self._options, self._name = options.read, options.read.storage.name
         self._topic = WatchedTopic(options.read.storage, clock)
         self._admission = Admission(options.limits, clock)
         self._loss = DataLoss(options.read.fail_on_data_loss)
@@ -575,16 +575,16 @@ class StreamPlan:
 
     def _next_end(self, start: Json, *, limited: bool) -> Json:
         snapshot = self._topic.look()
-        before = offset_in(start, snapshot)
+        before = offset_in(start, self._name, snapshot)
         if before and "version" not in start:
             # so that the checkpoint is of this source from now on, also if there is nothing new
             start = before.to_json()
         position = before or self._start(snapshot)
         if _is_gone(snapshot, position) or self._has_missed_its_end(snapshot):
-            self._loss.topic_gone(snapshot, position.topic)
+            self._loss.topic_gone(self._name, snapshot, position.topic)
             if snapshot.dropped or self._has_missed_its_end(snapshot):
                 return start
-            position = StreamOffset(snapshot.name, snapshot.topic_id, {})
+            position = StreamOffset(self._name, snapshot.topic_id, {})
         starts = position.offsets if before is None else self._starts(snapshot, position, before)
         available = self._available(snapshot, {**position.offsets, **starts})
         if limited and self._target is None and self._admission.waits(available) and before:
@@ -594,7 +594,7 @@ class StreamPlan:
             ends = self._admission.ends(self._topic.reader, snapshot, available)
         if before and (before.topic_id, before.offsets) == (snapshot.topic_id, ends):
             return start
-        return StreamOffset(snapshot.name, snapshot.topic_id, ends, starts).to_json()
+        return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
 
     def whole_end(self) -> Json:
         """The end of a batch with all that is there, for a Spark that does not tell its beginning.
@@ -603,7 +603,7 @@ class StreamPlan:
         """
         snapshot = self._topic.look()
         if snapshot.dropped:
-            raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=snapshot.name)
+            raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=self._name)
         if self._first is None:
             # a stream that goes on from its checkpoint needs no start, and this may be one
             with suppress(InvalidConfigError, OffsetOutOfRangeError):
@@ -614,9 +614,9 @@ class StreamPlan:
     def check_same_topic(self, start: Json, end: Json) -> None:
         """Report a topic that was created again between these two offsets; raises as `next_end`."""
         snapshot = self._topic.known
-        before, last = offset_in(start, snapshot), offset_in(end, snapshot)
+        before, last = (offset_in(each, self._name, snapshot) for each in (start, end))
         if before and last and before.topic_id != last.topic_id:
-            self._loss.topic_gone(snapshot, before.topic)
+            self._loss.topic_gone(self._name, snapshot, before.topic)
 
     def check_start(self) -> None:
         """Raise InvalidConfigError or OffsetOutOfRangeError if the stream cannot begin where its options say."""
@@ -628,11 +628,11 @@ class StreamPlan:
         Raises as `next_end`.
         """
         snapshot = self._topic.known
-        before, last = offset_in(start, snapshot), offset_in(end, snapshot)
+        before, last = (offset_in(each, self._name, snapshot) for each in (start, end))
         if last is None or before == last:
             return []
         if _is_gone(snapshot, last):
-            self._loss.topic_gone(snapshot, last.topic)
+            self._loss.topic_gone(self._name, snapshot, last.topic)
             return []
         known = before.offsets if before and before.topic_id == last.topic_id else {}
         if before is None and "version" not in end:
@@ -648,14 +648,14 @@ class StreamPlan:
     def _start(self, snapshot: Snapshot) -> StreamOffset:
         """The start of the stream by the options; found once, since `latest` is another offset later."""
         if snapshot.dropped or self._has_missed_its_end(snapshot):
-            raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=snapshot.name)
+            raise TopicNotFoundError("the topic was dropped: start the query when it exists", topic=self._name)
         if self._first is None or self._first.topic_id != snapshot.topic_id:
             chosen = chosen_partitions(snapshot, self._options)
-            self._options.start.check(snapshot.name, chosen)
+            self._options.start.check(self._name, chosen)
             found = first_of_times(self._topic.reader, snapshot, chosen, self._options.start)
             states = snapshot.partitions
             starts = {number: self._start_offset(states[number], number, found.get(number)) for number in chosen}
-            self._first = StreamOffset(snapshot.name, snapshot.topic_id, starts)
+            self._first = StreamOffset(self._name, snapshot.topic_id, starts)
         return self._first
 
     def _start_offset(self, state: PartitionState, partition: int, found: Found | None) -> int:
@@ -677,7 +677,7 @@ class StreamPlan:
         ranges = {}
         for number, position in positions.items():
             if number not in chosen:
-                self._loss.partition_gone(snapshot.name, number)
+                self._loss.partition_gone(self._name, number)
                 continue
             state = snapshot.partitions[number]
             low = self._loss.check_start(state, number, position)
@@ -699,7 +699,7 @@ class StreamPlan:
             if start >= end:
                 continue
             if number >= len(snapshot.partitions):
-                self._loss.partition_gone(snapshot.name, number)
+                self._loss.partition_gone(self._name, number)
                 continue
             state = snapshot.partitions[number]
             low, high = self._loss.check_start(state, number, start), self._loss.check_end(state, number, end)
@@ -717,7 +717,7 @@ class StreamPlan:
         # a dropped topic has no partitions, so none can be chosen
         chosen = [] if snapshot.dropped else chosen_partitions(snapshot, self._options)
         ends = {number: self._readable_end(snapshot.partitions[number], number) for number in chosen}
-        return StreamOffset(snapshot.name, snapshot.topic_id, ends)
+        return StreamOffset(self._name, snapshot.topic_id, ends)
 
     def _readable_end(self, state: PartitionState, partition: int) -> int:
         """The partition's log end offset, or its last stable offset for read_committed."""

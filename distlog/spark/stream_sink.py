@@ -58,7 +58,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         if works_for(COMMITTER):
             return cls(options, None)
         _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)
-        options.check_topic(snapshot.name)
+        options.check_topic()
         check_writable(schema, snapshot.config)
         codec_of(snapshot.config, options.compression)
         return cls(options, TopicFacts.of(snapshot, None, None))
@@ -111,13 +111,14 @@ def _query_of(batch: MicroBatch | None) -> str:
 
 def _tell_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:
     """Log quietly that a batch came again; warn if rows are left out that the topic may not have."""
+    name = handle.storage.name
     if earlier.version is None:
         _log.warning(
             "batch %d of %s was skipped, since %s has a later one: if the query has a new checkpoint, give it a "
             "txnAppId that was never used",
             batch_id,
             app_id,
-            handle.name,
+            name,
         )
     elif records != earlier.record_count:
         _log.warning(
@@ -128,7 +129,7 @@ def _tell_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int,
             records,
             earlier.record_count,
             earlier.version,
-            handle.name,
+            name,
         )
     else:
-        _log.info("batch %d of %s is in version %d of %s already", batch_id, app_id, earlier.version, handle.name)
+        _log.info("batch %d of %s is in version %d of %s already", batch_id, app_id, earlier.version, name)

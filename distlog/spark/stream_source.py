@@ -75,7 +75,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one split, or no rows for the partition that Spark makes of an empty batch."""
         if not isinstance(partition, StreamSplit):
             return iter(())
-        return SplitReader(self._storage, partition.topic, self._schema).read(partition)
+        return SplitReader(self._storage, partition.prefix, self._schema).read(partition)
 
     @property
     def _planner(self) -> StreamPlan:

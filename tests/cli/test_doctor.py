@@ -267,6 +267,19 @@ def test_an_address_that_is_none_is_a_row_too_and_no_secret_is_shown(
         assert outcome.rows[-1][:2] == ["store", "error"]
 
 
+def test_topics_below_the_folder_that_are_damaged_or_copies_have_a_row(cli: CommandLine, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("clicks", "damaged"):
+        distlog.create(str(root / name))
+    (root / "damaged" / "_commits" / f"{0:020d}.json").write_bytes(b"{}")
+    shutil.copytree(root / "clicks", root / "backup")
+    found = rows(cli, str(root), status=1)
+    assert found["topics"]["found"] == "2 topics can be opened"
+    assert (found["topic damaged"]["status"], found["topic backup"]["status"]) == ("error", "warning")
+    assert found["topic backup"]["found"].startswith("has the topic id of clicks, since one is a copy")
+    assert found["topic backup"]["advice"] == f"distlog alter {root}/backup --new-id"
+
+
 @pytest.fixture
 def bare(tmp_path: Path) -> Any:
     """Runs the doctor in a Python without PySpark, s3fs and Java, and with other versions of two packages."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -35,7 +37,11 @@ def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) 
     # a store of objects has no folders, so there every one of them is there
     for empty in (str(tmp_path / "empty"), "memory://new"):
         assert cli.bare("list", empty) == (0, "", f"distlog: there is no topic right below {empty}\n")
-        assert cli.bare("list", empty, "--json") == (0, '{"topics": [], "errors": {}, "ok": true}\n', "")
+        assert cli.bare("list", empty, "--json") == (
+            0,
+            '{"topics": [], "errors": {}, "copies": {}, "ok": true}\n',
+            "",
+        )
 
 
 def test_list_shows_the_topics_beside_a_damaged_one_and_its_error(cli: CommandLine, tmp_path: Path) -> None:
@@ -224,3 +230,24 @@ def test_reading_to_a_pipe_makes_no_python_object_per_record(
     monkeypatch.setattr(output, "rows_of", refused)
     assert cli.ok("read").out.count("\n") == 1001
     assert cli.ok("read", "--json").out.count("\n") == 1000
+
+
+def test_a_copy_of_a_folder_is_named_until_it_gets_its_own_id(cli: CommandLine, tmp_path: Path) -> None:
+    cli.ok("create")
+    shutil.copytree(cli.url, tmp_path / "backup")
+    listed = cli.bare("list", str(tmp_path))
+    assert (listed.status, [row[0] for row in listed.rows]) == (0, ["topic", "backup", "clicks"])
+    assert listed.err.startswith("distlog: backup has the topic id of clicks, since one is a copy of the other: ")
+    assert list(cli.bare("list", str(tmp_path), "--json").json["copies"]) == ["backup"]
+    before = cli.bare("describe", str(tmp_path / "backup"), "--json").json
+    altered = cli.bare("alter", str(tmp_path / "backup"), "--new-id", "--json").json
+    assert (before["topic_id"], altered["version"]) == (cli.ok("describe", "--json").json["topic_id"], 1)
+    assert cli.bare("describe", str(tmp_path / "backup"), "--json").json["topic_id"] == altered["topic_id"]
+    assert altered["topic_id"] != before["topic_id"]
+    assert cli.bare("list", str(tmp_path)).err == ""
+
+
+def test_a_topic_that_was_moved_is_listed_by_its_new_name(cli: CommandLine, tmp_path: Path) -> None:
+    cli.ok("create")
+    os.rename(cli.url, tmp_path / "views")
+    assert [row[0] for row in cli.bare("list", str(tmp_path)).rows] == ["topic", "views"]

@@ -153,3 +153,16 @@ def test_wrong_roots_are_refused_at_once() -> None:
         distlog.LogManager([])
     with pytest.raises(StorageError, match="credentials"):
         distlog.LogManager("s3://key:secret@bucket/logs")
+
+
+def test_a_copy_of_a_topic_is_named_at_each_look_and_kept_up_as_others_are(tmp_path: Path) -> None:
+    create(tmp_path, "clicks")
+    shutil.copytree(tmp_path / "clicks", tmp_path / "backup")
+    managed = Managed(tmp_path)
+    assert managed.names() == ["backup", "clicks"]
+    (error,) = errors(managed.after(minutes=1), "load-logs").items()
+    assert error[0] == f"{tmp_path}/backup"
+    assert error[1].startswith("has the topic id of clicks, since one is a copy of the other: ")
+    distlog.open(str(tmp_path / "backup")).assign_new_id()
+    managed.after(minutes=1)
+    assert (managed.names(), managed.manager.errors) == (["backup", "clicks"], {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +114,18 @@ def test_a_topic_that_is_read_with_an_option_of_the_catalogs_names_is_no_table(t
     topic = fill(str(tmp_path), "clicks", 1)
     for name in ("owner", "provider"):
         assert DistlogDataSource({"path": topic.url, name: "root"}).schema().names
+
+
+def test_a_copied_and_a_moved_folder_are_views_by_their_own_names(spark: SparkSession, tmp_path: Path) -> None:
+    fill(str(tmp_path), "clicks", 1)
+    shutil.copytree(tmp_path / "clicks", tmp_path / "backup")
+    distlog.open(str(tmp_path / "backup")).append([{"value": b"more"}])
+    fill(str(tmp_path), "orders", 3)
+    os.rename(tmp_path / "orders", tmp_path / "sales")
+    with pytest.warns(distlog.TopicIdWarning, match="backup has the topic id of clicks"):
+        assert register_tables(spark, str(tmp_path)) == ["`backup`", "`clicks`", "`sales`"]
+    assert [count(spark, name) for name in ("backup", "clicks", "sales")] == [2, 1, 3]
+    assert {row.topic for row in spark.sql("SELECT topic FROM sales").collect()} == {"sales"}
+    path = str(tmp_path / "sales")
+    read = spark.read.format("distlog").option("subscribe", "sales").load(path)
+    assert [row.topic for row in read.collect()] == ["sales"] * 3

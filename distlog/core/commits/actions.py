@@ -13,7 +13,7 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.arrays import join, numbers_of
 from distlog.core.commits import fields
-from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, Integer, Text, stored, unknown_fields
+from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored, unknown_fields
 from distlog.core.commits.producer_table import ProducerBatch
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SCHEMA, to_columns, to_segments
@@ -144,6 +144,16 @@ class Create:
 @dataclass(frozen=True, slots=True)
 class Drop:
     """Ends the topic; its segments are no longer referenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetTopicId:
+    """Gives the topic another id, as a copy of a folder needs: to all that know the former one it was dropped.
+
+    The commit itself has the former id, so it follows the commits before it; the next one has the new id.
+    """
+
+    topic_id: str = stored(UUID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +364,7 @@ class UnknownAction:
 Action = (
     Create
     | Drop
+    | SetTopicId
     | SetPartitions
     | SetConfig
     | Add

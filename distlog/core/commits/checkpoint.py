@@ -49,7 +49,7 @@ from distlog.core.commits.producer_table import NO_PRODUCERS
 from distlog.core.commits.row_changes import RowChanges
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.snapshot import MOST_FORMER_IDS, PartitionState, Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import CorruptMetadataError, StorageError
@@ -238,6 +238,12 @@ def _partitions(bodies: Any) -> _Partitions:
     return _Partitions(starts, ends, dirty, segments, unknown)
 
 
+def _former_ids(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MOST_FORMER_IDS:
+        raise ValueError("must be a list of ids")
+    return tuple(map(UUID, value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
     """The JSON in the file; names are those of Snapshot."""
@@ -264,6 +270,7 @@ class _State:
     former_retention_ms: int = stored(LONG, default=0)
     former_retention_version: int = stored(LONG, default=0)
     replaced_ms: int = stored(LONG, default=0)
+    former_ids: tuple[str, ...] = stored(_former_ids, default=())
     unknown: str = unknown_fields()
 
 
@@ -336,6 +343,7 @@ def _state(snapshot: Snapshot, producers: int) -> _State:
         former_retention_ms=snapshot.former_retention_ms,
         former_retention_version=snapshot.former_retention_version,
         replaced_ms=snapshot.replaced_ms,
+        former_ids=snapshot.former_ids,
         unknown=snapshot.unknown,
     )
 
@@ -382,6 +390,7 @@ def _snapshot(
         former_retention_ms=state.former_retention_ms,
         former_retention_version=state.former_retention_version,
         replaced_ms=state.replaced_ms,
+        former_ids=state.former_ids,
         unknown=state.unknown,
     )
 

@@ -53,6 +53,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
+    SetTopicId,
     SetTransaction,
     UnknownAction,
     Unpin,
@@ -280,6 +281,7 @@ def read_producers(body: Any) -> ProducerBatches:
 _NAMES: dict[str, type] = {
     "create": Create,
     "drop": Drop,
+    "topic_id": SetTopicId,
     "partitions": SetPartitions,
     "config": SetConfig,
     "add": Add,

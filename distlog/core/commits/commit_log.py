@@ -146,7 +146,7 @@ def check_partition_count(count: int) -> None:
 
 
 def is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
-    """True if the topic of `snapshot` has ended by `head`."""
+    """True if the topic of `snapshot` was dropped, or has another id, by `head`."""
     return head.topic_id != snapshot.topic_id or (head.dropped and not snapshot.dropped)
 
 
@@ -325,7 +325,7 @@ class CommitLog:
         if is_gone(head, snapshot):
             self._sync()
             raise TopicNotFoundError(
-                "the topic was dropped: if it was created again since, open it again", url=self._storage.url
+                "the topic was dropped, or has another id: if it exists, open it again", url=self._storage.url
             )
         return head
 
@@ -581,7 +581,9 @@ class CommitLog:
     def _check_goes_on(self, head: Snapshot, snapshot: Snapshot) -> None:
         if is_gone(head, snapshot):
             self._sync()
-            raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)
+            raise CommitConflictError(
+                "nothing was committed: the topic was dropped, or has another id", url=self._storage.url
+            )
 
     def _sync(self) -> None:
         self._storage.sync(paths.COMMITS_DIR)

@@ -39,6 +39,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
+    SetTopicId,
     SetTransaction,
     UnknownAction,
     Unpin,
@@ -65,6 +66,8 @@ from distlog.core.paths import stem_read_version
 
 #: The clocks of a store's servers are taken to differ by less.
 CLOCKS_DIFFER_MS = 10_000
+#: A topic remembers so many of the ids that it had.
+MOST_FORMER_IDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,8 @@ class Snapshot:
 
     Commits below `log_floor` may be deleted. What `commit.retention.ms` was before version
     `former_retention_version` lowered it is `former_retention_ms`: it holds until the floor is above that version.
-    `replaced_ms` is when the topic took the place of a dropped one, without records; 0 of any other.
+    `replaced_ms` is when the topic took the place of a dropped one, without records; 0 of any other. `former_ids` are
+    the ids that it had before `topic_id`, the last one last.
     The next version was written after `seen_ms`, a time of the store's own clock, if it is there; 0 if that is not
     known. It is what a process saw, and is not stored.
     """
@@ -97,6 +101,7 @@ class Snapshot:
     former_retention_ms: int = 0
     former_retention_version: int = 0
     replaced_ms: int = 0
+    former_ids: tuple[str, ...] = ()
     pins: Mapping[str, Pin]
     dropped: bool = False
     requires: Requires = NOTHING
@@ -470,6 +475,9 @@ class _Draft:
                     raise ValueError("a topic is created by a commit's first action")
             case Drop():
                 return self._drop(head)
+            case SetTopicId(topic_id):
+                former_ids = (*head.former_ids, head.topic_id)[-MOST_FORMER_IDS:]
+                return dataclasses.replace(head, topic_id=topic_id, former_ids=former_ids)
             case SetPartitions(count):
                 if count < len(self._partitions):
                     raise ValueError("the number of partitions cannot shrink")

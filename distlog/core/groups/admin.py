@@ -114,6 +114,14 @@ def delete(log: GroupLog) -> None:
     log.forget({member.id for member in before.members})
 
 
+def carry_over(storage: Storage, topic_id: str, new_id: str) -> None:
+    """Give each group of a topic its positions under the topic's `new_id`, unless it has some there."""
+    for state in group_states(storage, topic_id):
+        log = GroupLog(storage, new_id, state.group)
+        if not log.load().exists:
+            reset(log, state.positions, state.positions, is_empty=False)
+
+
 def group_folders(storage: Storage) -> list[str]:
     """The folders of all groups, of the topics that were dropped at this address too."""
     topics = (

@@ -417,7 +417,8 @@ def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, lo
 
     Raises StorageError for a folder that a broker has written to, and CorruptionError for a damaged segment.
     """
-    state, folder = snapshot.partitions[partition], log_dir.child(paths.partition_dir(snapshot.name, partition))
+    folder = log_dir.child(paths.partition_dir(handle.storage.name, partition))
+    state = snapshot.partitions[partition]
     export = _PartitionExport(handle, snapshot, partition, folder)
     written = export.run()
     if PARTITION_METADATA not in {file.name for file in folder.list()}:
@@ -602,9 +603,9 @@ def export_topic(
             # readers see it up to the damage, and an earlier export may have what is behind that
             if (damage := damage_of_tail(handle, committed, number)) is not None:
                 raise damage
-            refuse_other_topic(target.child(paths.partition_dir(snapshot.name, number)), snapshot.topic_id)
+            refuse_other_topic(target.child(paths.partition_dir(handle.storage.name, number)), snapshot.topic_id)
         exported = [export_partition(handle, snapshot, number, target) for number in chosen]
-        _write_checkpoints(target, snapshot.name, exported)
+        _write_checkpoints(target, handle.storage.name, exported)
     return ExportReport(target.url, tuple(exported))
 
 

@@ -32,6 +32,7 @@ from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.topics.open_topic import copies_in
 from distlog.core.topics.topic import Topic
 
 # ---
@@ -127,6 +128,8 @@ class LogDirectory:
         in_parallel(lambda name: self.attempt(run, name, known[name], Topic.refresh), known.keys() & names)
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
         run.add(loaded_topics=sum(loaded))
+        for name, text in copies_in(self.topics.values()).items():
+            run.failed(f"{self.url}/{name}", text)
         if paths.COMMITS_DIR in folders and not self.topics:
             run.failed(self.url, "this is a topic, not a folder of topics: give the one above it")
 

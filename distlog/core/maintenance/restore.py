@@ -100,7 +100,7 @@ def restore(
         text = f"the log has the versions {snapshot.log_floor} to {snapshot.version}"
         raise OffsetOutOfRangeError(text, version=version, log_floor=snapshot.log_floor, head=snapshot.version)
     wanted = handle.log.load(version, include_dropped=True)
-    if wanted.topic_id != snapshot.topic_id:
+    if wanted.topic_id not in (snapshot.topic_id, *snapshot.former_ids):
         raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
     removed = RemovedSince(version)
     planned: list[PartitionRestore] = []

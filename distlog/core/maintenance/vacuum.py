@@ -356,7 +356,8 @@ def obsolete_producers(
     if head.dropped or not of_producers:
         return obsolete
     earliest = [load(version) for version in (floor, *referenced.pinned, *referenced.restored)]
-    versions = [version for version in earliest if version.topic_id == head.topic_id]
+    ids = (head.topic_id, *head.former_ids)
+    versions = [version for version in earliest if version.topic_id in ids]
     kept = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
     return [file for file in obsolete if file.name not in kept]
 

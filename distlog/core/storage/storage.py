@@ -181,6 +181,11 @@ class Storage:
         return Storage, (self.url, self._options)
 
     @property
+    def name(self) -> str:
+        """The folder's own name: the last part of its address, which is the name of a topic in it."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    @property
     def options(self) -> Mapping[str, Any]:
         """The options of the fsspec client. Their `repr` hides the values."""
         return self._options

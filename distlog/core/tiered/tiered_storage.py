@@ -495,5 +495,10 @@ class TieredStorage(Storage):
         self.files = TieredFiles(topic, self.url)
         self._backend = self.files
 
+    @property
+    def name(self) -> str:
+        """The name of the topic, whose folder has its id too."""
+        return self.topic.name
+
     def __reduce__(self) -> tuple[Any, ...]:
         return TieredStorage, (self.topic,)

@@ -343,11 +343,11 @@ def after_commit() -> Iterator[None]:
         _log.warning("%s", warning)
 
 
-def warn_of_retention(expired: int, snapshot: Snapshot) -> None:
-    """Give a RetentionWarning if an append to `snapshot` had records that are too old already."""
+def warn_of_retention(expired: int, topic: str, snapshot: Snapshot) -> None:
+    """Give a RetentionWarning if an append to the topic at `snapshot` had records that are too old already."""
     if expired:
         text = expiry_text(expired, snapshot.config.retention_ms)
-        warnings.warn(f"{snapshot.name}: {text}", RetentionWarning, stacklevel=CALLS)
+        warnings.warn(f"{topic}: {text}", RetentionWarning, stacklevel=CALLS)
 
 
 # ---
@@ -434,8 +434,9 @@ class Transaction:
         appender, self._appender = self._open_appender(), None
         segments, snapshot = appender.close(), self._current.snapshot
         # before the commit: where warnings are errors, nothing is appended
-        warn_of_early(early_of(segments), snapshot, CALLS)
-        warn_of_retention(records_beyond(segments, snapshot.config, self._handle.clock()), snapshot)
+        name, expired = self._handle.storage.name, records_beyond(segments, snapshot.config, self._handle.clock())
+        warn_of_early(early_of(segments), name, snapshot, CALLS)
+        warn_of_retention(expired, name, snapshot)
         self.result, snapshot = commit_append(
             self._handle,
             snapshot,

@@ -123,10 +123,10 @@ def early_text(early_ms: int, remedy: str = _NAME_THE_UNIT) -> str:
     )
 
 
-def warn_of_early(early_ms: int | None, snapshot: Snapshot, calls: int) -> None:
+def warn_of_early(early_ms: int | None, topic: str, snapshot: Snapshot, calls: int) -> None:
     """Give a TimestampWarning, once per topic and process, if there is a time before 1990; `calls` is stacklevel."""
     if early_ms is not None and is_first_warning(snapshot.topic_id):
-        warnings.warn(f"{snapshot.name}: {early_text(early_ms)}", TimestampWarning, stacklevel=calls)
+        warnings.warn(f"{topic}: {early_text(early_ms)}", TimestampWarning, stacklevel=calls)
 
 
 def is_first_warning(topic_id: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from distlog.core.errors import (
     StorageError,
     StorageRefusedError,
     TopicExistsError,
+    TopicIdWarning,
     TopicNotFoundError,
 )
 from distlog.core.integers import whole_number
@@ -45,6 +47,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+from distlog.core.topics.topic_id import NamedId, copies
 
 # ---
 # Creates a topic, or opens one that exists.
@@ -230,7 +233,8 @@ def topics(
 
     The error of a topic that cannot be opened has its name as the detail `topic`. It is raised; or, with a dict for
     `errors`, put there by that name, and the other topics are opened. An object store that does not answer any more
-    is no error of one topic, so its error is raised in any case.
+    is no error of one topic, so its error is raised in any case. Gives a TopicIdWarning for a topic that is a copy of
+    another one's folder, and has its id.
     """
     folder = Storage(root, storage_options)
 
@@ -254,7 +258,15 @@ def topics(
     usual = {name for name in folders if paths.is_topic_name(name)}
     # but another name may be none that an address can have
     names = sorted(usual.union(_topics_of(folder, folders - usual)))
-    return [topic for topic in in_order((partial(opened, name) for name in names), _OPENED) if topic is not None]
+    found = [topic for topic in in_order((partial(opened, name) for name in names), _OPENED) if topic is not None]
+    for name, text in copies_in(found).items():
+        warnings.warn(f"{name} {text}", TopicIdWarning, stacklevel=2)
+    return found
+
+
+def copies_in(topics: Iterable[Topic]) -> dict[str, str]:
+    """The topics of a root that are copies of others and have their ids, and what to do: see `topic_id.copies`."""
+    return copies(NamedId(topic.name, topic.snapshot.topic_id, topic.snapshot.name) for topic in topics)
 
 
 def _is_of_one_topic(error: DistlogError) -> bool:

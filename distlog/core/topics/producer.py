@@ -322,7 +322,7 @@ class CommittedProducer(CommitDestination):
             snapshot = None
         self.producer.count(parts)
         with after_commit():
-            warn_of_retention(result.expired, self._current.snapshot)
+            warn_of_retention(result.expired, self._handle.storage.name, self._current.snapshot)
         return result
 
     def _commit_once(self, snapshot: Snapshot, batches: Parts, config: TopicConfig) -> AppendResult:

@@ -64,6 +64,7 @@ from distlog.core.topics.end_transactions import (
     list_transactions,
 )
 from distlog.core.topics.producer import Producer, ProducingTopic
+from distlog.core.topics.topic_id import assign_new_id
 from distlog.core.topics.writer import Writer
 from distlog.core.transactions.open_transactions import IsolationLevel
 
@@ -209,13 +210,13 @@ def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
 # The picture of a topic, from its snapshot.
 
 
-def plot(snapshot: Snapshot, now_ms: int, times: Times | None) -> Any:
-    """A matplotlib figure of the snapshot; `times` are the batches with the times of all records, if they count."""
+def plot(name: str, snapshot: Snapshot, now_ms: int, times: Times | None) -> Any:
+    """A matplotlib figure of the topic `name`; `times` are batches with the times of all records, if they count."""
     facts = segment_facts(snapshot)
     records = counted(int(facts.records.sum()), "record")
     segments, partitions = counted(len(facts.bytes), "segment"), counted(len(facts.partitions), "partition")
     size = size_text(int(facts.bytes.sum()))
-    title = f"{snapshot.name}, version {snapshot.version}: {records}, {size}, {segments}, {partitions}"
+    title = f"{name}, version {snapshot.version}: {records}, {size}, {segments}, {partitions}"
     return topic_figure(title, facts, now_ms, snapshot.config.retention_ms, times)
 
 
@@ -310,8 +311,8 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """The topic's name: the last part of its address when it was created."""
-        return self.snapshot.name
+        """The topic's name: that of its folder, the last part of its address."""
+        return self.storage.name
 
     @property
     def version(self) -> int:
@@ -488,7 +489,7 @@ class Topic:
         It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
         of all records. `progress` as in `Scan.to_table`. matplotlib must be installed.
         """
-        return plot(self.live_snapshot, self.clock(), self.scan().times(progress) if exact else None)
+        return plot(self.name, self.live_snapshot, self.clock(), self.scan().times(progress) if exact else None)
 
     def verify(self) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
@@ -648,6 +649,18 @@ class Topic:
         """
         self._check_writable()
         self.advance(create_partitions(self.handle, self.snapshot, whole_number("count", count)))
+
+    def assign_new_id(self) -> str:
+        """Give the topic a new id, as a copy of a topic's folder needs; returns the id.
+
+        Kafka clients fetch by the id, streaming queries note it, and an append of another id is refused. So no two
+        topics of a root may have the same one. Records, offsets, settings and the positions of groups stay.
+
+        Open the topic again afterwards: as after a drop, each object that has it open, this one too, raises
+        TopicNotFoundError at its next refresh. Raises ReadOnlyTopicError for a topic at a version or a time.
+        """
+        self._check_writable()
+        return assign_new_id(self.handle)
 
     def drop(self) -> None:
         """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum.

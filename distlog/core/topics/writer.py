@@ -466,7 +466,7 @@ class Writer:
         row = row_of(value, key, timestamp, headers, partition, self._unit)
         if row.timestamp is not None and is_early(row.timestamp):
             # from the caller of `append` to here; before the record is taken: a warning may be an error
-            warn_of_early(row.timestamp, self._current.snapshot, 4)
+            warn_of_early(row.timestamp, self._handle.storage.name, self._current.snapshot, 4)
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)

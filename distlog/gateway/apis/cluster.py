@@ -233,7 +233,7 @@ def _partition_fields(facts: TopicSummary, numbers: range, broker: Broker) -> li
 
 def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
     """The topic's id as Kafka's protocol has it."""
-    return uuid.UUID(hosted.snapshot.topic_id)
+    return hosted.id
 
 
 METADATA = Api(3, "Metadata", 0, 12, metadata)

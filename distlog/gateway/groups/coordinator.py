@@ -285,9 +285,9 @@ class DroppedTopics:
         for name in sorted(topics):
             try:
                 found = self._find(name)
-                topic_id, replaced_ms = found.topic_id, found.replaced_ms
+                ids, replaced_ms = (found.topic_id, *found.former_ids), found.replaced_ms
             except TopicNotFoundError:
-                topic_id, replaced_ms = "", 0
+                ids, replaced_ms = (), 0
             except Exception as error:
                 # whatever it is, it must not be the last look
                 _log.debug("cannot look whether %s was dropped: %s", name, error)
@@ -296,11 +296,11 @@ class DroppedTopics:
                 # groups may have positions in the new topic already
                 self._unfinished.discard(name)
                 replaced[name] = replaced_ms
-            elif name in self._unfinished or (name in before and before[name] != topic_id):
+            elif name in self._unfinished or (name in before and before[name] not in ids):
                 self._unfinished.discard(name)
                 self._offsets.forget_topic(name, partial(self._unfinished.add, name))
-            if topic_id:
-                self._ids[name] = topic_id
+            if ids:
+                self._ids[name] = ids[0]
             else:
                 self._ids.pop(name, None)
         if replaced:

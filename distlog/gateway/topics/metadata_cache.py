@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import uuid
@@ -33,6 +34,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+from distlog.core.topics.topic_id import copy_text
 from distlog.core.transaction_state import TRANSACTIONS_TOPIC
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.config import GatewayConfig
@@ -40,13 +42,14 @@ from distlog.gateway.gathered_appends import Fence, GatheredAppends
 from distlog.gateway.protocol.frames import AccessDeniedError, UnknownTopicIdError, error_code
 from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
-from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary
+from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary, client_id
 
 # ---
 # A topic that several threads want at the same time is loaded once, for all of them.
 
 
 T = TypeVar("T")
+_log = logging.getLogger("distlog.gateway")
 
 
 class SharedLoads(Generic[T]):
@@ -116,8 +119,8 @@ class HostedTopic(RefreshingTopic):
         failed: FailedBatches,
     ) -> None:
         super().__init__(name, topic)
-        #: Its id, which a topic that is created again does not have.
-        self.id = uuid.UUID(topic.snapshot.topic_id)
+        #: Its id for clients, which a topic that is created again does not have.
+        self.id = uuid.UUID(client_id(name, topic.snapshot))
         self._failed = failed
         self._gathered = GatheredAppends(self, linger_ms, linger_bytes, self._first)
         self._logs, self._partitions_lock = logs, threading.Lock()
@@ -126,8 +129,7 @@ class HostedTopic(RefreshingTopic):
     @property
     def facts(self) -> TopicSummary:
         """The facts that clients are told."""
-        snapshot = self.snapshot
-        return TopicSummary(self.name, snapshot.topic_id, len(snapshot.partitions))
+        return TopicSummary(self.name, str(self.id), len(self.snapshot.partitions))
 
     def partition(self, number: int) -> Partition:
         """The partition with this number. Raises TopicNotFoundError."""
@@ -559,7 +561,17 @@ class MetadataCache:
             # another load ended between the caller's look and this one
             return hosted
         log = self._log(storage)
-        return self._keep(name, storage, log, log.load())
+        snapshot = log.load()
+        if name != snapshot.name:
+            self._warn_of_copy(name, snapshot)
+        return self._keep(name, storage, log, snapshot)
+
+    def _warn_of_copy(self, name: str, snapshot: Snapshot) -> None:
+        """Log that the topic is a copy, if the original is in its own folder still."""
+        with suppress(DistlogError):
+            if self._log(self.root.child(snapshot.name)).load().topic_id == snapshot.topic_id:
+                text = "the topic %s %s; until then Kafka clients get another id for it, %s"
+                _log.warning(text, name, copy_text(snapshot.name), client_id(name, snapshot))
 
     def _log(self, storage: Storage) -> CommitLog:
         return topic_log(storage, self._clock, engine="gateway", defaults=self.defaults)

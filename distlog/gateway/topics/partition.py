@@ -504,7 +504,7 @@ class Partition:
         """The leader epochs of a broker's records; read when there are new ones. Raises StorageError."""
         if int(state.segments.array("leader_epoch").max(initial=-1)) > self._epochs.latest:
             topic = self.fresh.topic
-            self._epochs = leader_epochs(topic.storage, topic.name, self.number)
+            self._epochs = leader_epochs(topic.storage, topic.handle.name, self.number)
         return self._epochs
 
     def producers(self) -> npt.NDArray[np.void]:
@@ -539,7 +539,7 @@ class Partition:
     def _page_changed(self) -> bool:
         if self._page is None:
             topic = self.fresh.topic
-            folder = topic.storage.local_path(paths.partition_dir(topic.name, self.number))
+            folder = topic.storage.local_path(paths.partition_dir(topic.handle.name, self.number))
             path = os.path.join(folder, paths.LOCK_FILE)
             try:
                 self._page = WatchedPage(path)

@@ -37,11 +37,21 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class TopicSummary(NamedTuple):
-    """The facts of a topic that clients are told."""
+    """The facts of a topic that clients are told; its id is that of `client_id`."""
 
     name: str
     topic_id: str
     partitions: int
+
+
+def client_id(name: str, snapshot: Snapshot) -> str:
+    """The id by which Kafka clients know the topic in the folder `name`: its own, unless the folder was renamed.
+
+    A copy of a folder has the id of the original. Clients fetch by ids, and would get the records of the one for the
+    other. So a topic in a folder of another name than it was created with has an id that is made of both.
+    """
+    own = snapshot.topic_id
+    return own if name == snapshot.name else str(uuid.uuid5(uuid.UUID(own), name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +71,13 @@ class _Known:
     proven_ms: int = 0
 
     @classmethod
-    def of(cls, snapshot: Snapshot | None) -> _Known:
-        """The knowledge of a snapshot; None for a folder that is no topic, which cannot be told by one request."""
+    def of(cls, name: str, snapshot: Snapshot | None) -> _Known:
+        """The knowledge of a snapshot of the topic in the folder `name`; None for a folder that is no topic, which cannot be told by one request."""
         if snapshot is None:
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)
         kept_ms = snapshot.config.look_retention_ms // 2
-        seen_ms, ids = snapshot.seen_ms, (snapshot.topic_id, snapshot.commit_id)
+        seen_ms, ids = snapshot.seen_ms, (client_id(name, snapshot), snapshot.commit_id)
         return cls(*ids, partitions, snapshot.version, seen_ms, kept_ms, seen_ms)
 
     @classmethod
@@ -152,7 +162,7 @@ class TopicIndex:
                 proven_ms = known.proven_ms if known.is_proven_at(asked_ms) else asked_ms
                 known = dataclasses.replace(known, seen_ms=asked_ms, proven_ms=proven_ms)
             else:
-                known = _Known.of(SnapshotLoader(storage).load_few())
+                known = _Known.of(name, SnapshotLoader(storage).load_few())
         except Exception as error:
             self._forget([name])
             return error

@@ -1,0 +1,106 @@
+"""A topic's folder was copied in the root: clients get the records of each topic under its own name and id."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Address
+from copied_topics import copy_folder, move_folder, topic_at
+from gateways import METADATA, TOPIC_IDS, Wire, fetching, producing
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+from waiting import until
+
+import distlog
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.topics.metadata_cache import OWN_TOPICS
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Any, memory_url: Address) -> Address:
+    """A root with `clicks`, and its copy `backup`, which has other records since."""
+    address = Address(str(tmp_path), {}) if request.param == "local" else memory_url
+    distlog.create(f"{address.url}/clicks", storage_options=address.options)
+    copy_folder(address, "clicks", "backup")
+    for name in ("clicks", "backup"):
+        topic_at(address, name).append([{"value": name.encode()}])
+    return address
+
+
+@pytest.fixture
+def gateway(root: Address) -> Iterator[GatewayServer]:
+    with GatewayServer(root.url, port=0, config=GatewayConfig(linger_ms=1, metadata_max_age_ms=0)) as served:
+        yield served
+
+
+def ids(wire: Wire) -> dict[str, uuid.UUID]:
+    """The topics of a list of all, with their ids, without the gateway's own."""
+    topics = wire.ask(METADATA, 12, topics=None, include_topic_authorized_operations=False).topics
+    assert {each.error_code for each in topics} == {ErrorCode.none}
+    return {each.name: each.topic_id for each in topics if each.name not in OWN_TOPICS}
+
+
+def test_a_client_that_lists_the_topics_reads_each_one_by_its_id(root: Address, gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        found = ids(wire)
+        assert found.keys() == {"backup", "clicks"}
+        # a program that knows the topic by its id
+        assert found["clicks"] == uuid.UUID(topic_at(root, "clicks").snapshot.topic_id)
+        for _ in range(2):
+            for name, topic_id in found.items():
+                assert name.encode() in fetching(wire, 0, topic=topic_id, version=TOPIC_IDS).records
+                assert name.encode() in fetching(wire, 0, topic=name).records
+
+
+def test_what_a_client_produces_by_the_id_goes_to_the_topic_of_that_name(
+    root: Address, gateway: GatewayServer
+) -> None:
+    with Wire(gateway) as wire:
+        for name, topic_id in ids(wire).items():
+            told = producing(wire, batch([record(0, 0, b"k", b"more")]), topic=topic_id, version=TOPIC_IDS)
+            assert (told.error_code, told.base_offset) == (ErrorCode.none, 1)
+            values = topic_at(root, name).scan(columns=["value"]).to_table()["value"].to_pylist()
+            assert values == [name.encode(), b"more"]
+
+
+def test_the_log_names_the_copy(root: Address, gateway: GatewayServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "distlog.gateway")
+    with Wire(gateway) as wire:
+        fetching(wire, 0, topic="backup")
+    (line,) = [text for text in caplog.messages if "backup" in text]
+    assert line.startswith("the topic backup has the topic id of clicks, since one is a copy of the other")
+    assert "'distlog alter URL --new-id'" in line
+
+
+def test_a_new_id_is_a_new_topic_for_clients_of_ids_alone(root: Address, gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        before = ids(wire)
+        fetching(wire, 0, topic=before["backup"], version=TOPIC_IDS)
+        topic_at(root, "backup").assign_new_id()
+        # a list shows changes of others within some ms for each topic
+        until(lambda: ids(wire)["backup"] != before["backup"])
+        after = ids(wire)
+        assert after["clicks"] == before["clicks"]
+        old, new = (fetching(wire, 0, topic=each["backup"], version=TOPIC_IDS) for each in (before, after))
+        assert old.error_code is ErrorCode.unknown_topic_id
+        assert b"backup" in new.records
+        assert b"backup" in fetching(wire, 0, topic="backup").records
+
+
+def test_a_folder_that_is_moved_below_the_gateway_is_another_topic(root: Address, gateway: GatewayServer) -> None:
+    topic_at(root, "backup").drop()
+    with Wire(gateway) as wire:
+        before = ids(wire)
+        move_folder(root, "clicks", "views")
+        copy_folder(root, "views", "clicks")
+        until(lambda: "views" in ids(wire))
+        after = ids(wire)
+        assert (after.keys(), after["clicks"]) == ({"clicks", "views"}, before["clicks"])
+        topic_at(root, "views").append([{"value": b"views alone"}])
+        assert b"views alone" in fetching(wire, 1, topic=after["views"], version=TOPIC_IDS).records
+        assert fetching(wire, 1, topic=after["clicks"], version=TOPIC_IDS).high_watermark == 1

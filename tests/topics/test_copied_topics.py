@@ -1,0 +1,141 @@
+"""A topic is called as its folder; a copy of a folder has the id of the original until it gets its own."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+from conftest import Address
+from copied_topics import copy_folder, move_folder, topic_at
+from topics import NOW, values
+
+import distlog
+from distlog.core.commits.checkpoint import write as write_checkpoint
+from distlog.core.errors import CommitConflictError, TopicIdWarning, TopicNotFoundError
+from distlog.core.storage.storage import Storage
+
+COPY = r"backup has the topic id of clicks, since one is a copy.*distlog alter URL --new-id"
+
+
+@pytest.fixture
+def root(storage_url: Address) -> Address:
+    """A root with the topic `clicks` of three records, and `backup`, a copy of its folder."""
+    topic = distlog.create(f"{storage_url.url}/clicks", 2, storage_options=storage_url.options)
+    topic.append(values(range(2)), partition=0, app_id="load", batch_id=1)
+    with topic.writer() as writer:
+        writer.append(b"v2", partition=1, timestamp=NOW)
+    with topic.follow(start=distlog.EARLIEST, group="g", timeout=0) as follower:
+        for _ in follower:
+            follower.commit()
+    copy_folder(storage_url, "clicks", "backup")
+    return storage_url
+
+
+def read(root: Address, name: str) -> list[bytes]:
+    return topic_at(root, name).scan(columns=["value"]).to_table()["value"].to_pylist()
+
+
+def test_a_topic_is_called_as_its_folder(root: Address) -> None:
+    move_folder(root, "clicks", "views")
+    topic = topic_at(root, "views")
+    assert topic.name == "views"
+    topic.append(values([3]), partition=0)
+    assert sorted(read(root, "views")) == [b"v0", b"v1", b"v2", b"v3"]
+    assert topic.verify().ok
+
+
+def test_a_list_of_topics_names_a_copy(root: Address) -> None:
+    with pytest.warns(TopicIdWarning, match=COPY):
+        found = distlog.topics(*root)
+    assert [topic.name for topic in found] == ["backup", "clicks"]
+
+
+def test_without_the_original_each_copy_is_named(root: Address) -> None:
+    move_folder(root, "clicks", "views")
+    with pytest.warns(TopicIdWarning) as told:
+        distlog.topics(*root)
+    assert [str(each.message).partition(",")[0] for each in told] == [
+        "backup has the topic id of views",
+        "views has the topic id of backup",
+    ]
+
+
+def test_a_moved_topic_is_no_copy(root: Address) -> None:
+    topic_at(root, "backup").drop()
+    move_folder(root, "clicks", "views")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [topic.name for topic in distlog.topics(*root)] == ["views"]
+
+
+def test_a_new_id_parts_the_two_and_keeps_all_else(root: Address) -> None:
+    before = topic_at(root, "backup")
+    new_id = before.assign_new_id()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy, original = distlog.topics(*root)
+    assert copy.snapshot.topic_id == new_id != original.snapshot.topic_id == before.snapshot.topic_id
+    assert (copy.end_offsets(), sorted(read(root, "backup"))) == ({0: 2, 1: 1}, [b"v0", b"v1", b"v2"])
+    assert copy.append(values([9]), partition=0, app_id="load", batch_id=1).replayed
+    assert copy.append(values([3]), partition=1).offsets == {1: (1, 2)}
+    positions = copy.groups().to_table().to_pylist()
+    assert [(row["group"], row["partition"], row["position"]) for row in positions] == [("g", 0, 2), ("g", 1, 1)]
+    assert copy.verify().ok
+    assert copy.history().to_table()["operation"].to_pylist()[1] == "new-id"
+
+
+def test_who_has_the_topic_open_must_open_it_again(root: Address) -> None:
+    other = topic_at(root, "backup")
+    writer = other.writer()
+    writer.append(b"before", partition=0, timestamp=NOW)
+    writer.flush()
+    topic = topic_at(root, "backup")
+    topic.assign_new_id()
+    for opened in (topic, other):
+        with pytest.raises(TopicNotFoundError, match="has another id: if it exists, open it again"):
+            opened.append(values([4]), partition=0)
+    with pytest.raises((CommitConflictError, TopicNotFoundError), match="has another id"):  # noqa: PT012 - either call
+        writer.append(b"after", partition=0, timestamp=NOW)
+        writer.close()
+    assert read(root, "backup").count(b"after") == 0
+    with topic_at(root, "backup").writer() as again:
+        again.append(b"again", partition=0, timestamp=NOW)
+    assert sorted(read(root, "backup")) == [b"again", b"before", b"v0", b"v1", b"v2"]
+
+
+def test_versions_before_a_new_id_can_be_read_and_brought_back(root: Address) -> None:
+    topic = topic_at(root, "backup")
+    version = topic.version
+    topic.delete_records({0: 2})
+    topic.assign_new_id()
+    topic = topic_at(root, "backup")
+    assert topic.start_offsets() == {0: 2, 1: 0}
+    topic.restore(version)
+    assert sorted(read(root, "backup")) == [b"v0", b"v1", b"v2"]
+    former = distlog.open(topic.url, version, storage_options=root.options)
+    assert former.scan(0, columns=["value"]).to_table()["value"].to_pylist() == [b"v0", b"v1"]
+
+
+def test_a_checkpoint_and_its_commits_agree_on_the_ids(memory_url: Address) -> None:
+    topic = distlog.create(f"{memory_url.url}/clicks")
+    first = topic.snapshot.topic_id
+    second = topic.assign_new_id()
+    third = distlog.open(topic.url).assign_new_id()
+    folded = distlog.open(topic.url).snapshot
+    assert (folded.topic_id, folded.former_ids) == (third, (first, second))
+    write_checkpoint(topic.storage, folded)
+    for name in [file.name for file in topic.storage.list("_commits") if file.name.endswith("0.json")]:
+        topic.storage.delete([name])
+    loaded = distlog.open(topic.url)
+    assert loaded.snapshot == folded
+    assert loaded.append(values(range(1))).offsets == {0: (0, 1)}
+
+
+def test_a_new_id_is_a_commit_that_older_libraries_refuse_to_read(memory_url: Address) -> None:
+    topic = distlog.create(f"{memory_url.url}/clicks")
+    new_id = topic.assign_new_id()
+    commit = json.loads(Storage(topic.url).read("_commits/00000000000000000001.json"))
+    assert commit["topic_id"] == topic.snapshot.topic_id
+    # without `reader_safe` no library passes over an action that it does not know
+    assert commit["actions"] == [{"topic_id": {"topic_id": new_id}}]
