@@ -27,6 +27,9 @@ ValueFormat = Literal["json", "avro", "protobuf"]
 _BAD = "__bad_json"
 #: A column of its own for what Spark found: it would read a text again for each field that is taken out of it.
 _FOUND = "__found_json"
+#: In JSON an escaped surrogate without its other half, of which Spark makes a question mark.
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF = rf"(?<!\\)((?:\\\\)*)(?:{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
 
 
 def decode(
@@ -128,7 +131,9 @@ def _json(df: DataFrame, schema: Any, framed: bool, flatten: bool, on_error: OnE
         )
     text = F.expr("CAST(substring(value, 6) AS STRING)") if framed else F.col("value").cast("string")
     options = {"columnNameOfCorruptRecord": _BAD}
-    parsed = F.from_json(text, StructType([*wanted, StructField(_BAD, StringType())]), options)
+    is_escaped = text.contains(r"\ud") | text.contains(r"\uD")
+    whole_text = F.when(is_escaped, F.regexp_replace(text, _HALF, r"$1\\ufffd")).otherwise(text)
+    parsed = F.from_json(whole_text, StructType([*wanted, StructField(_BAD, StringType())]), options)
     found = F.col(_FOUND)
     header = F.expr("hex(substring(value, 1, 1)) = '00' AND length(value) >= 5") if framed else F.lit(True)
     # Spark passes over what is behind an object; as the one element of an array nothing is

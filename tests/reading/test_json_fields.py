@@ -105,6 +105,32 @@ def test_values_that_are_no_json_are_many() -> None:
     assert topic.scan().json("$.x", on_error="null")["x"].to_pylist() == [None] * 300 + [1]
 
 
+HALVES = [
+    rb'{"a": "\ud83d", "n": 1}',
+    rb'{"a": "x\uDE00\ud83d\ude00", "n": 2}',
+    rb'{"a": "\\ud83d \\\ud83d", "n": 3}',
+    rb'{"a": "\ud83d\ud83d\ude00\u00e4", "n": 4}',
+    rb'{"\udfff": 0, "a": "b", "n": 5}',
+]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "null"])
+def test_a_surrogate_without_its_other_half_is_a_replacement_character(on_error: Any) -> None:
+    topic = topic_of({"a": "😀", "n": 0}, *HALVES, None, {"a": "last", "n": 6})
+    found = topic.scan(columns="value").json("$.a", "$.n", on_error=on_error).to_pydict()
+    assert found == {
+        "a": ["😀", "\ufffd", "x\ufffd😀", "\\ud83d \\\ufffd", "\ufffd😀ä", "b", None, "last"],
+        "n": [0, 1, 2, 3, 4, 5, None, 6],
+    }
+
+
+def test_a_bad_value_beside_halves_of_characters_is_named() -> None:
+    topic = topic_of({"a": 1}, HALVES[0], b'{"a": "\\ud83d"')
+    with pytest.raises(distlog.InvalidRecordError, match=r"no JSON.*partition=0 offset=2"):
+        fields(topic, "$.a")
+    assert topic.scan().json("$.a", on_error="null")["a"].to_pylist() == ["1", "\ufffd", None]
+
+
 @pytest.mark.parametrize("path", ["user", "", "$.", "$.a[", "$.a[*]", "$..a", 5])
 def test_what_is_no_path_of_one_field_is_refused(path: Any) -> None:
     with pytest.raises(distlog.InvalidConfigError, match="path"):

@@ -115,6 +115,20 @@ def test_json_is_decoded_by_a_schema_of_spark(spark: SparkSession, tmp_path: Pat
     assert [row.value and row.value.user for row in whole.orderBy("offset").collect()] == ["ann", None, None]
 
 
+def test_a_surrogate_without_its_other_half_is_a_replacement_character(spark: SparkSession, tmp_path: Path) -> None:
+    halves = [
+        rb'{"a": "\ud83d", "n": 1}',
+        rb'{"a": "x\uDE00\ud83d\ude00", "n": 2}',
+        rb'{"a": "\\ud83d \\\ud83d", "n": 3}',
+        rb'{"a": "\ud83d\ud83d\ude00\u00e4\ude00\ude00", "n": 4}',
+        rb'{"\udfff": 0, "a": "b", "n": 5}',
+    ]
+    frame = read(spark, topic_of(tmp_path, *halves).url, columns=["offset", "value"])
+    rows = decode(frame, "json", "a string, n long").orderBy("offset").collect()
+    texts = ["\ufffd", "x\ufffd😀", "\\ud83d \\\ufffd", "\ufffd😀ä\ufffd\ufffd", "b"]
+    assert [(row.a, row.n) for row in rows] == list(zip(texts, range(1, 6), strict=True))
+
+
 def test_json_is_read_as_often_for_many_fields_as_for_few(spark: SparkSession, tmp_path: Path) -> None:
     frame = read(spark, topic_of(tmp_path, "{}").url, columns=["offset", "value"])
 

@@ -171,6 +171,75 @@ def test_a_deleted_schema_is_found_by_its_id_and_is_no_longer_the_newest() -> No
         known.latest("t")
 
 
+def test_an_id_means_one_schema_in_each_context() -> None:
+    kept = schemas(
+        registered("clicks-value", 1, 7, "clicks"),
+        registered(":.staging:orders-value", 1, 7, "orders"),
+        registered(":.staging:orders-value", 2, 8, "more orders"),
+        registered(":.:views-value", 1, 9, "views"),
+    )
+    known, staging = distlog.SchemaRegistry(kept), distlog.SchemaRegistry(kept, ".staging")
+    assert (known.schema(7).text, staging.schema(7).text) == ("clicks", "orders")
+    assert known.latest("views-value").text == "views"
+    assert staging.latest("orders-value") == known.latest(":.staging:orders-value")
+    assert staging.latest("orders-value").text == "more orders"
+    missing = r"has no schema 8, but one in the contexts \.staging: SchemaRegistry\(topic, context\)"
+    with pytest.raises(distlog.SchemaNotFoundError, match=missing):
+        known.schema(8)
+    with pytest.raises(distlog.SchemaNotFoundError, match=r"no subject clicks-value in the context \.staging"):
+        staging.latest("clicks-value")
+
+
+def test_references_are_looked_up_in_the_context_of_the_schema() -> None:
+    reference = {"name": "geo.Point", "subject": "points", "version": 1}
+    kept = schemas(
+        registered("points", 1, 1, "another point"),
+        registered(":.staging:points", 1, 1, POINT),
+        registered(":.staging:lines", 1, 2, LINE, references=[reference]),
+    )
+    expected = (("geo.Point", json.dumps(POINT)),)
+    assert distlog.SchemaRegistry(kept, ".staging").schema(2).imports == expected
+
+
+def test_a_server_is_asked_for_the_schemas_of_a_context() -> None:
+    with registry({"/contexts/.staging/schemas/ids/1": {"schema": STRING}}) as server:
+        assert distlog.SchemaRegistry(server.url, ".staging").schema(1).text == STRING
+
+
+@pytest.mark.parametrize(("source", "context"), [({1: "int"}, ".staging"), ("http://host", "staging")])
+def test_what_is_no_context_is_refused(source: Any, context: str) -> None:
+    with pytest.raises(distlog.InvalidConfigError, match="context"):
+        distlog.SchemaRegistry(source, context)
+
+
+def test_the_first_schema_of_an_id_counts() -> None:
+    kept = schemas(
+        registered("s", 1, 5, "first"),
+        registered("t", 1, 5, "second"),
+        # a version that is written again, as when it is deleted
+        registered("s", 1, 5, "first, again"),
+    )
+    known = distlog.SchemaRegistry(kept)
+    assert (known.schema(5).text, known.latest("t").text) == ("first, again", "second")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("DELETE_SUBJECT", '{"subject":"s","version":2}'), ("CLEAR_SUBJECT", '{"subject":"s"}')]
+)
+def test_a_deleted_subject_has_no_newest_schema_until_it_is_registered_again(kind: str, value: str) -> None:
+    deletion = {"key": json.dumps({"keytype": kind, "subject": "s", "magic": 0}), "value": value}
+    kept = schemas(
+        registered("s", 1, 1, "one"), registered("s", 2, 2, "two"), registered("t", 1, 3, "other"), deletion
+    )
+    known = distlog.SchemaRegistry(kept)
+    with pytest.raises(distlog.SchemaNotFoundError, match="no subject s"):
+        known.latest("s")
+    assert [known.schema(one).text for one in (1, 2)] == ["one", "two"]
+    assert known.latest("t").text == "other"
+    distlog.open(kept.url).append([registered("s", 3, 4, "three")])
+    assert known.latest("s").text == "three"
+
+
 def test_records_that_are_no_schemas_are_passed_over() -> None:
     bad = [
         {"key": None, "value": None},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,12 +102,12 @@ class _Taker:
         self._connection = self._duckdb.connect(":memory:", config=_SETTINGS)
         self._paths, self._on_error = list(paths.values()), on_error
         self.kinds: dict[str, set[str]] = {name: set() for name in paths}
-        value = "value" if on_error == "fail" else "CASE WHEN json_valid(value) THEN value END"
+        self._valid = "value" if on_error == "fail" else "CASE WHEN json_valid(value) THEN value END"
         numbers = range(1, len(paths) + 1)
         fields = ", ".join(f"texts[{number}], kinds[{number}]" for number in numbers)
         self._query = (
             f"SELECT {fields} FROM (SELECT json_extract_string(value, $paths) AS texts, "
-            f"json_type(value, $paths) AS kinds FROM (SELECT {value} AS value FROM given))"
+            "json_type(value, $paths) AS kinds FROM (SELECT {} AS value FROM given))"
         )
 
     def take(self, batch: pa.RecordBatch) -> list[pa.ChunkedArray]:
@@ -115,7 +116,11 @@ class _Taker:
         if self._on_error == "fail" and texts.null_count > batch.column("value").null_count:
             self._fail(batch, texts)
         try:
-            columns = self._run(self._query, texts, {"paths": self._paths})
+            try:
+                columns = self._run(self._query.format("value"), texts, {"paths": self._paths})
+            except self._duckdb.InvalidInputException:
+                texts = with_whole_characters(texts)
+                columns = self._run(self._query.format(self._valid), texts, {"paths": self._paths})
         except self._duckdb.BinderException as error:
             reason = str(error).removeprefix("Binder Error: ")
             raise InvalidConfigError(f"a path is wrong: {reason}", paths=self._paths) from None
@@ -146,6 +151,23 @@ class _Taker:
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
+
+
+#: Escapes of JSON: those that stay, two surrogates that are one character among them, and halves of a character.
+_ESCAPES = re.compile(
+    rb"(\\(?:[^u]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+_REPLACEMENT = rb"\ufffd"
+
+
+def with_whole_characters(texts: pa.Array) -> pa.Array:
+    """Texts of JSON in which U+FFFD stands for each escaped surrogate without its other half, such as `\\ud83d`.
+
+    Programs that cut text by UTF-16 write them. They are JSON, but no character, and DuckDB refuses the whole value.
+    """
+    valid, ends, data = texts.buffers()
+    whole = _ESCAPES.sub(lambda escape: escape[1] or _REPLACEMENT, data) if data is not None else b""
+    return pa.Array.from_buffers(texts.type, len(texts), [valid, ends, pa.py_buffer(whole)], offset=texts.offset)
 
 
 def _texts(values: pa.Array) -> pa.Array:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -26,6 +28,9 @@ ANSWER_SECONDS = 30.0
 MAX_REFERENCES = 250
 #: The kinds of schemas. A registry names none for Avro, which it knew first.
 KINDS = ("AVRO", "PROTOBUF", "JSON")
+#: The context of all subjects that name none.
+DEFAULT_CONTEXT = "."
+_QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,15 @@ class SchemaRegistry:
     which such a registry keeps its schemas (`distlog.open(f"{root}/_schemas")`: then no registry has to run), or the
     schemas themselves by id, as texts of Avro or as dicts.
 
+    An id means one schema in each `context` of a registry: the schemas of the subjects `:.staging:...` are those of
+    the context `.staging`, all others those of the default context `.`. Subjects without a context are looked up in
+    `context`.
+
     Pickles, into Spark tasks too. It never shows a user or password. Raises InvalidConfigError for another source.
     """
 
-    def __init__(self, source: str | SchemaTopic | Mapping[int, Any]) -> None:
-        self._source = _source_of(source)
+    def __init__(self, source: str | SchemaTopic | Mapping[int, Any], context: str = DEFAULT_CONTEXT) -> None:
+        self._source = _source_of(source, context)
         self._schemas: dict[int, Schema] = {}
 
     def schema(self, schema_id: int) -> Schema:
@@ -141,13 +150,23 @@ def registry_of(given: Any) -> SchemaRegistry:
     return given if isinstance(given, SchemaRegistry) else SchemaRegistry(given)
 
 
-def _source_of(given: Any) -> _Source:
+def split_subject(subject: str, context: str = DEFAULT_CONTEXT) -> tuple[str, str]:
+    """The context of a subject, by default `context`, and its name there: `:.staging:clicks-value` names both."""
+    qualified = _QUALIFIED.fullmatch(subject)
+    return (qualified[1], qualified[2]) if qualified else (context, subject)
+
+
+def _source_of(given: Any, context: str) -> _Source:
+    if not isinstance(context, str) or not context.startswith(".") or ":" in context:
+        raise InvalidConfigError("a context begins with a dot, as in .staging", context=repr(context))
     if isinstance(given, str):
-        return _Server(given)
+        return _Server(given, context)
     if isinstance(given, Mapping):
+        if context != DEFAULT_CONTEXT:
+            raise InvalidConfigError("schemas that are given by id have no contexts", context=context)
         return _GivenSchemas(given)
     if hasattr(given, "scan") and hasattr(given, "refresh"):
-        return _Topic(given)
+        return _Topic(given, context)
     raise InvalidConfigError(
         "a registry is an http address, a topic (distlog.open(f'{root}/_schemas')), or a dict of schemas by id",
         registry=type(given).__name__,
@@ -200,7 +219,7 @@ class _NoRedirect(HTTPRedirectHandler):
 class _Server:
     """A registry at an address. The user and password of the address go into a header, and are shown nowhere."""
 
-    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str, context: str = DEFAULT_CONTEXT, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         try:
             parts = urlsplit(url)
@@ -213,6 +232,8 @@ class _Server:
             )
         name = f"[{host}]" if ":" in host else host
         self._url = f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+        if context != DEFAULT_CONTEXT:
+            self._url += f"/contexts/{quote(context, safe='')}"
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if parts.username is not None:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -276,40 +297,63 @@ class _Server:
 # ---
 # The topic of schemas: each record is a JSON object by a key, which is one too. Confluent's and Karapace's registries
 # write the same: {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}, and in the value the schema with its id.
+# {"keytype":"DELETE_SUBJECT","subject":"s"} deletes the versions up to the one in its value, CLEAR_SUBJECT all.
+
+
+_DELETIONS = ("DELETE_SUBJECT", "CLEAR_SUBJECT")
+T = TypeVar("T")
+
+
+#: A version of a subject: the context, the subject there, and its number.
+_Version = tuple[str, str, int]
 
 
 class _Topic:
-    """The schemas in the records of a topic; it is read again when one is not there.
+    """The schemas in the records of a topic, as one context has them; it is read again when one is not there.
 
-    A schema that was deleted is still found by its id, as long as its record is there: old values need it.
+    Of two schemas of one id the first one counts, as in Confluent's registry. A schema that was deleted is still
+    found by its id, as long as its record is there: old values need it.
     """
 
-    def __init__(self, topic: SchemaTopic) -> None:
-        self._topic, self._is_read = topic, False
-        self._ids: dict[int, _Registered] = {}
-        self._versions: dict[tuple[str, int], _Registered] = {}
-        self._deleted: set[tuple[str, int]] = set()
+    def __init__(self, topic: SchemaTopic, context: str) -> None:
+        self._topic, self._context, self._is_read = topic, context, False
+        #: By context and id: the version that was registered first, and its schema.
+        self._ids: dict[tuple[str, int], tuple[_Version, _Registered]] = {}
+        self._versions: dict[_Version, _Registered] = {}
+        self._deleted: set[_Version] = set()
 
     def by_id(self, schema_id: int) -> _Registered:
         """The schema with this id."""
-        return self._found(lambda: self._ids.get(schema_id), f"schema {schema_id}")
+        found = self._found(lambda: self._ids.get((self._context, schema_id)))
+        if found is not None:
+            return found[1]
+        others = ", ".join(sorted(context for context, number in self._ids if number == schema_id))
+        there = f", but one in the contexts {others}: SchemaRegistry(topic, context)" if others else ""
+        raise self._missing(f"schema {schema_id}{there}")
 
     def by_version(self, subject: str, version: int | None) -> _Registered:
         """A version of a subject, or the newest."""
-        if version is not None:
-            return self._found(lambda: self._versions.get((subject, version)), f"version {version} of {subject}")
-        self._read()
-        versions = [number for name, number in self._versions.keys() - self._deleted if name == subject]
-        return self._found(lambda: self._versions.get((subject, max(versions, default=0))), f"subject {subject}")
-
-    def _found(self, look: Callable[[], _Registered | None], what: str) -> _Registered:
-        registered = look()
-        if registered is None:
+        context, name = split_subject(subject, self._context)
+        if version is None:
             self._read()
-            registered = look()
+            known = [each[2] for each in self._versions.keys() - self._deleted if each[:2] == (context, name)]
+            registered = self._versions.get((context, name, max(known, default=0)))
+        else:
+            registered = self._found(lambda: self._versions.get((context, name, version)))
         if registered is None:
-            raise SchemaNotFoundError(f"the topic {self._topic.url} has no {what}")
+            raise self._missing(f"subject {subject}" if version is None else f"version {version} of {subject}")
         return registered
+
+    def _found(self, look: Callable[[], T | None]) -> T | None:
+        found = look()
+        if found is None:
+            self._read()
+            found = look()
+        return found
+
+    def _missing(self, what: str) -> SchemaNotFoundError:
+        of = "" if self._context == DEFAULT_CONTEXT else f" in the context {self._context}"
+        return SchemaNotFoundError(f"the topic {self._topic.url} has no {what}{of}")
 
     def _read(self) -> None:
         if self._is_read:
@@ -321,18 +365,31 @@ class _Topic:
 
     def _add(self, key: dict[str, Any], value: dict[str, Any]) -> None:
         """Take over a record; records of other kinds, as of a subject's compatibility, hold no schema."""
-        subject, version, one = key.get("subject"), key.get("version"), value.get("id")
-        if key.get("keytype") != "SCHEMA" or not isinstance(subject, str) or type(version) is not int:
+        kind, subject, number = key.get("keytype"), key.get("subject"), key.get("version")
+        if not isinstance(subject, str):
             return
+        context, name = split_subject(subject)
+        if kind in _DELETIONS:
+            # later versions of the subject are live
+            last = value.get("version", 0) if kind == "DELETE_SUBJECT" else math.inf
+            gone = (each for each in self._versions if each[:2] == (context, name) and each[2] <= last)
+            self._deleted.update(gone if isinstance(last, int | float) else ())
+        elif kind == "SCHEMA" and type(number) is int:
+            self._add_version((context, name, number), value)
+
+    def _add_version(self, version: _Version, value: dict[str, Any]) -> None:
         deleted = value.get("deleted") is True or not value
-        (self._deleted.add if deleted else self._deleted.discard)((subject, version))
+        (self._deleted.add if deleted else self._deleted.discard)(version)
         try:
             registered = _Registered.parse(value)
         except ValueError:
             return
-        if type(one) is int:
-            self._ids[one] = registered
-        self._versions[subject, version] = registered
+        self._versions[version] = registered
+        if type(value.get("id")) is int:
+            place = version[0], value["id"]
+            first, _ = self._ids.get(place, (version, None))
+            if first == version:
+                self._ids[place] = version, registered
 
     def __str__(self) -> str:
         return str(self._topic.url)

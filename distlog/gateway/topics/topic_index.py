@@ -72,7 +72,7 @@ class _Known:
 
     @classmethod
     def of(cls, name: str, snapshot: Snapshot | None) -> _Known:
-        """The knowledge of a snapshot of the topic in the folder `name`; None for a folder that is no topic, which cannot be told by one request."""
+        """The knowledge of a snapshot in the folder `name`; None for no topic, which no one request can tell."""
         if snapshot is None:
             return cls("", "", 0, -1, 0, 0)
         partitions = 0 if snapshot.dropped else len(snapshot.partitions)

@@ -14,7 +14,7 @@ from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
-from distlog.core.values.registry import SchemaRegistry
+from distlog.core.values.registry import SchemaRegistry, split_subject
 from distlog.spark.lake import LakeFormat
 from distlog.spark.tables import to_table
 from distlog.spark.values import ValueFormat
@@ -31,7 +31,8 @@ def write_table(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     """Add to the table what the arguments name."""
     storage = dict(chosen.storage)
     topic = open_topic(chosen.topic, storage_options=storage)
-    registry = _registry(chosen.registry or os.environ.get(REGISTRY_VARIABLE), storage)
+    context, _ = split_subject(chosen.subject or "")
+    registry = _registry(chosen.registry or os.environ.get(REGISTRY_VARIABLE), context, storage)
     report = to_table(
         spark,
         topic,
@@ -54,12 +55,12 @@ def write_table(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     return Summary(told, {"topic": chosen.topic, **report.to_dict()})
 
 
-def _registry(given: str | None, storage: dict[str, Any]) -> SchemaRegistry | None:
-    """A registry that runs, by its http address, or the topic of one."""
+def _registry(given: str | None, context: str, storage: dict[str, Any]) -> SchemaRegistry | None:
+    """A registry that runs, by its http address, or the topic of one; ids are those of the `context`."""
     if given is None:
         return None
     is_server = given.startswith(("http://", "https://"))
-    return SchemaRegistry(given if is_server else open_topic(given, storage_options=storage))
+    return SchemaRegistry(given if is_server else open_topic(given, storage_options=storage), context)
 
 
 def _schema(chosen: argparse.Namespace, topic: Topic, registry: SchemaRegistry | None) -> Any:

@@ -23,6 +23,7 @@ class Topics:
     def __init__(self) -> None:
         self.ids: dict[str, str | None] = {"clicks": "1", "views": "2"}
         self.replaced_ms = 0
+        self.former_ids = tuple[str, ...]()
         self.failure: Exception = StorageError("no answer")
         self.gateway = Gateway()
         self.watch = DroppedTopics(self.gateway.offsets, self.find)
@@ -41,11 +42,20 @@ class Topics:
         found = self.ids[name]
         if found is None:
             raise self.failure
-        return cast("Snapshot", SimpleNamespace(topic_id=found, replaced_ms=self.replaced_ms))
+        return cast(
+            "Snapshot", SimpleNamespace(topic_id=found, replaced_ms=self.replaced_ms, former_ids=self.former_ids)
+        )
 
     def known(self) -> set[str]:
         self.watch.look()
         return {topic for topic, _ in self.gateway.offsets.fetch(GROUP, None)}
+
+
+def test_a_topic_that_gets_a_new_id_keeps_its_positions() -> None:
+    topics = Topics()
+    topics.known()
+    topics.ids["clicks"], topics.former_ids = "3", ("0", "1")
+    assert topics.known() == {"clicks", "views"}
 
 
 def test_a_topic_that_is_dropped_or_made_anew_loses_its_positions() -> None:
