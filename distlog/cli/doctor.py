@@ -358,12 +358,11 @@ def _topics(url: str, options: dict[str, Any]) -> Iterator[Finding]:
     except DistlogError as error:
         yield Finding("topics", ERROR, str(error))
         return
-    if found:
-        yield Finding("topics", OK, f"{counted(len(found), 'topic')} can be opened")
+    yield Finding("topics", OK, f"{counted(len(found), 'topic')} can be opened")
     for name, fault in errors.items():
-        yield Finding(f"topic {name}", ERROR, str(fault), f"distlog verify {url.rstrip('/')}/{name}")
+        yield Finding(f"topics: {name}", ERROR, str(fault), f"distlog verify {url.rstrip('/')}/{name}")
     for name, text in copies_in(found).items():
-        yield Finding(f"topic {name}", WARNING, text, f"distlog alter {url.rstrip('/')}/{name} --new-id")
+        yield Finding(f"topics: {name}", WARNING, text, f"distlog alter {url.rstrip('/')}/{name} --new-id")
 
 
 def _space(folder: str) -> Iterator[Finding]:

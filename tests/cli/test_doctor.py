@@ -275,9 +275,9 @@ def test_topics_below_the_folder_that_are_damaged_or_copies_have_a_row(cli: Comm
     shutil.copytree(root / "clicks", root / "backup")
     found = rows(cli, str(root), status=1)
     assert found["topics"]["found"] == "2 topics can be opened"
-    assert (found["topic damaged"]["status"], found["topic backup"]["status"]) == ("error", "warning")
-    assert found["topic backup"]["found"].startswith("has the topic id of clicks, since one is a copy")
-    assert found["topic backup"]["advice"] == f"distlog alter {root}/backup --new-id"
+    assert (found["topics: damaged"]["status"], found["topics: backup"]["status"]) == ("error", "warning")
+    assert found["topics: backup"]["found"].startswith("has the topic id of clicks, since one is a copy")
+    assert found["topics: backup"]["advice"] == f"distlog alter {root}/backup --new-id"
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, UnauthorizedSSOTokenError
 
 from distlog.core.errors import StorageDeniedError
 from distlog.core.storage.client_errors import TABLES, ClientErrors, Reply
@@ -93,6 +94,45 @@ def test_a_status_means_the_same_whoever_tells_it(status: int, s3fs: str, gcsfs:
 )
 def test_a_code_says_more_than_its_status(error: Exception, kind: ErrorKind) -> None:
     assert JUDGE.kind(error) is kind
+
+
+class RefreshError(Exception):
+    """As google.auth has it; its words may hold a token."""
+
+
+def of_gcsfs(status: int, words: str) -> Exception:
+    error = HttpError(status)
+    error.message = words
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (of_s3fs(403, "RequestTimeTooSkewed"), "this machine's clock differs too much from the store's: set it"),
+        (of_s3fs(400, "ExpiredToken"), "the session token has run out: get new credentials"),
+        (UnauthorizedSSOTokenError(), "the session token has run out: get new credentials, as by aws sso login"),
+        (
+            of_s3fs(403, "InvalidAccessKeyId"),
+            "the store does not know this access key: check the key and the endpoint",
+        ),
+        (of_s3fs(403, "SignatureDoesNotMatch"), "the secret is not that of the access key"),
+        (of_s3fs(400, "AuthorizationHeaderMalformed"), "the region is not the bucket's: set AWS_DEFAULT_REGION"),
+        (of_s3fs(403, "AccessDenied"), "the credentials do not allow it: check their permissions"),
+        (of_gcsfs(401, "Invalid Credentials"), "the token is wrong or has run out: gcloud auth application-default"),
+        (of_gcsfs(401, "Anonymous caller does not have storage.objects.get access"), "no credentials were sent"),
+        (of_gcsfs(403, "no access"), "the credentials do not allow it: check their permissions"),
+        (RefreshError("invalid_grant", "a-very-secret-key"), "cannot be renewed: gcloud.*this machine's clock"),
+        (of_adlfs(401, "NoAuthenticationInformation"), "the token or the SAS is missing, wrong or has run out"),
+        (of_adlfs(403, "AuthenticationFailed"), "the SAS is wrong or has run out, or this machine's clock is"),
+        (of_adlfs(403, "AuthorizationPermissionMismatch"), "permissions, such as the role Storage Blob Data"),
+    ],
+)
+def test_the_cause_of_a_refusal_is_named(error: Exception, cause: str) -> None:
+    failure = str(JUDGE.failure("read", "a", error))
+    assert re.search(cause, failure), failure
+    assert ("permissions" in failure) == ("permissions" in cause)
+    assert "a-very-secret-key" not in failure
 
 
 def test_the_errors_of_the_real_clients_are_read() -> None:

@@ -106,7 +106,9 @@ def test_a_wrong_key_is_told_at_once_and_not_shown(store: Store) -> None:
     wrong = base64.b64encode(b"x" * 64).decode()
     storage = Storage(store.url("x"), store.options(key=wrong))
     for call in (lambda: storage.read("a"), storage.list, lambda: storage.put_if_absent("a", b"1")):
-        with pytest.raises(StorageDeniedError, match=r"HTTP 403.*check the credentials") as raised:
+        with pytest.raises(
+            StorageDeniedError, match=r"HTTP 403.*the credentials do not allow it: check their permissions"
+        ) as raised:
             call()
         assert wrong not in str(raised.value)
 

@@ -39,12 +39,18 @@ class ClientTable:
     reply: Callable[[BaseException], Reply | None]
     statuses: Mapping[int, ErrorKind]
     codes: Mapping[str, ErrorKind]
-    forbidden_hint: str = "; check the credentials and their permissions"
+    causes: Mapping[str | int, str]
 
     def kind(self, reply: Reply) -> ErrorKind:
         """The kind of error that a reply stands for."""
         kind = self.codes.get(reply.code) or self.statuses.get(reply.status)
         return kind or (ErrorKind.REFUSED if 300 <= reply.status < 500 else ErrorKind.UNCLEAR)
+
+    def cause(self, reply: Reply) -> str | None:
+        """The cause of a refusal and what to do, by the reply's code, or else its status."""
+        if _is_anonymous(reply):
+            return _ANONYMOUS
+        return self.causes.get(reply.code) or self.causes.get(reply.status)
 
 
 def _reply_of_s3fs(error: BaseException) -> Reply | None:
@@ -85,6 +91,20 @@ def _phrase(status: int) -> str:
     return _PHRASES.get(status, "Error")
 
 
+_NO_BUCKET = "there is no such bucket or container: create it, or check the address"
+_CLOCK = "this machine's clock differs too much from the store's: set it, as by NTP"
+_PERMISSIONS = "the credentials do not allow it: check their permissions"
+_S3_EXPIRED = "the session token has run out: get new credentials, as by aws sso login"
+_GOOGLE_LOGIN = "gcloud auth application-default login, or another storage option token"
+_AZURE_KEYS = "the account key, the token or the SAS"
+_ANONYMOUS = f"no credentials were sent: {_GOOGLE_LOGIN}"
+
+
+def _is_anonymous(reply: Reply) -> bool:
+    """True if Google's store says that the caller has no credentials, as gcsfs does where it finds none."""
+    return reply.words.startswith("Anonymous caller does not have")
+
+
 #: 409 and 412 are unclear, since only a read tells whose object is stored. Of what is not here, 3xx and 4xx are
 #: refusals, and 5xx may pass.
 _STATUSES = {
@@ -116,10 +136,31 @@ S3FS = ClientTable(
             ErrorKind.LAPSED,
         ),
     },
-    "; check the credentials and their permissions (without s3:ListBucket a missing object is 403 too)",
+    {
+        401: "the credentials are not accepted: check the storage options key and secret, or the environment's",
+        403: "the credentials do not allow it: check their permissions (without s3:ListBucket a missing object is "
+        "403 too)",
+        "RequestTimeTooSkewed": _CLOCK,
+        **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), _S3_EXPIRED),
+        **dict.fromkeys(
+            ("InvalidToken", "InvalidClientTokenId", "UnrecognizedClientException"),
+            "the session token is wrong or of other credentials: get new ones, or unset AWS_SESSION_TOKEN",
+        ),
+        "InvalidAccessKeyId": "the store does not know this access key: check the key and the endpoint",
+        "SignatureDoesNotMatch": "the secret is not that of the access key: check both",
+        "AuthorizationHeaderMalformed": "the region is not the bucket's: set AWS_DEFAULT_REGION",
+        "PermanentRedirect": "the bucket is at another endpoint: set AWS_DEFAULT_REGION, or endpoint_url",
+        "NoSuchBucket": _NO_BUCKET,
+    },
 )
 #: A token of Google or Azure that has run out is a 401.
-GCSFS = ClientTable("gcsfs", _reply_of_gcsfs, {**_STATUSES, 401: ErrorKind.LAPSED}, {})
+GCSFS = ClientTable(
+    "gcsfs",
+    _reply_of_gcsfs,
+    {**_STATUSES, 401: ErrorKind.LAPSED},
+    {},
+    {401: f"the token is wrong or has run out: {_GOOGLE_LOGIN}", 403: _PERMISSIONS},
+)
 ADLFS = ClientTable(
     "adlfs",
     _reply_of_adlfs,
@@ -131,11 +172,17 @@ ADLFS = ClientTable(
         "AuthenticationFailed": ErrorKind.LAPSED,
         "OperationTimedOut": ErrorKind.UNCLEAR,
     },
+    {
+        401: f"{_AZURE_KEYS} is missing, wrong or has run out: get another, as by az login",
+        403: _PERMISSIONS,
+        "AuthenticationFailed": f"{_AZURE_KEYS} is wrong or has run out, or this machine's clock is: check them",
+        "AuthorizationPermissionMismatch": f"{_PERMISSIONS}, such as the role Storage Blob Data Contributor",
+        "AuthorizationFailure": "the account's firewall, or a SAS without this right, forbids it: check both",
+        "ContainerNotFound": _NO_BUCKET,
+    },
 )
 TABLES = (S3FS, GCSFS, ADLFS)
 
-_NO_BUCKET = "there is no such bucket or container: create it, or check the address"
-_NO_BUCKET_CODES = ("NoSuchBucket", "ContainerNotFound")
 _WRONG_CALL = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
 _LOST_CONNECTION = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
 _NO_CREDENTIALS = {
@@ -152,6 +199,8 @@ _CREDENTIALS = (
     "AWS_SECRET_ACCESS_KEY, or anon=true for a public bucket (for gs:// the option token, for abfs:// account_name "
     "and account_key)"
 )
+#: botocore's, before a request is sent.
+_RUN_OUT = {"SSOError", "TokenRetrievalError"}
 #: Where each client finds its server, for an error that it cannot be reached.
 _WHERE = {
     "s3": "the storage option endpoint_url or AWS_ENDPOINT_URL, the region, and the network",
@@ -218,8 +267,8 @@ class ClientErrors(ErrorClassifier):
         """
         if answer := _reply(error):
             table, reply = answer
-            hint = table.forbidden_hint if reply.status in (401, 403) else ""
-            hint = f"; {_NO_BUCKET}" if reply.code in _NO_BUCKET_CODES else hint
+            cause = table.cause(reply)
+            hint = f"; {cause}" if cause else ""
             return f"{reply.code} (HTTP {reply.status}): {self._options.masked(reply.words[:300])}{hint}"
         if isinstance(error, FileNotFoundError):
             return _NO_BUCKET
@@ -249,6 +298,12 @@ def _advice(error: Exception, where: str) -> str | None:
     """The fault and the remedy, if the error is of a server that was not reached or of missing credentials."""
     if _kinds(error) & _NO_CREDENTIALS:
         return _CREDENTIALS
+    if "RefreshError" in _kinds(error):
+        return (
+            f"the credentials of Google cannot be renewed: {_GOOGLE_LOGIN}; or this machine's clock is wrong: set it"
+        )
+    if _kinds(error) & _RUN_OUT:
+        return _S3_EXPIRED
     causes = list(_causes(error, 8))
     server = next((name for cause in causes if (name := _server(cause))), None)
     if server is None:
