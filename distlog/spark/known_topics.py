@@ -39,7 +39,13 @@ class KnownTopics:
         """
         log, known = self._known.get(_key(storage), (None, None))
         log = log or topic_log(storage, engine="spark")
-        snapshot = loaded(log, storage, known=known, recent_ms=recent_ms)
+        try:
+            snapshot = loaded(log, storage, known=known, recent_ms=recent_ms)
+        except TopicNotFoundError:
+            # the next one there is another topic
+            with self._lock:
+                self._known.pop(_key(storage), None)
+            raise
         handle = TopicHandle.of(storage, snapshot.name, log)
         self.keep(handle, snapshot)
         return handle, snapshot

@@ -307,10 +307,19 @@ class SnapshotLoader:
                 _check_belongs(known, self._files.read_existing(known.version, whole=False))
             return self._believed(known, snapshot, asked.time_ms if snapshot.version + 1 < end else 0)
         except CorruptMetadataError as error:
-            _log.warning("the cached state of the topic is ignored: %s", error)
+            if self._is_there(known):
+                _log.warning("the cached state of the topic is ignored: %s", error)
             return None
         except BehindFloorError:
             return None
+
+    def _is_there(self, known: Snapshot) -> bool:
+        """False if the folder has another commit of that version, or none: then it was deleted, or made anew."""
+        try:
+            commit = self._files.read(known.version, whole=False)
+        except CorruptMetadataError:
+            return True
+        return commit is not None and commit.id == known.commit_id
 
     def _from_hint(self, end: int) -> Snapshot | None:
         name = checkpoint.read_hint(self._storage)
