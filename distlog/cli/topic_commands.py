@@ -206,6 +206,9 @@ def alter(
         bool,
         typer.Option("--new-id", help="Have a new topic id, as a copy of a topic's folder must in the same root."),
     ] = False,
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Seal the active segments, as before a copy to an object store.")
+    ] = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -216,7 +219,7 @@ def alter(
     again, as after a drop; groups keep their positions.
     """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
-    if not changes and partitions is None and not new_id:
+    if not changes and partitions is None and not (new_id or seal):
         raise typer.BadParameter("give a change, as in --config retention.ms=-1", param_hint="--config")
     if both := {name for name, _ in config}.intersection(unset or ()):
         raise typer.BadParameter(f"set or unset {min(both)}, not both", param_hint="--unset")
@@ -227,6 +230,8 @@ def alter(
         topic.create_partitions(partitions)
     if changes:
         topic.alter_config(changes)
+    if seal:
+        topic.seal()
     topic_id = topic.assign_new_id() if new_id else topic.snapshot.topic_id
     if new_id:
         topic = distlog.open(url, storage_options=dict(storage))

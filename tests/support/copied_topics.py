@@ -16,7 +16,7 @@ def topic_at(root: Address, name: str) -> Topic:
 
 def copy_folder(root: Address, name: str, target: str) -> None:
     """Copy each file of the folder `name`, also those of its folders, to the folder `target` beside it."""
-    _copy(Storage(*root).child(name), Storage(*root).child(target), "")
+    copy_files(Storage(*root).child(name), Storage(*root).child(target))
 
 
 def move_folder(root: Address, name: str, target: str) -> None:
@@ -25,11 +25,12 @@ def move_folder(root: Address, name: str, target: str) -> None:
     _delete(Storage(*root).child(name), "")
 
 
-def _copy(source: Storage, target: Storage, folder: str) -> None:
+def copy_files(source: Storage, target: Storage, folder: str = "") -> None:
+    """Copy each file of a folder, also those of its folders."""
     for file in source.list(folder):
         target.put(file.name, source.read(file.name))
     for inner in source.list_folders(folder):
-        _copy(source, target, inner)
+        copy_files(source, target, inner)
 
 
 def _delete(source: Storage, folder: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import Address
-from copied_topics import copy_folder, move_folder, topic_at
+from copied_topics import copy_files, copy_folder, move_folder, topic_at
 from topics import NOW, values
 
 import distlog
@@ -139,3 +141,46 @@ def test_a_new_id_is_a_commit_that_older_libraries_refuse_to_read(memory_url: Ad
     assert commit["topic_id"] == topic.snapshot.topic_id
     # without `reader_safe` no library passes over an action that it does not know
     assert commit["actions"] == [{"topic_id": {"topic_id": new_id}}]
+
+
+@pytest.fixture
+def on_a_store(tmp_path: Path, memory_url: Address) -> tuple[str, Address]:
+    """A topic on a disk, with an active segment, and its copy on an object store."""
+    with distlog.create(str(tmp_path / "clicks"), 2).writer() as writer:
+        writer.append(b"v0", partition=1)
+    copy_files(Storage(str(tmp_path / "clicks")), Storage(f"{memory_url.url}/clicks"))
+    return str(tmp_path / "clicks"), memory_url
+
+
+USES: list[Callable[[distlog.Topic], object]] = [
+    lambda topic: topic.scan(),
+    lambda topic: topic.end_offsets(),
+    lambda topic: topic.append(values([1]), partition=1),
+    lambda topic: topic.alter_config({"retention.ms": -1}),
+    lambda topic: topic.drop(),
+    lambda topic: topic.verify(),
+    lambda topic: topic.repair(),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_active_segment_on_an_object_store_is_an_error_with_a_way_out(
+    on_a_store: tuple[str, Address], use: Callable[[distlog.Topic], object]
+) -> None:
+    text = r"copied here with an active segment.*'distlog alter FOLDER --seal', and copy.*again \(.*partition=1\)"
+    with pytest.raises(distlog.StorageError, match=text):
+        use(topic_at(on_a_store[1], "clicks"))
+
+
+def test_a_sealed_topic_can_be_copied_to_an_object_store(on_a_store: tuple[str, Address]) -> None:
+    folder, address = on_a_store
+    topic = distlog.open(folder)
+    topic.seal()
+    version = topic.version
+    topic.seal()
+    assert topic.version == version
+    copy_files(Storage(folder), Storage(f"{address.url}/clicks"))
+    copied = topic_at(address, "clicks")
+    assert copied.append(values([1]), partition=1).offsets == {1: (1, 2)}
+    assert read(address, "clicks") == [b"v0", b"v1"]
+    assert copied.verify().ok

@@ -109,10 +109,13 @@ def test_dropped_topics_leave_the_place_free(storage_url: Address) -> None:
     assert distlog.create(root, storage_options=options).version == 0
 
 
-def test_a_topic_far_above_is_found_on_a_disk(tmp_path: Path) -> None:
-    distlog.create(str(tmp_path / "clicks"))
-    with pytest.raises(distlog.InvalidTopicError, match="lies in a topic"):
-        distlog.create(str(tmp_path / "clicks" / "a" / "b"))
+def test_topics_two_levels_away_are_found(storage_url: Address) -> None:
+    root, options = storage_url.url, storage_url.options
+    distlog.create(f"{root}/logs/clicks", storage_options=options)
+    with pytest.raises(distlog.InvalidTopicError, match=r"this folder holds topics.*topics=logs/clicks"):
+        distlog.create(root, storage_options=options)
+    with pytest.raises(distlog.InvalidTopicError, match=r"lies in a topic.*topic=.*/logs/clicks\)"):
+        distlog.create(f"{root}/logs/clicks/a/b", storage_options=options)
 
 
 def test_a_place_is_looked_at_by_one_further_request(memory_url: Address) -> None:

@@ -266,6 +266,18 @@ class LostEnd:
         )
 
 
+def active_folder(handle: TopicHandle, partition: int) -> str:
+    """The folder of a partition with an active segment. Raises StorageError if it is not on a disk."""
+    if not handle.storage.is_local:
+        raise StorageError(
+            "the topic was copied here with an active segment, which only a disk can have: on the disk seal it, "
+            "'distlog alter FOLDER --seal', and copy the folder again",
+            url=handle.storage.url,
+            partition=partition,
+        )
+    return handle.storage.local_path(paths.partition_dir(handle.name, partition))
+
+
 class ActivePartition:
     """A partition, its lock and its active segment, as one process knows them.
 
@@ -284,7 +296,7 @@ class ActivePartition:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.handle, self.partition, self.snapshots, self.calls = handle, partition, snapshots, calls
-        self.folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
+        self.folder = active_folder(handle, partition)
         self._topic_id = snapshots.snapshot.topic_id
         self.lock = PartitionLock(self.folder, self._topic_id, timeout_s)
         self._opener = SegmentOpener(handle, partition, self.folder, snapshots, calls)

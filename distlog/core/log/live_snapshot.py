@@ -16,7 +16,7 @@ from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import SnapshotTooOldError
-from distlog.core.log.active_partition import check_is_there, kept_after_power_loss
+from distlog.core.log.active_partition import active_folder, check_is_there, kept_after_power_loss
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.log.partition_lock import PageStatus, StateRecord, recovery_point, stored_value
 from distlog.core.log.producers import transactions_before
@@ -121,8 +121,7 @@ def _is_active(handle: TopicHandle, snapshot: Snapshot, partition: int, active: 
 
 
 def _page(handle: TopicHandle, partition: int) -> str:
-    folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
-    return os.path.join(folder, paths.LOCK_FILE)
+    return os.path.join(active_folder(handle, partition), paths.LOCK_FILE)
 
 
 def without_tails(snapshot: Snapshot) -> Snapshot:

@@ -214,6 +214,15 @@ class Storage:
         storage._backend = self._backend.without_links() if isinstance(self._backend, LocalFiles) else self._backend
         return storage
 
+    def parents(self) -> Iterator[Storage]:
+        """The folders around this one, the nearest first, up to the bucket or the root of the disk."""
+        url = self.url.rstrip("/").rpartition("/")[0]
+        while url and not url.endswith("/"):
+            parent = self.child("")
+            parent._set_folder(url)
+            yield parent
+            url = url.rpartition("/")[0]
+
     def sibling(self, name: str) -> Storage | None:
         """The folder `name` beside this one, as `child` makes it; None if this one has no folder above it."""
         parent, _, own = self.url.rpartition("/")

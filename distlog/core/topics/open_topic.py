@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -94,12 +93,14 @@ def _check_place(storage: Storage) -> int | None:
     this takes a request more than a creation without it, and none on a disk. It says nothing of a topic that is there
     already, and if the storage does not tell.
     """
-    before_ms, looks = storage.replied_ms(), (_folders_in, _topics_above)
-    each = [look(storage) for look in looks] if storage.is_local else in_parallel(lambda look: look(storage), looks)
-    folders, above = each
+    before_ms = storage.replied_ms()
+    looks: tuple[Callable[[Storage], list[str] | None], ...] = (_folders_in, _topics_above)
+    folders, above = (
+        [look(storage) for look in looks] if storage.is_local else in_parallel(lambda look: look(storage), looks)
+    )
     if folders is None or paths.COMMITS_DIR in folders:
         return None
-    if folders and (names := _open_names(storage, folders)):
+    if folders and (names := _open_names(storage, folders) or _names_in(storage, folders)):
         text = f"this folder holds topics, so it is none: create a topic in it, as in {storage.url}/NAME"
         raise InvalidTopicError(text, topics=_listed(names))
     if above:
@@ -125,19 +126,18 @@ def _folders_in(storage: Storage) -> list[str] | None:
     return None
 
 
-def _topics_above(storage: Storage) -> list[str] | None:
-    """The URLs of topics in which the folder lies, of an object store at most that of the folder above."""
+def _topics_above(storage: Storage) -> list[str]:
+    """The URLs of the topics in which the folder lies, the nearest first."""
+    above = list(storage.parents())
+    begun = map(_has_commits, above) if storage.is_local else in_parallel(_has_commits, above)
+    return [each.url for each, has_commits in zip(above, begun, strict=True) if has_commits and _is_open(each)]
+
+
+def _has_commits(folder: Storage) -> bool:
+    """False also if the storage does not tell."""
     with suppress(DistlogError, OSError):
-        if storage.is_local:
-            folders = map(str, Path(storage.url).parents)
-            return [
-                each for each in folders if os.path.isdir(f"{each}/{paths.COMMITS_DIR}") and _is_open(Storage(each))
-            ]
-        beside = storage.sibling(paths.COMMITS_DIR)
-        if beside and next(iter(beside.list_after("")), None):
-            above = Storage(beside.url.rpartition("/")[0], storage.options)
-            return [above.url] if _is_open(above) else None
-    return None
+        return next(iter(folder.list_after(paths.COMMITS_DIR)), None) is not None
+    return False
 
 
 def open(
@@ -170,9 +170,18 @@ def naming_topics(storage: Storage) -> Iterator[None]:
 
 def _open_names(storage: Storage, folders: Iterable[str]) -> list[str]:
     """Topics among the first of the folders that can be opened."""
-    names = sorted(name for name in folders if paths.is_topic_name(name))[:_LOOKED_AT]
+    names = sorted(name for name in folders if paths.is_topic_name(paths.last_part(name)))[:_LOOKED_AT]
     are_open = in_parallel(_is_open, map(storage.child, names))
     return [name for name, is_open in zip(names, are_open, strict=True) if is_open]
+
+
+def _names_in(storage: Storage, folders: Sequence[str]) -> list[str]:
+    """Topics in the first of the folders, by their paths."""
+    looked_at = sorted(folders)[:_LOOKED_AT]
+    inner = in_parallel(lambda name: _folders_in(storage.child(name)) or (), looked_at)
+    return _open_names(
+        storage, [f"{name}/{each}" for name, found in zip(looked_at, inner, strict=True) for each in found]
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

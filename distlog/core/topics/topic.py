@@ -662,6 +662,13 @@ class Topic:
         self._check_writable()
         return assign_new_id(self.handle)
 
+    def seal(self) -> None:
+        """Seal the active segments in one commit, as a copy of the folder to an object store needs."""
+        self._check_writable()
+        if self.current.refresh().active_partitions:
+            _, after = sealed_commit(self.handle, self.snapshot, "seal", lambda _: [], every_partition)
+            self.advance(after)
+
     def drop(self) -> None:
         """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum.
 
