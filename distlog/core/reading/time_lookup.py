@@ -4,6 +4,9 @@
 2. Its time index: an offset before which nothing can match.
 3. Its offset index: the position of that offset.
 4. A scan from there to the first record at or after the target.
+
+An end marker of a transaction is no record, so no lookup leads to one, although the time indexes and the largest
+timestamps of segments count it, as Kafka's do. A broker's ListOffsets may lead to one.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.arrays import numbers_of
-from distlog.core.batches.record_batch import SCHEMA
+from distlog.core.batches.record_batch import CONTROL, SCHEMA
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.indexes.offset_and_time_index import TimestampOffset
@@ -103,10 +106,22 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Fo
 
 
 def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> Found | None:
-    if segment.offset_of_max_timestamp >= log_start_offset:
-        return segment.offset_of_max_timestamp, segment.max_timestamp
-    # the metadata name a record below the log start, or none: this one segment is searched
+    newest = segment.offset_of_max_timestamp
+    if newest >= log_start_offset and not (segment.has_transactions and _is_marker(reader, segment, newest)):
+        return newest, segment.max_timestamp
+    # the metadata name a record below the log start, an end marker, or none: this one segment is searched
     return _largest_from(reader, segment, max(segment.base_offset, log_start_offset))
+
+
+def _is_marker(reader: SegmentReader, segment: SegmentInfo, offset: int) -> bool:
+    """True if there is an end marker of a transaction at the offset, and no record."""
+    piece = SegmentSlice(segment, offset, offset + 1, 0, segment.log_bytes)
+    for chunk in reader.chunks(piece, INDEX_WORTH_BYTES):
+        chunk.check()
+        last = chunk.batches["base_offset"] + chunk.batches["last_offset_delta"] + segment.shift
+        for row in np.flatnonzero(last >= offset)[:1]:
+            return bool(chunk.batches["attributes"][row] & CONTROL)
+    return False
 
 
 def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Found | None:

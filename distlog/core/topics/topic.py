@@ -463,7 +463,7 @@ class Topic:
         """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
 
         `times` is one time for all partitions, or one by partition: ms since 1970, a datetime, ISO 8601 text, or
-        LATEST, EARLIEST, MAX_TIMESTAMP.
+        LATEST, EARLIEST, MAX_TIMESTAMP. No lookup leads to an end marker of a transaction, which is no record.
         """
         by_partition = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
         for partition in by_partition:
