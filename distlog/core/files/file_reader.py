@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.core.arrays import column_of, integers, scalar_of
 from distlog.core.batches.record_batch import HEADERS_TYPE
@@ -47,6 +48,8 @@ _SMALL_BYTES, _BLOCK_BYTES = 256 << 10, 4 << 20
 _READS_AHEAD = 16
 #: A line's number is counted for an error if no more than this must be read.
 _COUNTED_BYTES = 1 << 30
+#: What a batch of one record has beyond its key and value, at most, without headers.
+_OVERHEAD = 128
 _SKIP_HINT = "--bad-lines skip leaves such lines out"
 
 
@@ -129,10 +132,25 @@ class Part:
         return place_at(self.text, self.origins, int(starts[row]))
 
     def located(self, error: DistlogError) -> DistlogError:
-        """An error of an append of `records`, with file and line instead of a row."""
+        """An error of an append of `records`, with file and line instead of a row, as far as they are known."""
         row = error.details.pop("row", None)
-        error.details |= self.place(row) if isinstance(row, int) else self.place(0) | {"line": None, "row": None}
+        if row is None and isinstance(error.details.get("limit"), int):
+            row = self._largest(error.details["limit"])
+        if row is not None:
+            error.details.pop("row_of_partition", None)
+            error.details |= self.place(row)
+        elif len({origin.file for origin in self.origins}) == 1:
+            error.details["file"] = self.place(0)["file"]
         return error
+
+    def _largest(self, limit: int) -> int | None:
+        """The row of the largest record, which a batch cannot hold; None if it is smaller."""
+        sizes = pc.binary_length(self.records["value"]).cast(pa.int64())
+        if "key" in self.records.schema.names and not pa.types.is_null(self.records["key"].type):
+            lengths = pc.binary_length(self.records["key"]).cast(pa.int64())
+            sizes = pc.add(pc.fill_null(sizes, integers([0])[0]), pc.fill_null(lengths, integers([0])[0]))
+        largest = pc.max(sizes).as_py()
+        return None if largest is None or largest + _OVERHEAD < limit else int(pc.index(sizes, largest).as_py())
 
 
 def place_at(text: bytes, origins: Sequence[Origin], at: int) -> dict[str, Any]:
