@@ -14,12 +14,16 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import distlog
 from demo.clicks import clicks
+from distlog.core.files.file_reader import FileReader
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.storage.input_storage import InputStorage
 from distlog.spark import append, compact, read, rebuild_indexes, session
-from distlog.spark.jobs.append_job import JobInput, check_lines
+from distlog.spark.file_append import append_files
+from distlog.spark.sink import WriteOptions
 
 FOLDER = Path(".demo")
 ROWS = 1_000_000
@@ -37,15 +41,18 @@ def step(title: str) -> Iterator[None]:
     print(f"   ({time.monotonic() - started:.1f} s)", flush=True)
 
 
-def rows_of(spark: SparkSession, chosen: argparse.Namespace) -> DataFrame:
-    """The user's file as rows, or generated clicks."""
+def append_input(spark: SparkSession, chosen: argparse.Namespace, url: str) -> distlog.AppendResult:
+    """Append the user's file, or generated clicks."""
     if chosen.input is None:
-        return clicks(spark, chosen.rows)
-    columns = {"key": chosen.key or None, "timestamp": chosen.timestamp or None}
+        return append(clicks(spark, chosen.rows), url)
     pattern = ACCESS_LOG if is_access_log(chosen.input) else None
     time_format = "%d/%b/%Y:%H:%M:%S %z" if pattern else None
-    source = JobInput(paths=[chosen.input], pattern=pattern, time_format=time_format, **columns)
-    return check_lines(source.rows(spark), skip=False).rows
+    options = ReadOptions(
+        key=chosen.key or None, timestamp=chosen.timestamp or None, pattern=pattern, time_format=time_format
+    )
+    reader = FileReader(options, InputStorage())
+    topic = distlog.open(url)
+    return append_files(spark, topic, reader, reader.files([chosen.input]), WriteOptions(topic.storage)).appended
 
 
 def is_access_log(path: str) -> bool:
@@ -71,7 +78,7 @@ def fill(spark: SparkSession, chosen: argparse.Namespace, url: str) -> distlog.T
         distlog.create(url, partitions=PARTITIONS, config={"segment.bytes": 2 << 20, "retention.ms": -1})
     what = chosen.input or f"{chosen.rows:,} generated clicks"
     with step(f"Append {what} by Spark: every task routes its rows, one commit for all partitions"):
-        result = append(rows_of(spark, chosen), url)
+        result = append_input(spark, chosen, url)
         print(f"   version {result.version}, {result.record_count:,} records")
         for partition, (first, end) in sorted(result.offsets.items()):
             print(f"   partition {partition}: offsets {first:,} to {end:,}")

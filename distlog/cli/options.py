@@ -12,6 +12,7 @@ import typer
 
 import distlog
 from distlog.console import arguments
+from distlog.console.append_help import APPEND_HELP
 from distlog.core.errors import InvalidConfigError
 from distlog.core.files.text_lines import unescaped
 from distlog.core.paths import COMMITS_DIR
@@ -131,6 +132,12 @@ class Unit(str, Enum):
     NS = "ns"
 
 
+def _help(name: str, *others: str, **more: Any) -> Any:
+    """The option of this name, as the job describes it too."""
+    metavar, text = APPEND_HELP[name]
+    return typer.Option(name, *others, metavar=metavar, help=text, **more)
+
+
 Files = Annotated[
     list[str] | None,
     typer.Argument(
@@ -139,72 +146,23 @@ Files = Annotated[
         help="Files, folders, patterns like 'logs/*.gz' and URLs like s3://bucket/logs; - or none is standard input.",
     ),
 ]
-InputFormat = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        help="text: a line is a value. jsonl: a line is an object. csv: the first line has names. parquet. records: "
-        "as read --json prints them. By default each file's content and name decide; a stream is text.",
-    ),
-]
-Pattern = Annotated[
-    str | None,
-    typer.Option(
-        metavar="REGEX",
-        help="A regular expression of Python for lines of text, with groups named key, value or timestamp.",
-    ),
-]
-TimeFormat = Annotated[
-    str | None,
-    typer.Option(metavar="FORMAT", help="The form of times, as for Python's strptime: '%d/%b/%Y:%H:%M:%S %z'."),
-]
-AppId = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ID", help="With --batch-id: append this batch of this application once, however often run."
-    ),
-]
-BatchId = Annotated[str | None, typer.Option(metavar="ID", help="With --app-id: the batch's number or name.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field that is the key.")]
-Value = Annotated[
-    str | None,
-    typer.Option("--value", metavar="FIELD", help="The field that is the value; by default all of the line."),
-]
-Timestamp = Annotated[
-    str | None,
-    typer.Option("--timestamp", metavar="FIELD", help="The field of the time: a number since 1970, or ISO 8601."),
-]
-TimeUnit = Annotated[Unit, typer.Option("--timestamp-unit", help="The unit of times that are numbers.")]
-KeySeparator = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        parser=usage(unescaped),
-        help=r"The separator of key and value in a line of text; \t is a tab.",
-    ),
-]
-Headers = Annotated[list[Any], settings("--header", "A header that each record gets.", twice=True)]
-Partition = Annotated[
-    int | None,
-    typer.Option(
-        "--partition",
-        "-p",
-        metavar="N",
-        help="The partition of all records. By default each record's field or key decides.",
-    ),
-]
-OnBadLine = Annotated[
-    BadLines, typer.Option("--bad-lines", help="At a line that is no record fail, or leave it out and count it.")
-]
+InputFormat = Annotated[Format | None, _help("--format")]
+Key = Annotated[str | None, _help("--key")]
+Value = Annotated[str | None, _help("--value")]
+Timestamp = Annotated[str | None, _help("--timestamp")]
+TimeUnit = Annotated[Unit, _help("--timestamp-unit")]
+Pattern = Annotated[str | None, _help("--pattern")]
+TimeFormat = Annotated[str | None, _help("--time-format")]
+KeySeparator = Annotated[str | None, _help("--key-separator", parser=usage(unescaped))]
+Headers = Annotated[list[Any], settings("--header", APPEND_HELP["--header"].text, twice=True)]
+Partition = Annotated[int | None, _help("--partition", "-p")]
+OnBadLine = Annotated[BadLines, _help("--bad-lines")]
+AppId = Annotated[str | None, _help("--app-id")]
+BatchId = Annotated[str | None, _help("--batch-id")]
+Compression = Annotated[str | None, _help("--compression")]
 CommitInterval = Annotated[
     float,
     typer.Option(min=0, metavar="SECONDS", help="How often a stream is committed, which makes it visible."),
-]
-Compression = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CODEC", help="none, gzip, snappy, lz4 or zstd; used if the topic's compression.type is producer."
-    ),
 ]
 
 

@@ -329,7 +329,7 @@ class TaskWriter:
         try:
             self._appender.append(rows)
         except BaseException:
-            self._appender.abort()
+            self.abort()
             raise
         settle()
 
@@ -338,10 +338,14 @@ class TaskWriter:
         try:
             segments = tuple(self._appender.close())
         except BaseException:
-            self._appender.abort()
+            self.abort()
             raise
         batch = micro_batch(self._context.getLocalProperty) if self._context else None
         return WrittenSegments(segments, batch, self._topic)
+
+    def abort(self) -> None:
+        """Write no more; files that were written stay, for vacuum to delete."""
+        self._appender.abort()
 
 
 def write_rows(

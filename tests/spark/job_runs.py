@@ -10,11 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from submitted import JOBS, Ran
 
 import distlog
-from distlog.spark.jobs.append_job import JobInput
 
 
 @pytest.fixture
@@ -46,12 +44,3 @@ def records(url: str, **options: Any) -> list[tuple[Any, Any, Any]]:
 
 def ms(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp() * 1000)
-
-
-def rows(spark: SparkSession, path: Path, **given: Any) -> list[tuple[Any, Any, Any, str | None]]:
-    """(key, value, time in ms, what is wrong) of what is in a file; a part that the rows do not have is None."""
-    df = JobInput(paths=[str(path)], **given).rows(spark)
-    if "timestamp" in df.columns:
-        df = df.withColumn("timestamp", F.unix_millis("timestamp"))
-    found = [row.asDict() for row in df.collect()]
-    return [tuple(row.get(name) for name in ("key", "value", "timestamp", "bad")) for row in found]  # type: ignore[misc]

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import distlog
 from distlog.spark import append
-from distlog.spark.jobs.append_job import append_files
+from distlog.spark.jobs.append_job import append_inputs
 
 pytestmark = pytest.mark.spark
 
@@ -83,7 +83,7 @@ def test_the_job_that_appends_loads_no_more(
     spark: SparkSession, counted: Counted, tmp_path: Path, create: bool
 ) -> None:
     (tmp_path / "lines.txt").write_text("a\nb\n")
-    unset = ("format", "key", "value", "timestamp", "pattern", "time_format")
+    unset = ("format", "key", "value", "timestamp", "pattern", "time_format", "key_separator", "partition")
     unset += ("app_id", "batch_id", "compression", "partitions")
     chosen = argparse.Namespace(
         **dict.fromkeys(unset),
@@ -94,7 +94,7 @@ def test_the_job_that_appends_loads_no_more(
         timestamp_unit="ms",
         create=create,
         config=[],
-        shuffle=False,
+        header=[],
     )
-    assert append_files(spark, chosen).facts["records"] == 2
+    assert append_inputs(spark, chosen).facts["records"] == 2
     assert counted.loads() == 1

@@ -36,7 +36,7 @@ def lines_file(folder: Path, name: str, lines: list[str]) -> Path:
     return path
 
 
-def test_a_failure_in_a_task_is_one_line_of_standard_error_and_one_object(s3_url: Address, tmp_path: Path) -> None:
+def test_a_bad_line_is_one_line_of_standard_error_and_one_object(s3_url: Address, tmp_path: Path) -> None:
     """On an object store, whose secret nothing of Spark prints then either."""
     lines = lines_file(tmp_path, "app.jsonl", ['{"value": 1}', "{no"])
     storage = [part for name, value in s3_url.options.items() for part in ("--storage", f"{name}={value}")]
@@ -46,7 +46,7 @@ def test_a_failure_in_a_task_is_one_line_of_standard_error_and_one_object(s3_url
     # Spark's own daemon prints the closed socket of a worker that the failure ended, maybe at the very end
     err = re.sub(DAEMONS_WORD, "", ran.err)
     assert ran.facts["error"] == err.splitlines()[-1].removeprefix("append.py: ")
-    assert "{no" in ran.facts["error"]
+    assert "app.jsonl line=2" in ran.facts["error"]
     assert "Traceback" not in err
     assert "\tat " not in err
     assert s3_url.options["secret"] not in ran.out + ran.err

@@ -17,7 +17,7 @@ from topics import files, named_files
 
 import distlog
 from distlog.spark.jobs import job, maintenance_job
-from distlog.spark.jobs.append_job import append_files
+from distlog.spark.jobs.append_job import append_inputs
 
 pytestmark = pytest.mark.spark
 
@@ -68,7 +68,7 @@ class Jobs:
         arguments = ["--topic", self.url, "--json", *storage, *map(str, given)]
         self._capfd.readouterr()
         if name == "append":
-            assert job.run_job(parser, append_files, arguments) == 0
+            assert job.run_job(parser, append_inputs, arguments) == 0
         else:
             work = {"rebuild_index": "rebuild_topic", "retention": "retain"}.get(name, f"{name}_topic")
             assert maintenance_job.run_maintenance(parser, getattr(maintenance_job, work), arguments) == 0

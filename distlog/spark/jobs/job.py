@@ -95,62 +95,6 @@ class _JvmErrors(io.TextIOBase):
         return len(text)
 
 
-# ---
-# Translates Python's time formats to Spark's, so that a job takes the format that most people know.
-
-
-#: Spark's pattern letters for strptime's directives. Names of days are missing: Spark cannot parse them.
-_PATTERNS = {
-    "Y": "yyyy",
-    "y": "yy",
-    "m": "MM",
-    "b": "MMM",
-    "B": "MMMM",
-    "d": "dd",
-    "j": "DDD",
-    "H": "HH",
-    "I": "hh",
-    "p": "a",
-    "M": "mm",
-    "S": "ss",
-    "f": "SSSSSS",
-    "z": "[XXX][XX]",
-    "T": "HH:mm:ss",
-    "F": "yyyy-MM-dd",
-}
-_PIECE = re.compile(r"%(?P<directive>.)|(?P<literal>[^%]+)", re.DOTALL)
-
-
-def spark_pattern(time_format: str) -> str:
-    """Spark's pattern for a strptime format like `%d/%b/%Y:%H:%M:%S %z`.
-
-    Raises ValueError for a directive that Spark cannot parse.
-    """
-    pieces = []
-    end = 0
-    for match in _PIECE.finditer(time_format):
-        end = match.end()
-        pieces.append(_quoted(match["literal"]) if match["literal"] else _pattern(match["directive"]))
-    if end != len(time_format):
-        raise ValueError("a time format must not end with a single %")
-    return "".join(pieces)
-
-
-def _pattern(directive: str) -> str:
-    if directive == "%":
-        return "%"
-    if directive not in _PATTERNS:
-        known = " ".join(f"%{known}" for known in _PATTERNS)
-        raise ValueError(f"a time format cannot have %{directive}; it can have {known} %%")
-    return _PATTERNS[directive]
-
-
-def _quoted(literal: str) -> str:
-    """The literal as Spark's pattern: letters and Spark's own marks are quoted, and a quote is doubled."""
-    quoted = literal.replace("'", "''")
-    return f"'{quoted}'" if re.search(r"[A-Za-z\[\]{}#;]", literal) else quoted
-
-
 T = TypeVar("T")
 
 #: An exception's name in a Python or Java stack trace, and the text after it on the same line.
@@ -185,10 +129,10 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "--storage", "a setting of the storage client, as in endpoint_url=URL; may be repeated")
 
 
-def add_settings(parser: argparse.ArgumentParser, name: str, about: str) -> None:
-    """Add an argument NAME=VALUE that may be repeated, with other names."""
-    parse = argument(arguments.setting)
-    parser.add_argument(name, action=_Setting, default=[], type=parse, metavar="NAME=VALUE", help=about)
+def add_settings(parser: argparse.ArgumentParser, name: str, about: str, *, twice: bool = False) -> None:
+    """Add an argument NAME=VALUE that may be repeated, with other names, or `twice` with the same ones too."""
+    parse, action = argument(arguments.setting), "append" if twice else _Setting
+    parser.add_argument(name, action=action, default=[], type=parse, metavar="NAME=VALUE", help=about)
 
 
 class _Setting(argparse.Action):
@@ -311,6 +255,8 @@ def job_session(name: str) -> SparkSession:
 def reason(error: BaseException) -> str:
     """The reason of a failure, on one line. From Spark's long stack traces it takes the innermost exception."""
     text = str(error)
+    if "Cannot call methods on a stopped SparkContext" in text:
+        return "Spark ended the application: the lines above say why"
     for pattern in (_USER_RAISED, _RAISED):
         if messages := pattern.findall(text):
             last = messages[-1]

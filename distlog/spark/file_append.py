@@ -1,0 +1,142 @@
+"""Appends files: tasks read runs of splits and write their records, and the driver commits them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from distlog.core import paths
+from distlog.core.errors import InvalidRecordError
+from distlog.core.files.file_reader import (
+    FileReader,
+    Part,
+    RunReport,
+    check_fields,
+    files_without_records,
+    runs_to_repeat,
+)
+from distlog.core.files.input_files import InputFile
+from distlog.core.files.splits import OPEN_BYTES, Run, pack
+from distlog.core.segments.segment_writer import codec_of
+from distlog.core.topics.append_commit import AppendResult, check_room, replayed
+from distlog.core.topics.topic import Topic
+from distlog.spark.sink import TaskWriter, TopicFacts, WriteOptions, WrittenSegments, commit_written
+from distlog.spark.spark_session import cores
+from distlog.spark.tasks import run_tasks
+
+#: The driver reads files of no more work than this by itself: to start Python workers would take longer.
+FEW_BYTES = 4 << 20
+#: The work of a task: less is not worth its start, and what failed is done again.
+LEAST_TASK, MOST_TASK = 8 << 20, 512 << 20
+_TASKS_PER_CORE = 4
+#: Splits are smaller than tasks, so that tasks have equal work; but each has the price of a read.
+_SPLITS_PER_TASK, _LEAST_SPLIT = 4, 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FilesResult:
+    """The result of the commit, how many bad lines were left out, and the files that have bytes and no records."""
+
+    appended: AppendResult
+    skipped: int = 0
+    without_records: Sequence[str] = ()
+
+
+def append_files(
+    spark: SparkSession, topic: Topic, reader: FileReader, files: Sequence[InputFile], options: WriteOptions
+) -> FilesResult:
+    """Append the records of `files` in one commit; within a partition they stand in the order of files and lines.
+
+    Raises InvalidRecordError and InvalidConfigError, and Spark's exceptions with the text of distlog's; then nothing
+    was appended.
+    """
+    snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
+    codec_of(topic.config, options.compression)
+    check_room(snapshot, app_id, batch_id)
+    facts = TopicFacts.of(snapshot, app_id, batch_id)
+    if facts.is_done:
+        topic.storage.sync(paths.COMMITS_DIR)
+        return FilesResult(replayed(snapshot, app_id, batch_id) or AppendResult(None))
+    runs = _planned(reader, files, cores(spark))
+    work = RunWork(reader, options, facts)
+    is_small = sum(map(_work, files)) <= FEW_BYTES
+    first = _checked([work(run) for run in runs] if is_small else run_tasks(spark, work, runs))
+    done = _repeated(spark, work, runs, first)
+    reports = [each.report for each in done]
+    check_fields(reports)
+    written = [each.written for each in done]
+    appended = commit_written(options, facts, written, topic.handle, snapshot, tells_times=False)
+    without = [name for each in done for name in files_without_records(each.run, each.report)]
+    return FilesResult(appended, sum(report.skipped for report in reports), without)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDone:
+    """A run of splits that was read and written."""
+
+    run: Run
+    written: WrittenSegments
+    report: RunReport
+
+
+@dataclass(frozen=True, slots=True)
+class RunWork:
+    """The work of a task: it reads a run of splits and writes the records as segments that wait for a commit."""
+
+    reader: FileReader
+    options: WriteOptions
+    facts: TopicFacts
+
+    def __call__(self, run: Run) -> RunDone | InvalidRecordError:
+        """An error of the input, which names the file and the line, is returned: to try again would not help."""
+        writer = TaskWriter(self.options.storage, self.facts, self.options.compression, "ms")
+        reading = self.reader.read(run)
+        try:
+            for part in reading:
+                _append(writer, part)
+        except InvalidRecordError as error:
+            writer.abort()
+            return error
+        return RunDone(run, writer.close(), reading.report)
+
+
+def _checked(results: Sequence[RunDone | InvalidRecordError]) -> list[RunDone]:
+    """The runs that are done; raises the first error in the order of the input."""
+    done = [result for result in results if isinstance(result, RunDone)]
+    if len(done) < len(results):
+        raise next(result for result in results if isinstance(result, InvalidRecordError))
+    return done
+
+
+def _append(writer: TaskWriter, part: Part) -> None:
+    try:
+        writer.append(part.records)
+    except InvalidRecordError as error:
+        raise part.located(error) from None
+
+
+def _planned(reader: FileReader, files: Sequence[InputFile], cores: int) -> list[Run]:
+    """Runs of consecutive splits, one for each task, with about equal work."""
+    total = max(sum(map(_work, files)), 1)
+    task_bytes = min(max(total // (cores * _TASKS_PER_CORE), LEAST_TASK), MOST_TASK)
+    splits = reader.splits(files, max(task_bytes // _SPLITS_PER_TASK, _LEAST_SPLIT))
+    return pack(splits, -(-total // task_bytes))
+
+
+def _work(file: InputFile) -> int:
+    return file.size + OPEN_BYTES
+
+
+def _repeated(spark: SparkSession, work: RunWork, runs: Sequence[Run], done: Sequence[RunDone]) -> Sequence[RunDone]:
+    """The runs that are done, those again that had begun within a quoted field of CSV."""
+    repeats = runs_to_repeat(runs, [each.report for each in done])
+    if not repeats:
+        return done
+    again = _checked(run_tasks(spark, work, [repeat.run for repeat in repeats]))
+    kept, end = list[RunDone](), 0
+    for repeat, each in zip(repeats, again, strict=True):
+        kept += [*done[end : repeat.first], each]
+        end = repeat.end
+    return [*kept, *done[end:]]
