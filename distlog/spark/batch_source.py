@@ -59,6 +59,7 @@ from distlog.spark.versions import (
     LessThan,
     LessThanOrEqual,
     arrow_schema,
+    map_in_arrow,
 )
 
 # ---
@@ -368,7 +369,7 @@ def read_splits(
             for number in batch.column("id").to_pylist():
                 yield from reader.read(pickle.loads(pickled[number]))
 
-    return _numbers(spark, len(splits), row_bytes(schema, splits)).mapInArrow(read, schema)
+    return map_in_arrow(_numbers(spark, len(splits), row_bytes(schema, splits)), read, schema)
 
 
 def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:

@@ -29,7 +29,7 @@ from distlog.spark.sink import (
     partition_column,
     write_rows,
 )
-from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part, has_map_in_arrow
+from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part, has_map_in_arrow, map_in_arrow
 
 OrderBy = str | Column | Iterable[str | Column]
 
@@ -128,7 +128,7 @@ def written_in_tasks(rows: DataFrame, options: WriteOptions, facts: TopicFacts) 
             yield _told(self._writer.close())
 
     if has_map_in_arrow():
-        told = rows.mapInArrow(write, _SCHEMA)
+        told = map_in_arrow(rows, write, _SCHEMA)
     else:
         check_part(HAS_ARROW_FUNCTIONS, "an append without pandas", "4.1", ": install pandas")
         function: Any = F.arrow_udtf(Write, returnType=_SCHEMA)

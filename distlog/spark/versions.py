@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -41,6 +43,7 @@ __all__ = [
     "by_id",
     "check_part",
     "has_map_in_arrow",
+    "map_in_arrow",
 ]
 
 #: The oldest version that has data sources in Python.
@@ -165,10 +168,23 @@ def check_part(is_there: bool, what: str, since: str, instead: str = "") -> None
 
 def has_map_in_arrow() -> bool:
     """True if Spark allows `mapInArrow`: it insists on pandas, although it does not use it there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # a pandas newer than Spark knows works too
+    with _any_pandas():
         try:
             require_minimum_pandas_version()
         except ImportError:
             return False
     return True
+
+
+def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str) -> DataFrame:
+    """`frame.mapInArrow`, without a word about the pandas that it does not use."""
+    with _any_pandas():
+        return frame.mapInArrow(function, schema)
+
+
+@contextmanager
+def _any_pandas() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # a pandas newer than Spark knows works too
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

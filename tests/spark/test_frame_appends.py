@@ -102,6 +102,7 @@ def test_a_small_file_of_many_rows_is_written_by_tasks(
 
 
 @pytest.mark.usefixtures("either_way")
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 def test_the_attempts_that_failed_leave_nothing_that_is_read(spark: SparkSession, topic: distlog.Topic) -> None:
     def fail_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
