@@ -139,3 +139,17 @@ def test_a_remote_log_is_scanned(memory_url: Any) -> None:
     (segment,) = topic.snapshot.partitions[0].segments
     assert point_read.first_records(topic.reader, segment, 3, 1) == []
     assert found(topic, 3) == wanted(rows(topic.scan().to_table()), 3)
+
+
+def test_a_record_of_an_active_segment_is_read_with_little_more_than_its_batch(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"))
+    with topic.writer() as writer:
+        for number in range(8000):
+            writer.append(b"%0100d" % number, partition=0)
+        writer.flush()
+        opened = distlog.open(topic.url)
+
+        before = opened.storage.counters.bytes_read
+        (found,) = opened.records(0, start=10, limit=1)
+        assert found.value == b"%0100d" % 10
+        assert opened.storage.counters.bytes_read - before < 640 << 10
