@@ -13,6 +13,7 @@ from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush import PartitionFlush
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_lock import StateRecord
+from distlog.core.log.producers import PartitionProducers
 from distlog.core.log.segment_files import ActiveFile, ActiveIndex, SegmentFiles
 from distlog.core.storage import durable_files, local_files
 from distlog.core.storage.local_files import LocalFiles
@@ -151,5 +152,6 @@ BUGS: Mapping[str, Bug] = {
     "a seal is not synced": bug(_without(LogSegment, "_sync")),
     "new segments have no durable names": bug(_without(SegmentFiles, "sync_names")),
     "readers see what failed": bug(_readers_see_what_failed, "reader", "failing"),
+    "what is sent again in place is appended again": bug(_without(PartitionProducers, "check"), "window"),
     "a recovery point is not synced": bug(_without(SegmentFiles, "sync_indexes")),
 }

@@ -476,6 +476,16 @@ class LocalDisk:
         else:
             node.write_back(pages)
 
+    def flip(self, place: str, begin: int, random: Random) -> None:
+        """Flip a bit of the batch at `begin` of a file, where its checksum covers it."""
+        node = self._node(place)
+        assert isinstance(node, File)
+        size = int.from_bytes(_REAL["pread"](node.cache, 4, begin + 8), "big")
+        at = begin + random.randrange(21, 12 + size)
+        (byte,) = _REAL["pread"](node.cache, 1, at)
+        _REAL["pwrite"](node.cache, bytes([byte ^ 1 << random.randrange(8)]), at)
+        self.world.note(f"a bit of {self._short(place)} flips at {at}")
+
     def _refuse(self, node: File, pages: set[int]) -> None:
         node.dirty -= pages
         node.refused |= pages

@@ -14,7 +14,8 @@ from distlog.core.errors import LeaderFencedError
 from distlog.core.log import flush
 from simulation import gateways
 from simulation.actors import PASSING, Stage, create
-from simulation.disk_histories import DiskOracle, DiskStage
+from simulation.disk_actors import DiskStage
+from simulation.disk_oracle import DiskOracle
 from simulation.history import frequent_checkpoints
 from simulation.local_disk import DiskFaults, LocalDisk
 from simulation.object_store import ObjectStore, connected
