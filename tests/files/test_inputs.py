@@ -155,8 +155,10 @@ def archive(kind: str) -> bytes:
         ("plain words\n".encode("utf-32-le"), "the file is UTF-32LE"),
     ],
     # an archive holds the time at which it was made, and each worker of a run must see the same names
-    ids=["xz", "zip", "tar", "tar.gz", "gzip twice", "snappy", "avro", "orc", "arrow"]
-    + ["utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-32-le"],
+    ids=[
+        *("xz", "zip", "tar", "tar.gz", "gzip twice", "snappy", "avro", "orc", "arrow"),
+        *("utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-32-le"),
+    ],
 )
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, content: bytes, why: str) -> None:
     (path,) = written(tmp_path, a__log=content)
