@@ -6,11 +6,15 @@ import bz2
 import gzip
 import io
 import lzma
+import pickle
+import re
 import tarfile
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
-import fsspec
 import lz4.frame
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +23,12 @@ import zstandard
 from file_reads import reader, rows, values, written
 
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.files.file_reader import FileReader
 from distlog.core.files.formats import Kind
+from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.splits import pack
+from distlog.core.storage.input_storage import InputStorage
+from distlog.core.storage.storage import Storage
 
 
 def names(*inputs: object) -> list[str]:
@@ -73,14 +82,26 @@ def test_an_input_that_is_no_file_is_an_error(tmp_path: Path, given: str) -> Non
     assert given in str(raised.value)
 
 
-def test_objects_are_listed_and_read_as_local_files_are() -> None:
-    store = fsspec.filesystem("memory")
+def test_objects_are_listed_and_read_as_local_files_are(storage_url: tuple[str, dict[str, Any]]) -> None:
+    store = Storage(*storage_url)
     for name in ("b.log", "a.log", "sub/c.log.gz", "_x.log"):
         text = f"{name}\n".encode()
-        store.pipe_file(f"/inputs/{name}", gzip.compress(text) if name.endswith("gz") else text * 3)
-    assert names("memory://inputs/*.log") == ["a.log", "b.log"]
-    assert names("memory://inputs") == ["a.log", "b.log", "c.log.gz"]
-    assert values(["memory://inputs"], 5, 3) == [b"a.log"] * 3 + [b"b.log"] * 3 + [b"sub/c.log.gz"]
+        with store.open_write(f"in/{name}") as file:
+            file.write(gzip.compress(text) if name.endswith("gz") else text * 3)
+    url = f"{storage_url[0]}/in".replace("s3://", "s3a://")
+    source = FileReader(ReadOptions(), InputStorage(storage_url[1]))
+    for given, names in (
+        ("/*.log", ["a.log", "b.log"]),
+        ("", ["a.log", "b.log", "c.log.gz"]),
+        ("/_x.log", ["_x.log"]),
+    ):
+        assert [Path(file.name).name for file in source.files([url + given])] == names
+    splits = pickle.loads(pickle.dumps(source.splits(source.files([url]), 5)))
+    parts = [part for run in pack(splits, 3) for part in pickle.loads(pickle.dumps(source)).read(run)]
+    found = [value for part in parts for value in part.records["value"].to_pylist()]
+    assert found == [b"a.log"] * 3 + [b"b.log"] * 3 + [b"sub/c.log.gz"]
+    with pytest.raises(StorageError, match="no such file"):
+        source.files([f"{url}/missing"])
 
 
 @pytest.mark.parametrize("url", ["dbfs:/mnt/raw/a.log", "ftp://host/a.log", "wasbs://c@a/x"])
@@ -246,3 +267,51 @@ def test_a_file_counts_as_it_was_when_it_was_listed(tmp_path: Path, change: str,
 def test_options_that_cannot_be_meant_are_refused_before_anything_is_read(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidConfigError):
         reader(**wrong)
+
+
+class RangeHandler(BaseHTTPRequestHandler):
+    """Serves one text, and ranges of it, at any path with the right signature."""
+
+    content = b"".join(b"line %d\n" % number for number in range(2000))
+
+    def do_HEAD(self) -> None:
+        self.answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self.answer(with_body=True)
+
+    def answer(self, *, with_body: bool) -> None:
+        if not self.path.endswith("?signature=secret"):
+            self.send_error(403)
+            return
+        start, end = 0, len(self.content)
+        if found := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or ""):
+            start, end = int(found[1]), min(int(found[2]) + 1, end)
+        self.send_response(206 if found else 200)
+        self.send_header("Content-Length", str(end - start))
+        self.send_header("Accept-Ranges", "bytes")
+        if found:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(self.content)}")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(self.content[start:end])
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_a_file_of_a_web_server_is_read_by_ranges_and_its_query_is_not_shown() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), RangeHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/raw/a.log"
+            found = values([f"{url}?signature=secret"], 5000, 3)
+            (file,) = reader().files([f"{url}?signature=secret"])
+            with pytest.raises(StorageError) as raised:
+                reader().files([f"{url}?signature=wrong"])
+        finally:
+            server.shutdown()
+            thread.join()
+    assert b"\n".join([*found, b""]) == RangeHandler.content
+    assert "signature" not in str(raised.value) + repr(file)

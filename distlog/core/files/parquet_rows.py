@@ -91,9 +91,10 @@ class _opened:  # noqa: N801 - a context manager
         self._storage, self._file = storage, file
 
     def __enter__(self) -> Any:
-        source = self._file.url if self._storage.is_local(self._file.url) else StoredFile(self._storage, self._file)
+        is_local = self._storage.is_local(self._file.url)
+        source = self._file.url if is_local else StoredFile(self._storage, self._file)
         try:
-            self._parquet = pq.ParquetFile(source, pre_buffer=True)
+            self._parquet = pq.ParquetFile(source, pre_buffer=not is_local)
         except FileNotFoundError:
             raise vanished(self._file.url) from None
         except (pa.ArrowException, OSError) as error:
@@ -122,8 +123,10 @@ def parquet_tables(
         batch_rows = max(1024, min(_MOST_ROWS, _TABLE_BYTES * rows // (4 * size)))
         wanted = None if columns is None else sorted({*columns.values()})
         numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
-        for batch in parquet.iter_batches(batch_rows, row_groups=[*numbers], columns=wanted):
-            yield _records(batch, columns, options)
+        for number in numbers:
+            # of one group at a time, since Arrow fetches those that it is given all at once
+            for batch in parquet.iter_batches(batch_rows, row_groups=[number], columns=wanted):
+                yield _records(batch, columns, options)
 
 
 def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
