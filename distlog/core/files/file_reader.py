@@ -200,7 +200,7 @@ class RunReport:
 class RunReading:
     """The parts of a run, as an iterator; once it has ended, `report` says what was read.
 
-    Memory is bounded, whatever the sizes of the files: some blocks of lines of 4 MiB, or row groups' pages.
+    Memory is bounded, whatever the sizes of the files: some blocks of lines of 2 MiB, or row groups' pages.
     InvalidRecordError names the file and the line of what cannot be read.
     """
 

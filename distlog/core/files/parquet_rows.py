@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: Rows of one table at most, and the bytes that they should have.
 _MOST_ROWS, _TABLE_BYTES = 1 << 16, 16 << 20
-_NESTED = (pa.types.is_nested, pa.types.is_dictionary)
+#: Bytes of a column of a local file that are read at once; without, all of a row group are.
+_BUFFER_BYTES = 1 << 20
 
 
 class StoredFile(io.RawIOBase):
@@ -94,7 +95,9 @@ class _opened:  # noqa: N801 - a context manager
         is_local = self._storage.is_local(self._file.url)
         source = self._file.url if is_local else StoredFile(self._storage, self._file)
         try:
-            self._parquet = pq.ParquetFile(source, pre_buffer=not is_local)
+            self._parquet = pq.ParquetFile(
+                source, pre_buffer=not is_local, buffer_size=_BUFFER_BYTES if is_local else 0
+            )
         except FileNotFoundError:
             raise vanished(self._file.url) from None
         except (pa.ArrowException, OSError) as error:

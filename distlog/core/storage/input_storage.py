@@ -19,7 +19,7 @@ from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import parse_url
 
 #: Bytes of one read, and how many reads of an object are in flight after the current one.
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
 _AHEAD = 4
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/")
 _LOCAL_SCHEMES = ("file", "local")
