@@ -16,7 +16,7 @@ from distlog import __version__
 COMMANDS = {
     "create": ("topic_commands.create", "Create a topic."),
     "list": ("topic_commands.list_topics", "List the topics right below a folder."),
-    "alter": ("topic_commands.alter", "Change settings and the number of partitions."),
+    "alter": ("topic_commands.alter", "Change settings, the number of partitions, and the id."),
     "drop": ("topic_commands.drop", "End a topic."),
     "describe": ("topic_commands.describe", "Show the partitions and the settings."),
     "segments": ("topic_commands.segments", "List the live segments, by partition and offset."),

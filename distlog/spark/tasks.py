@@ -399,7 +399,7 @@ def clean_shared(
     now_ms = plans[0].now_ms(handle)
     # the verdicts on the batches of each partition: tasks find them if there is something to read
     read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
-    found = SparkRun(spark)(partial(_judge, handle, now_ms), read)
+    found = SparkRun(spark)(partial(_judge, handle, handle.trusted_ms()), read)
     verdicts_of = {plan.partition: verdicts for plan, verdicts in zip(read, found, strict=True)}
     judged = list(zip(plans, [verdicts_of.get(plan.partition, Verdicts()) for plan in plans], strict=True))
     known = [(plan, verdicts) for plan, verdicts in judged if isinstance(verdicts, Verdicts)]

@@ -93,7 +93,7 @@ def test_offsets_finds_a_time(filled: CommandLine, time: str, offset: int | None
         (["read", "--offset", "6"], "log_end_offset=5"),
         (["read", "--partition", "1"], "partition=1"),
         (["create"], "the topic exists already"),
-        (["append", "no such file"], "No such file"),
+        (["append", "no such file"], "no such file or folder"),
     ],
 )
 def test_a_failure_is_one_line_on_standard_error_and_status_1(

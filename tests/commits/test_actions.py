@@ -29,6 +29,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
+    SetTopicId,
     SetTransaction,
     UnknownAction,
     Unpin,
@@ -58,6 +59,7 @@ EVERY_ACTION = (
     Unpin("backup"),
     Manifest(paths.manifest_file(5, "0" * 32), 100, 7),
     ProducerBatches({0: (ProducerBatch(7, 1, 4, 9, 2, 1_000, 1, -1), ProducerBatch(7, 1, -1, 10, 0, 1_001, 3, 5))}),
+    SetTopicId("12345678-1234-1234-1234-123456789abd"),
     Drop(),
 )
 
@@ -96,7 +98,7 @@ def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> No
     assert [name for action in body["actions"] for name in action] == [
         "create", "partitions", "config", "add", "remove", "log_start_offset", "restore",
         "transaction", "transaction", "producer_transaction", "cleaned", "active", "seal", "gc_floor",
-        "log_floor", "pin", "unpin", "manifest", "producers", "drop",
+        "log_floor", "pin", "unpin", "manifest", "producers", "topic_id", "drop",
     ]  # fmt: skip
     assert body["actions"][7] == {
         "transaction": {

@@ -143,6 +143,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
             "abort_transaction",
             "alter_config",
             "append",
+            "assign_new_id",
             "compact",
             "config",
             "create_partitions",
@@ -173,7 +174,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
             "reset_group",
             "restore",
         ),
-        *("retention", "scan", "segments"),
+        *("retention", "scan", "seal", "segments"),
         *("start_offsets", "transaction", "url", "vacuum", "verify", "version", "writer"),
     }
     assert {name for name in dir(topic.scan()) if not name.startswith("_")} == {

@@ -23,8 +23,11 @@ def topic_at(folder: Path) -> distlog.Topic:
 
 
 def test_vacuum_deletes_nothing_behind_a_link_and_says_which_link_it_is(tmp_path: Path) -> None:
-    # a topic that lies in another one was made before that
-    other, mine = topic_at(tmp_path / "mine" / "of-another" / "mine"), topic_at(tmp_path / "mine")
+    # only a folder that was moved lies in a topic
+    topic_at(tmp_path / "elsewhere" / "mine")
+    mine = topic_at(tmp_path / "mine")
+    (tmp_path / "elsewhere").rename(tmp_path / "mine" / "of-another")
+    other = distlog.open(str(tmp_path / "mine" / "of-another" / "mine"))
     link = tmp_path / "mine" / "mine-1"
     link.symlink_to(tmp_path / "mine" / "of-another" / "mine" / "mine-0")
     mine.drop()

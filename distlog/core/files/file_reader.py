@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import column_of, integers, scalar_of
 from distlog.core.batches.record_batch import HEADERS_TYPE
-from distlog.core.errors import DistlogError, InvalidRecordError
+from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.files.csv_rows import CsvRows, header_names
 from distlog.core.files.formats import CSV, JSONL, PARQUET, RECORDS, UTF8_MARK
 from distlog.core.files.input_files import InputFile, list_files, shorter, vanished
@@ -89,7 +89,7 @@ class FileReader:
         if options.pattern is not None:
             return PatternLines(options.pattern, self.times)
         if options.fields:
-            raise InvalidRecordError(
+            raise InvalidConfigError(
                 "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
             )
         return TextLines(options.key_separator)

@@ -485,7 +485,7 @@ def clean_partition(
     Raises CorruptRecordError, and InvalidConfigError if there is no memory for a single key.
     """
     now_ms = plan.now_ms(handle)
-    verdicts = judge(handle.reader, plan.segments, now_ms, handle.producer_expiration_ms)
+    verdicts = judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
     keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
     secret = handle.random.randbytes(SECRET_BYTES)
     build_map(handle.reader, plan.dirty, plan.start_offset, plan.end_offset, verdicts, keys, secret)

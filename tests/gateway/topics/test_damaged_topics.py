@@ -72,8 +72,8 @@ def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Pa
         )
         told = wire.ask(CREATE_TOPICS, 4, topics=topics, timeout=NO_WAIT, validate_only=True).topics
     assert [topic.error_message for topic in told] == [
-        "the topic exists already",
-        "the request failed in the gateway: see its log",
+        "Topic 'clicks' already exists.",
+        "Topic 'orders' already exists.",
     ]
 
 
@@ -81,7 +81,10 @@ def test_errors_tell_clients_what_they_did_and_not_where_things_lie(tmp_path: Pa
     ("error", "text"),
     [
         (errors.InvalidConfigError("wrong", value=5), "wrong (value=5)"),
-        (errors.TopicNotFoundError("not there", url="/srv/data/x"), "not there"),
+        (
+            errors.TopicNotFoundError("not there", url="/srv/data/x"),
+            "This server does not host this topic-partition.",
+        ),
         (errors.CorruptRecordError("changed on its way", file=None, size=3), "changed on its way (size=3)"),
         (errors.CorruptRecordError("a batch of ours", file="/srv/data/x"), None),
         (errors.StorageError("cannot write /srv/data/x"), None),

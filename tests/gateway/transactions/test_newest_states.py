@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Address
-from transaction_parts import ID, Parts
+from transaction_parts import ID, NOW, Parts
 
-import distlog
-from distlog.core.config import DAY_MS
+from distlog.core.config import DAY_MS, TopicConfig
 from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import topic_log
 from distlog.core.transaction_state import TRANSACTIONS_TOPIC, TransactionStatus, encode_key
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.metadata_cache import MetadataCache
@@ -20,10 +20,14 @@ from distlog.gateway.transactions.transaction_log import NewestStates
 
 @pytest.fixture
 def parts(memory_url: Address) -> Iterator[Parts]:
-    for name in ("clicks", "__consumer_offsets"):
-        distlog.create(f"{memory_url.url}/{name}")
-    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
-    distlog.create(f"{memory_url.url}/{TRANSACTIONS_TOPIC}", config=compacted)
+    compacted = TopicConfig.parse({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0})
+    for name, config in {
+        "clicks": TopicConfig(),
+        "__consumer_offsets": TopicConfig(),
+        TRANSACTIONS_TOPIC: compacted,
+    }.items():
+        # by the clock of the parts: a compaction does not believe a clock that is behind the topic's own commits
+        topic_log(Storage(f"{memory_url.url}/{name}", memory_url.options), lambda: NOW).create(1, config)
     found = Parts(memory_url)
     yield found
     found.close()
