@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import Address
 from job_runs import job as job
@@ -136,14 +139,20 @@ def test_a_topic_that_exists_is_created_with_the_same_partitions_only(job: Any, 
     assert (ran.status, "partitions=3 requested=2" in ran.err) == (2, True)
 
 
-@pytest.mark.parametrize(("kind", "text"), [("csv", "a,b"), ("jsonl", '{"a": 1}')])
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "jsonl"])
 def test_a_column_that_the_input_lacks_is_status_1_as_for_the_command_line(
-    job: Any, url: str, tmp_path: Path, kind: str, text: str
+    job: Any, url: str, tmp_path: Path, kind: str
 ) -> None:
-    file = lines_file(tmp_path, f"a.{kind}", [text])
+    file = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"a": ["1"]}), file)
+    else:
+        text = b'{"a": 1}\n' if kind == "jsonl" else b"a,b\n1,2\n"
+        file.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
     ran = job("append", "--input", file, "--topic", url, "--create", "--key", "user")
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
-    assert distlog.open(url).version == 0
+    # only all lines of JSON tell that none has the field
+    assert Path(url).exists() == (kind == "jsonl")
 
 
 def test_a_failure_is_status_1_and_one_line(job: Any, url: str, tmp_path: Path) -> None:

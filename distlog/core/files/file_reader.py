@@ -33,12 +33,12 @@ from distlog.core.files.formats import CSV, JSONL, PARQUET, RECORDS, UTF8_MARK
 from distlog.core.files.input_files import InputFile, list_files, shorter, vanished
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
 from distlog.core.files.line_blocks import Block, lines_after, split_blocks
-from distlog.core.files.parquet_rows import parquet_tables
+from distlog.core.files.parquet_rows import check_columns, parquet_tables
 from distlog.core.files.parsed import BadLine, LineParser, line_at, line_starts
 from distlog.core.files.patterns import PatternLines
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.files.record_times import TimeReader
-from distlog.core.files.splits import SPLIT_BYTES, FileSplit, Run, split_files
+from distlog.core.files.splits import SPLIT_BYTES, FileSplit, Run, split_files, whole_file
 from distlog.core.files.text_lines import TextLines
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.storage.parallel import in_order
@@ -72,6 +72,22 @@ class FileReader:
     def splits(self, files: Sequence[InputFile], split_bytes: int | None = SPLIT_BYTES) -> list[FileSplit]:
         """The splits of files, in order: see `split_files`."""
         return split_files(files, self.storage, split_bytes)
+
+    def check_first_files(self, files: Sequence[InputFile]) -> None:
+        """Raise InvalidRecordError if the first file of CSV, or of Parquet, lacks a column that the options name.
+
+        Raises InvalidConfigError if the options name a field and a file is of text, which has none.
+        """
+        seen = SeenFields(self.options.fields)
+        for form, file in {file.kind.format: file for file in reversed(files) if file.size}.items():
+            if form == PARQUET:
+                check_columns(self.storage, file, self.options)
+            elif form == CSV:
+                is_packed, storage = file.kind.compression is not None, self.storage
+                blocks = split_blocks(storage, whole_file(file)) if is_packed else lines_after(storage, file, 0)
+                LineReading(self, form, seen, file).read_names(blocks)
+            else:
+                self.parser(form, seen)
 
     def read(self, run: Run, seen: SeenFields | None = None) -> RunReading:
         """The records of consecutive splits, as an iterator of parts; `seen` gets the fields that objects have."""
@@ -488,7 +504,7 @@ def _whole_files(run: Run, wrong: set[str]) -> list[FileSplit]:
         if split.file.url not in wrong:
             splits.append(split)
         elif split.start == 0:
-            splits.append(FileSplit(split.file, 0, split.file.size))
+            splits.append(whole_file(split.file))
     return splits
 
 

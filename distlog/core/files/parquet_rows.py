@@ -115,6 +115,12 @@ class _opened:  # noqa: N801 - a context manager
         return InvalidRecordError(f"the Parquet file cannot be read: {error}", file=self._file.name)
 
 
+def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) -> None:
+    """Raise InvalidRecordError for a file without a column that the options name, or that cannot be read."""
+    with _opened(storage, file) as parquet:
+        _columns(parquet.schema_arrow.names, options)
+
+
 def parquet_tables(
     storage: InputStorage, file: InputFile, groups: Sequence[int] | None, options: ReadOptions
 ) -> Iterator[tuple[pa.Table, dict[int, str]]]:

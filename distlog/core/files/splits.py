@@ -44,6 +44,11 @@ class FileSplit:
         return self.start == 0 and self.end == self.file.size
 
 
+def whole_file(file: InputFile) -> FileSplit:
+    """A file as one split."""
+    return FileSplit(file, 0, file.size)
+
+
 #: Splits that one task reads, one after the other.
 Run = Sequence[FileSplit]
 
@@ -65,7 +70,7 @@ def _splits_of(file: InputFile, split_bytes: int | None, groups: Sequence[int] |
     if groups is not None and split_bytes is not None:
         yield from _splits_of_groups(file, split_bytes, groups)
     elif split_bytes is None or file.kind.compression or file.kind.format == PARQUET or file.size <= split_bytes:
-        yield FileSplit(file, 0, file.size)
+        yield whole_file(file)
     else:
         count = -(-file.size // split_bytes)
         edges = [file.size * number // count for number in range(count + 1)]
@@ -83,7 +88,7 @@ def _splits_of_groups(file: InputFile, split_bytes: int, sizes: Sequence[int]) -
             yield FileSplit(file, start, end, first, number)
             first, start = number, position
     if not sizes:
-        yield FileSplit(file, 0, file.size)
+        yield whole_file(file)
 
 
 #: What opening a file costs, as bytes that could be read meanwhile.

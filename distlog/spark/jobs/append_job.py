@@ -65,8 +65,9 @@ def append_inputs(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     storage = dict(chosen.storage)
     reader = FileReader(options, InputStorage(input_settings(spark, chosen.input, storage)))
     files = reader.files(chosen.input)
-    # an input that does not exist leaves no topic behind
+    # an input that does not exist, or lacks a named column, leaves no topic behind
     if chosen.create:
+        reader.check_first_files(files)
         topic = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
     else:
         topic = open_topic(chosen.topic, storage_options=storage)
