@@ -1,4 +1,7 @@
-"""Secrets stand nowhere; by Spark Connect, sizes of reads are known, and topics are tables. One JVM: it is dear."""
+"""Secrets stand nowhere; by Spark Connect, tasks append, sizes of reads are known, and topics are tables.
+
+One JVM: it is dear.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,21 @@ import distlog
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 LARGE, SMALL, THRESHOLD = 5000, 50, 100_000
+#: The offsets of an append and of its repetition; the order of both partitions, and the segments of five tasks.
+APPENDED = 2 * "{0: (0, 25000), 1: (0, 25000)}\n" + "[True, True] 10\n"
 SIZES = """
 from distlog.spark import register_tables
 
-threshold, large, small = more
+threshold, large, small, appended = more
+rows = spark.range(0, 50_000, 1, 5).selectExpr("cast(id as string) value", "cast(id % 2 as int) partition")
+for _ in range(2):
+    print(append(rows, appended, app_id="nightly", batch_id=1).offsets)
+in_order = [
+    distlog.open(appended).scan(partitions=number).to_table()["value"].to_pylist()
+    == [b"%d" % value for value in range(number, 50_000, 2)]
+    for number in (0, 1)
+]
+print(in_order, distlog.open(appended).segments().num_rows)
 spark.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold)
 for name, url in (("large", large), ("small", small)):
     read(spark, url, ["key", "value"], min_partitions=2).createOrReplaceTempView(name)
@@ -35,6 +49,7 @@ def ran(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         topic = distlog.create(str(root / name), partitions=2)
         topic.append([{"key": b"%d" % i, "value": b"%0100d" % i, "partition": i % 2} for i in range(count)])
         urls.append(topic.url)
+    urls.append(distlog.create(str(tmp_path_factory.mktemp("appended") / "topic"), partitions=2).url)
     folder = tmp_path_factory.mktemp("secrets")
     return run_with_secrets(s3_server.address(), folder, THRESHOLD, *urls, end=SIZES)
 
@@ -44,8 +59,12 @@ def test_secrets_stand_in_no_event_no_plan_no_log_and_no_checkpoint(ran: Ran) ->
     assert "SparkListenerConnectOperationStarted" in ran.all_events
 
 
+def test_tasks_append_rows_in_order_and_a_repeated_append_adds_nothing(ran: Ran) -> None:
+    assert ran.printed.startswith(APPENDED)
+
+
 def test_sizes_are_known_and_topics_are_views(ran: Ran) -> None:
-    joins, *views = ran.printed.rsplit("\n", 3)[:-1]
+    joins, *views = ran.printed.partition(APPENDED)[2].rsplit("\n", 3)[:-1]
     assert views == [f"`large` {LARGE}", f"`small` {SMALL}"]
     large, small = joins.split(f"{LARGE}\n")
     assert ("SortMergeJoin" in large, "BroadcastHashJoin" in large) == (True, False)
