@@ -39,6 +39,7 @@ NAMES = (
     "streaming",
     "stream_begins",
     "spark_peers",
+    "file_appends",
 )
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("numpy", "pyarrow", "numba", "pyspark", "aiokafka", "kafka-python", "confluent-kafka")
