@@ -480,7 +480,12 @@ def fails_tests(mutant: Mutant) -> str:
     os.chdir(TESTS.parent)
     with open(os.devnull, "w", encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), 1)
-        pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[Failures()])
+        # the simulation has imported modules that pytest would rewrite
+        quiet = ("-x", "-q", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+        alone = ("-p", "no:cacheprovider", "-p", "no:xdist")
+        status = pytest.main([*quiet, *alone, *files], plugins=[Failures()])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"the tests of {mutant.area} did not run: {status!r}")
     return failed[0] if failed else ""
 
 
