@@ -15,9 +15,15 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, BinaryIO, TypeVar
 
-from distlog.core.display import counted
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
-from distlog.core.files.file_reader import FileReader, LineReading, Part, RunReading, files_without_records
+from distlog.core.files.file_reader import (
+    FileReader,
+    LineReading,
+    Part,
+    RunReading,
+    files_without_records,
+    warning_of_no_records,
+)
 from distlog.core.files.formats import HEAD_BYTES, PARQUET, TEXT, UTF8_MARK, check_stream
 from distlog.core.files.json_lines import SeenFields
 from distlog.core.files.line_blocks import Block
@@ -135,8 +141,6 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
 
 
 STANDARD_INPUT = "-"
-#: How many files a warning names.
-_NAMED = 3
 
 
 def is_stream(path: str) -> bool:
@@ -182,21 +186,6 @@ class StreamReading:
         return self._lines.rest()
 
 
-class FilesReading:
-    """The records of files, in order."""
-
-    def __init__(self, reading: RunReading) -> None:
-        self._reading = reading
-
-    def __iter__(self) -> Iterator[Part]:
-        """Raises InvalidRecordError for a bad line."""
-        return iter(self._reading)
-
-    def rest(self) -> Iterator[Part]:
-        """None: a file that has ended leaves no line."""
-        return iter(())
-
-
 class Source:
     """The input of a command: files, which are all known before the first is read, and streams, in their order."""
 
@@ -232,7 +221,7 @@ class Source:
             raise InvalidConfigError("--app-id and --batch-id are for files: a stream has many commits")
         return app_id, batch_id
 
-    def readings(self, wait: Callable[[], float | None]) -> Iterator[StreamReading | FilesReading]:
+    def readings(self, wait: Callable[[], float | None]) -> Iterator[StreamReading | RunReading]:
         """The readings of the inputs, in their order."""
         for item in self._items:
             if isinstance(item, str):
@@ -240,15 +229,12 @@ class Source:
                 continue
             reading = self._reader.read(item, self.seen)
             self._readings.append((item, reading))
-            yield FilesReading(reading)
+            yield reading
 
     def without_records(self) -> str | None:
         """The warning about files that have bytes and no records; None if there are none."""
         names = [name for splits, reading in self._readings for name in files_without_records(splits, reading.report)]
-        if not names:
-            return None
-        more = ", ..." if len(names) > _NAMED else ""
-        return f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMED])}{more}"
+        return warning_of_no_records(names) if names else None
 
 
 # ---

@@ -10,7 +10,7 @@ import typer
 
 import distlog
 from distlog.cli import options, reading
-from distlog.cli.input import STANDARD_INPUT, AppendedInput, Appending, Interrupt, Source
+from distlog.cli.input import STANDARD_INPUT, AppendedInput, Appending, Interrupt, Source, StreamReading
 from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at
 from distlog.cli.reading import RecordFormat, printing
 from distlog.console.arguments import FromEnd
@@ -108,7 +108,7 @@ def _take(source: Source, appending: Appending, interrupt: Interrupt) -> None:
                 appending.abort()
                 return
             # a stream that a signal ends may end within a row
-            for part in reading.rest():
+            for part in reading.rest() if isinstance(reading, StreamReading) else ():
                 appending.append(part)
             if interrupt.signal:
                 return

@@ -127,3 +127,12 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRecordError, match="the Parquet file cannot be read") as raised:
         rows([path])
     assert raised.value.details["file"] == str(path)
+
+
+@pytest.mark.parametrize("split_bytes", [None, 1])
+def test_a_bad_time_is_named_by_its_row_in_the_file(tmp_path: Path, split_bytes: int | None) -> None:
+    times = [*["2024-01-01"] * 250, "soon"]
+    pq.write_table(pa.table({"at": times}), tmp_path / "a.parquet", row_group_size=100)
+    with pytest.raises(InvalidRecordError, match="time") as raised:
+        rows([tmp_path], split_bytes, timestamp="at")
+    assert raised.value.details == {"file": str(tmp_path / "a.parquet"), "row": 250}

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 _SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, TOOLS = _SETTINGS["project"], _SETTINGS["tool"]
 LIBRARY = sorted(path for path in (ROOT / "distlog").rglob("*.py") if "__pycache__" not in path.parts)
-IGNORED = {".git", ".venv", "__pycache__", "build", "dist", ".demo", "data"}
+IGNORED = {".git", ".venv", "__pycache__", "build", "dist", ".demo", ".hypothesis", "data"}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 TEXT_FILES = {".py", ".md", ".toml", ".sh", ".cfg", ".ini", ".yml", ".yaml", ".json", ""}
 

@@ -211,6 +211,23 @@ class Scenario:
         elif not self.is_compacted and [offset - places[0][1] for _, offset in places] != [*range(len(places))]:
             self.says(f"the records of {sent} do not follow each other: {places}")
 
+    def transact(self, producer: distlog.Producer, topic_id: str) -> None:
+        """Append two records in a transaction, and note whether it was committed or refused."""
+        batch, table = self.stage.records_of([b"t", None], "producer")
+        batch.refused = True
+        producer.begin()
+        for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+            producer.append(value, key=key, partition=0)
+        batch.refused = False
+        try:
+            producer.commit()
+        except CommitStateUnknownError:
+            raise
+        except (*PASSING, ProducerFencedError):
+            batch.refused = True
+            raise
+        batch.acknowledge(topic_id)
+
 
 class StoreScenario(Scenario):
     """A scenario on an object store."""

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import distlog
 from distlog import (
-    CommitStateUnknownError,
     OffsetOutOfRangeError,
     ProducerFencedError,
     SnapshotTooOldError,
@@ -351,23 +350,7 @@ class Transactions(StoreScenario):
             topic = distlog.open(self.stage.url)
             with topic.producer("id", linger_ms=10) as producer:
                 for _ in range(2):
-                    self._transact(producer, topic.snapshot.topic_id)
-
-    def _transact(self, producer: distlog.Producer, topic_id: str) -> None:
-        batch, table = self.stage.records_of([b"t", None], "producer")
-        batch.refused = True
-        producer.begin()
-        for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
-            producer.append(value, key=key, partition=0)
-        batch.refused = False
-        try:
-            producer.commit()
-        except CommitStateUnknownError:
-            raise
-        except (*PASSING, ProducerFencedError):
-            batch.refused = True
-            raise
-        batch.acknowledge(topic_id)
+                    self.transact(producer, topic.snapshot.topic_id)
 
     def check(self) -> None:
         """Say what is broken, when all actors have ended."""

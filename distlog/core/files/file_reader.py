@@ -27,16 +27,17 @@ import pyarrow.compute as pc
 
 from distlog.core.arrays import column_of, integers, scalar_of
 from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.display import counted
 from distlog.core.errors import DistlogError, InvalidConfigError, InvalidRecordError
 from distlog.core.files.csv_rows import CsvRows, header_names
 from distlog.core.files.formats import CSV, JSONL, PARQUET, RECORDS, UTF8_MARK
 from distlog.core.files.input_files import InputFile, list_files, shorter, vanished
 from distlog.core.files.json_lines import JsonFields, JsonRecords, SeenFields
 from distlog.core.files.line_blocks import Block, lines_after, split_blocks
-from distlog.core.files.parquet_rows import check_columns, parquet_tables
+from distlog.core.files.parquet_rows import check_columns, parquet_records
 from distlog.core.files.parsed import BadLine, LineParser, line_at, line_starts
 from distlog.core.files.patterns import PatternLines
-from distlog.core.files.read_options import ReadOptions
+from distlog.core.files.read_options import NO_FIELDS, ReadOptions
 from distlog.core.files.record_times import TimeReader
 from distlog.core.files.splits import SPLIT_BYTES, FileSplit, Run, split_files, whole_file
 from distlog.core.files.text_lines import TextLines
@@ -50,6 +51,8 @@ _READS_AHEAD = 16
 _COUNTED_BYTES = 1 << 30
 #: What a batch of one record has beyond its key and value, at most, without headers.
 _OVERHEAD = 128
+#: How many files a warning names.
+_NAMED = 3
 _SKIP_HINT = "--bad-lines skip leaves such lines out"
 
 
@@ -105,9 +108,7 @@ class FileReader:
         if options.pattern is not None:
             return PatternLines(options.pattern, self.times)
         if options.fields:
-            raise InvalidConfigError(
-                "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
-            )
+            raise InvalidConfigError(NO_FIELDS)
         return TextLines(options.key_separator)
 
 
@@ -216,7 +217,8 @@ class RunReport:
 class RunReading:
     """The parts of a run, as an iterator; once it has ended, `report` says what was read.
 
-    Memory is bounded, whatever the sizes of the files: some blocks of lines of 2 MiB, or row groups' pages.
+    Memory does not grow with the files: it holds some blocks of lines of 2 MiB, or buffers of the columns of a local
+    Parquet file. Of an object it holds the columns of one row group.
     InvalidRecordError names the file and the line of what cannot be read.
     """
 
@@ -239,20 +241,19 @@ class RunReading:
 
     def _rows(self, split: FileSplit) -> Iterator[Part]:
         groups = range(split.first_group, split.end_group) if split.end_group else None
-        size, rows, records, skipped = split.length, 0, 0, 0
-        for table, faults in parquet_tables(self._reader.storage, split.file, groups, self._reader.options):
-            origin = Origin(0, split.file, rows, None)
-            good, left_out = table, 0
+        reader, size, records, skipped = self._reader, split.length, 0, 0
+        for table, first_row, faults in parquet_records(
+            reader.storage, split.file, groups, reader.options, reader.times
+        ):
             if faults:
-                if not self._reader.options.skips_bad_lines:
+                if not reader.options.skips_bad_lines:
                     row = min(faults)
-                    place = {"file": split.file.name, "row": rows + row}
+                    place = {"file": split.file.name, "row": first_row + row}
                     raise InvalidRecordError(f"{faults[row]} ({_SKIP_HINT})", **place)
-                good = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
-                left_out = len(faults)
-            part = Part(_finished(good, self._reader.options), size, left_out, b"", None, [origin])
-            rows, records, skipped, size = rows + table.num_rows, records + good.num_rows, skipped + left_out, 0
-            yield part
+                table = table.take(integers(np.delete(np.arange(table.num_rows), [*faults])))
+            origin = Origin(0, split.file, first_row, None)
+            yield Part(_finished(table, reader.options), size, len(faults), b"", None, [origin])
+            records, skipped, size = records + table.num_rows, skipped + len(faults), 0
         self.report.splits.append(SplitReport(split.start, split.end, records, skipped))
 
     def _small(self, splits: Sequence[FileSplit]) -> Iterator[Part]:
@@ -456,9 +457,6 @@ def _with_headers(records: pa.Table, headers: Sequence[tuple[str, str]]) -> pa.T
     return records.set_column(records.schema.get_field_index("headers"), "headers", column_of(lists, HEADERS_TYPE))
 
 
-# ---
-
-
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """A run to read instead of the runs [first, end), whose records are dropped."""
@@ -521,5 +519,11 @@ def check_fields(reports: Sequence[RunReport]) -> None:
 
 def files_without_records(run: Run, report: RunReport) -> list[str]:
     """The names of the whole files of a run that have bytes, but no records."""
-    done = zip(run, report.splits, strict=False)
-    return [split.file.name for split, each in done if split.is_whole and split.length and not each.records]
+    reports = zip(run, report.splits, strict=False)
+    return [split.file.name for split, done in reports if split.is_whole and split.length and not done.records]
+
+
+def warning_of_no_records(names: Sequence[str]) -> str:
+    """The text about files that have bytes, but no records."""
+    more = ", ..." if len(names) > _NAMED else ""
+    return f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMED])}{more}"

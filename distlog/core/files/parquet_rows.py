@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -121,21 +121,34 @@ def check_columns(storage: InputStorage, file: InputFile, options: ReadOptions) 
         _columns(parquet.schema_arrow.names, options)
 
 
-def parquet_tables(
-    storage: InputStorage, file: InputFile, groups: Sequence[int] | None, options: ReadOptions
-) -> Iterator[tuple[pa.Table, dict[int, str]]]:
-    """The records of the row groups of a file (None: all), and of each table the faults of its rows' times."""
+class ParquetRecords(NamedTuple):
+    """Records of adjacent rows, of which the first is row `first_row` of the file, and what is wrong with rows.
+
+    `faults` counts rows from `first_row`.
+    """
+
+    table: pa.Table
+    first_row: int
+    faults: dict[int, str]
+
+
+def parquet_records(
+    storage: InputStorage, file: InputFile, groups: range | None, options: ReadOptions, times: TimeReader
+) -> Iterator[ParquetRecords]:
+    """The records of the row groups of a file (None: all), in order."""
     with _opened(storage, file) as parquet:
-        names = parquet.schema_arrow.names
-        columns = _columns(names, options)
+        columns = _columns(parquet.schema_arrow.names, options)
         rows, size = max(parquet.metadata.num_rows, 1), max(file.size, 1)
         batch_rows = max(1024, min(_MOST_ROWS, _TABLE_BYTES * rows // (4 * size)))
         wanted = None if columns is None else sorted({*columns.values()})
         numbers = range(parquet.metadata.num_row_groups) if groups is None else groups
+        first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(numbers.start))
         for number in numbers:
             # of one group at a time, since Arrow fetches those that it is given all at once
             for batch in parquet.iter_batches(batch_rows, row_groups=[number], columns=wanted):
-                yield _records(batch, columns, options)
+                table, faults = _records(batch, columns, options, times)
+                yield ParquetRecords(table, first_row, faults)
+                first_row += batch.num_rows
 
 
 def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | None:
@@ -150,15 +163,15 @@ def _columns(names: Sequence[str], options: ReadOptions) -> dict[str, str] | Non
 
 
 def _records(
-    batch: pa.RecordBatch, columns: dict[str, str] | None, options: ReadOptions
+    batch: pa.RecordBatch, columns: dict[str, str] | None, options: ReadOptions, times: TimeReader
 ) -> tuple[pa.Table, dict[int, str]]:
     fields, faults = options.fields if columns is None else columns, dict[int, str]()
     arrays = dict[str, pa.Array]()
     for role, name in fields.items():
         column = batch.column(name)
         if role == "timestamp":
-            times = TimeReader(options.timestamp_unit, options.time_format, options.now_ms).of_column(column)
-            arrays[role], faults = times.column, times.faults
+            moments = times.of_column(column)
+            arrays[role], faults = moments.column, moments.faults
         elif role in ("key", "value"):
             arrays[role] = _bytes(column)
         else:

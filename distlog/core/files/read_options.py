@@ -10,6 +10,7 @@ from distlog.core.files.formats import FORMATS, TEXT
 from distlog.core.times import check_unit
 
 FAIL, SKIP = "fail", "skip"
+NO_FIELDS = "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
 #: The groups of a pattern that make a record.
 GROUPS = ("key", "value", "timestamp")
 
@@ -51,9 +52,7 @@ class ReadOptions:
         if self.pattern is not None:
             self._check_pattern(is_text=is_text)
         if self.format == TEXT and self.fields:
-            raise InvalidConfigError(
-                "a line of text has no fields: give --format jsonl, csv or parquet, or --pattern"
-            )
+            raise InvalidConfigError(NO_FIELDS)
 
     def _check_pattern(self, *, is_text: bool) -> None:
         if not is_text or self.key_separator is not None:

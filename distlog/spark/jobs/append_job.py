@@ -14,7 +14,7 @@ from distlog.console.append_help import APPEND_HELP
 from distlog.console.output import Summary
 from distlog.core.display import counted
 from distlog.core.errors import InvalidConfigError
-from distlog.core.files.file_reader import FileReader
+from distlog.core.files.file_reader import FileReader, warning_of_no_records
 from distlog.core.files.formats import FORMATS
 from distlog.core.files.read_options import FAIL, SKIP, ReadOptions
 from distlog.core.files.text_lines import unescaped
@@ -27,10 +27,6 @@ from distlog.core.topics.open_topic import open_or_create
 from distlog.spark.file_append import FilesResult, append_files
 from distlog.spark.jobs.job import add_settings, argument
 from distlog.spark.sink import WriteOptions, parse_batch_id
-
-#: How many files a warning names.
-_NAMED = 3
-
 
 #: What options take that is not any text.
 _TAKEN: Mapping[str, Mapping[str, Any]] = {
@@ -65,9 +61,9 @@ def append_inputs(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     storage = dict(chosen.storage)
     reader = FileReader(options, InputStorage(input_settings(spark, chosen.input, storage)))
     files = reader.files(chosen.input)
-    # an input that does not exist, or lacks a named column, leaves no topic behind
+    # before any task starts, and before a topic is created
+    reader.check_first_files(files)
     if chosen.create:
-        reader.check_first_files(files)
         topic = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
     else:
         topic = open_topic(chosen.topic, storage_options=storage)
@@ -78,7 +74,8 @@ def append_inputs(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         chosen.compression,
     )
     result = append_files(spark, topic, reader, files, write)
-    _warn(result.without_records)
+    if result.without_records:
+        print(f"append.py: {warning_of_no_records(result.without_records)}", file=sys.stderr)
     return _summary(chosen.topic, topic.config.retention_ms, result, time.monotonic() - started)
 
 
@@ -125,13 +122,6 @@ def input_settings(spark: SparkSession, inputs: Sequence[str], storage: Mapping[
         "client_kwargs": {"region_name": region} if region else None,
     }
     return {**storage, **{name: value for name, value in found.items() if value}}
-
-
-def _warn(names: Sequence[str]) -> None:
-    if names:
-        more = ", ..." if len(names) > _NAMED else ""
-        text = f"no records in {counted(len(names), 'file')}: {', '.join(names[:_NAMED])}{more}"
-        print(f"append.py: {text}", file=sys.stderr)
 
 
 def _summary(url: str, retention_ms: int, result: FilesResult, seconds: float) -> Summary:
