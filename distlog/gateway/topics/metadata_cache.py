@@ -280,7 +280,7 @@ class CollidingNames:
                 for folder in filter(paths.may_be_topic_folder, self._list_folders()):
                     self._names[folder.replace(".", "_")].add(folder)
                 self._listed_ms = listed_ms
-            return sorted(self._names[name.replace(".", "_")] - {name})
+            return sorted(self._names.get(name.replace(".", "_"), set()) - {name})
 
     def add(self, name: str) -> None:
         """Count a topic that was created since the listing."""
