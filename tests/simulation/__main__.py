@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--explore", metavar="SCENARIO", help="run the schedules of a scenario, or of `all`")
     parser.add_argument("--schedules", type=int, metavar="N", help="run at most N schedules of each, cheapest first")
     parser.add_argument("--schedule", metavar="POINT:KIND,...", help="run this schedule of the scenario, and tell it")
-    parser.add_argument("--keep", action="store_true", help="keep the seeds that find planted bugs, for the docs too")
+    parser.add_argument("--keep", action="store_true", help="keep the seeds that find planted bugs")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # the order of a set of texts is a part of a history

@@ -15,17 +15,13 @@ from simulation.disk_scenarios import DISK_SCENARIOS
 from simulation.history import Drawn
 from simulation.object_store import Flaws
 from simulation.planted import Bug
-from simulation.scale import with_tables
 from simulation.store_scenarios import STORE_SCENARIOS
 from simulation.world import World
-
-#: The page with the tables of the seeds.
-PAGE = Path(__file__).parents[2] / "docs" / "design" / "simulation.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of histories; `name` is that of the table of its bugs, and `file` has the first seed that finds each."""
+    """A kind of histories; `file` has the first seed that finds each."""
 
     name: str
     file: Path
@@ -67,10 +63,9 @@ class Kind:
         return known
 
     def keep(self, found: Mapping[str, int | None]) -> None:
-        """Keep these, and show them on the page."""
+        """Keep these."""
         kept = {name: found[name] for name in sorted(found) if name in self.bugs}
         self.file.write_text(json.dumps(kept, indent=1) + "\n")
-        PAGE.write_text(page(PAGE.read_text()))
 
 
 def _file(name: str) -> Path:
@@ -101,23 +96,3 @@ SHORT = Kind(
 KINDS = {kind.name: kind for kind in (ON_STORE, SHORT, ON_DISK)}
 #: The scenarios of the explorer by their names.
 SCENARIOS = {scenario.name: scenario for scenario in (*STORE_SCENARIOS, *CLIENT_SCENARIOS, *DISK_SCENARIOS)}
-#: The rows of the tables: bugs that so many seeds find.
-_ROWS = ((1, "1"), (10, "up to 10"), (100, "up to 100"), (10**9, "more"))
-
-
-def page(text: str) -> str:
-    """The page with the tables of the seeds that are kept."""
-    return with_tables(text, lambda name: _table(KINDS[name].found()))
-
-
-def _table(found: Mapping[str, int | None]) -> str:
-    counts = {name: seed + 1 for name, seed in found.items() if seed is not None}
-    lines, least = [("seeds", "bugs that so many find"), ("---", "---")], 0
-    for most, shown in _ROWS:
-        names = sorted((count, name) for name, count in counts.items() if least < count <= most)
-        texts = [f"{name} ({count})" if most > 1 else name for count, name in names]
-        lines += [(shown, "; ".join(texts))] if texts else []
-        least = most
-    if missed := sorted(found.keys() - counts.keys()):
-        lines += [("not found", "; ".join(missed))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

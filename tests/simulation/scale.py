@@ -240,12 +240,6 @@ def micro_batches(size: int, short: bool) -> Measured:
     return stage.play(actors)
 
 
-def gateway(size: int, short: bool) -> Measured:
-    """Four commits a second for so many minutes, each with records of 38 partitions, and `maintain` every minute."""
-    stage, seconds = Stage(38, KEPT | {"file.delete.delay.ms": 60_000}), size * (1.0 if short else 60.0)
-    return stage.play([stage.appender(380, seconds, 0.25), stage.maintainer(seconds, 60.0)])
-
-
 Facts = dict[str, Any]
 
 
@@ -315,7 +309,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         (*_SPEED, "metadata bytes an append", "CPU ms an append", "MB of memory"),
     ),
     "micro-batches": Scenario(each(micro_batches), "days", (7, 30, 90, 365), _KEEP),
-    "gateway": Scenario(each(gateway), "minutes", (5, 20, 60), _KEEP),
     "followers": Scenario(
         followers,
         "members",

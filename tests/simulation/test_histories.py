@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from forked_programs import run
 
-from simulation.kinds import ON_DISK, ON_STORE, PAGE, SHORT, Kind, page
+from simulation.kinds import ON_DISK, ON_STORE, SHORT, Kind
 
 
 def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -60,11 +60,6 @@ def test_the_bugs_that_have_a_seed_are_found_below_twenty_thousand(kind: Kind) -
     found = kind.found()
     assert found.keys() <= kind.bugs.keys()
     assert [name for name, seed in found.items() if seed is None or seed >= 20_000] == []
-
-
-def test_the_page_shows_after_how_many_seeds_each_planted_bug_was_found() -> None:
-    assert page(PAGE.read_text()) == PAGE.read_text()
-    assert "a commit's put has no condition" in PAGE.read_text()
 
 
 @pytest.mark.long
