@@ -408,11 +408,6 @@ class Day:
         return self.parts_of_a_run * DRIVER_PART_S
 
     @property
-    def runs_well(self) -> bool:
-        """True unless plans and commits alone take more than half of the time between two runs."""
-        return self.driver_s <= self.maintain_s / 2
-
-    @property
     def dollars(self) -> float:
         """All that S3 charges for the day."""
         requests = self.appends, self.merges, self.upkeep, self.readers
@@ -434,12 +429,10 @@ def rows(append_s: int = APPEND_S, maintain_s: int = MAINTAIN_S) -> list[list[st
         [
             RATES[day.rate],
             f"{day.partitions:,}",
-            *(_dollars(each.dollars) for each in (day.appends, day.merges, day.upkeep, day.readers)),
-            *map(_dollars, day.storage_dollars),
+            *map(_dollars, (day.appends.dollars, day.merges.dollars, day.upkeep.dollars + day.readers.dollars)),
+            _dollars(sum(day.storage_dollars)),
             f"**{_dollars(day.dollars)}**",
-            f"{day.commit_bytes / 1e9:,.2f} GB",
             f"{day.cores:,.1f}",
-            "yes" if day.runs_well else f"no: {day.driver_s:,.0f} s",
         ]
         for day in days(append_s, maintain_s)
     ]
@@ -455,20 +448,17 @@ def page() -> str:
         "\n".join(f"| {' | '.join(row)} |" for row in rows(*each)) for each in ((APPEND_S, MAINTAIN_S), SLOW)
     )
     most, waits = Day(1_000_000_000, 10_000), Day(1_000_000_000, 10_000, *SLOW)
-    alone = Day(1_000_000_000, 10_000, *SLOW, memory=0, shuffles=False)
     facts = {
         "fast": fast,
         "slow": slow,
         "commits": f"{most.commit_bytes / 1e9:,.0f}",
         "parts": f"{most.parts_of_a_run // MAINTAIN_S:,}",
         "driver": f"{most.driver_s:,.0f}",
-        "memory": f"{SEGMENT_MEMORY * most.parts_of_a_run / 1e9:,.1f}",
         "merge_cores": f"{waits.cores:,.0f}",
         "copies": f"{waits.partitions * waits.merging.copied / (waits.rate * DAY_S):,.1f}",
         "merges": _dollars(waits.merges.dollars),
         "appends": _dollars(waits.appends.dollars),
         "times": f"{waits.merges.dollars / waits.appends.dollars:,.1f}",
-        "alone": _dollars(alone.merges.dollars),
         "warpstream_puts": f"{DAY_S * 4:,}",
         "warpstream_put_dollars": _dollars(DAY_S * 4 * PUT_DOLLARS),
         "requests": _dollars(sum(e.dollars for e in (waits.appends, waits.merges, waits.upkeep, waits.readers))),

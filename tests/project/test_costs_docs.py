@@ -36,8 +36,6 @@ def test_the_page_is_what_the_command_prints() -> None:
 
 
 def test_the_figures_in_the_text_are_those_of_the_model() -> None:
-    before = costs.DAY_S * 2 * 100
-    assert f"took {before / 1e6:.0f} million PUTs a day for its files, ${before * costs.PUT_DOLLARS:.0f}" in TEXT
     words = " ".join(TEXT.split())
     assert f"about {costs.PART_ADD_BYTES} bytes for each part of a bundle" in words
     assert f"about {costs.ADD_BYTES} for a segment of its own files" in words
