@@ -806,7 +806,7 @@ def test_the_table_of_rights_is_that_of_the_page() -> None:
     rows = dict(
         re.findall(
             r"^\| ([A-Za-z, ]+) \| ([A-Z][^|]*?) \|$",
-            text.split("## Access lists")[1].split("\n## ")[0],
+            text.split("## ACLs")[1].split("\n## ")[0],
             re.MULTILINE,
         )
     )
