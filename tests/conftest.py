@@ -31,7 +31,9 @@ from gated_writer import gate as gate
 from gated_writer import topic as topic
 from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
+from partition_logs import folder as folder
 from partition_logs import let_go_of_the_dead
+from partition_logs import rebooted as rebooted
 from searches import FACTOR
 from spark_python import forked_python
 

@@ -15,11 +15,6 @@ from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.producers import StoredProducers
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events")
-
-
 def send(log: PartitionLog, sequence: int, *, epoch: int = 0) -> tuple[int, int]:
     """Append a batch of one record, whose value is its sequence number; its offsets."""
     rows = [record(0, 0, b"k", b"%d" % sequence)]

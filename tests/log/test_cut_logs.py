@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Process, append, new_topic, send
+from partition_logs import Process, append, send
 from raw_batches import batch, record
 from topics import NOW
 from transacting import Sender, committed
@@ -24,11 +24,6 @@ from distlog.core.errors import OutOfOrderSequenceError, StorageFullError
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.live_snapshot import tail
 from distlog.core.log.log_validator import BatchRun
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events", file_delete_delay_ms=0)
 
 
 def in_transaction() -> BatchRun:

@@ -8,19 +8,16 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka_commits import KafkaCommits
-from partition_logs import Process, append, encoded, let_go_of_the_dead, new_topic
+from partition_logs import Process, append, encoded, let_go_of_the_dead, log, new_topic
 
 import distlog
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
-from distlog.core.log import live_snapshot
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.live_snapshot import _warn_once
-from distlog.core.log.segment_files import ActiveFile
-from distlog.core.log.segment_recovery import DamagedLogError, look_behind
+from distlog.core.log.segment_recovery import DamagedLogError
 from distlog.core.storage.locks_and_pages import PAGE_BYTES
 
 SIZE = encoded(b"0")[0].nbytes
@@ -33,17 +30,6 @@ def ended() -> Iterator[None]:
     let_go_of_the_dead()
 
 
-@pytest.fixture
-def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    boots = iter(range(1, 1 << 30))
-
-    def reboot() -> None:
-        boot = next(boots).to_bytes(16, "big")
-        monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
-
-    return reboot
-
-
 def filled(folder: Path, flushed: int = 8, **settings: object) -> Path:
     """A topic of eight batches, of which so many were flushed."""
     process = Process(new_topic(folder, **settings))
@@ -53,11 +39,6 @@ def filled(folder: Path, flushed: int = 8, **settings: object) -> Path:
             process[0].flush()
     process.close()
     return folder
-
-
-def log(folder: Path) -> Path:
-    (found,) = (folder / "events-0").glob("*.log")
-    return found
 
 
 def page(folder: Path) -> Path:
@@ -124,16 +105,6 @@ def test_a_log_that_is_replaced_by_an_older_copy_beside_a_process_that_has_it_op
     check_refused(folder, living, match="lacks records")
 
 
-def test_a_copy_with_the_same_batches_is_appended_to_and_flushed(tmp_path: Path) -> None:
-    folder = filled(tmp_path / "events")
-    living = Process(folder)
-    living[0].flush(living[0].append(*encoded(b"8")))
-    shutil.copy(log(folder), tmp_path / "copy")
-    os.replace(tmp_path / "copy", log(folder))
-    living[0].flush(living[0].append(*encoded(b"9")))
-    assert Process(folder).seen()[0] == [*VALUES, b"8", b"9"]
-
-
 def test_a_log_that_is_gone_between_an_append_and_its_flush_is_not_acknowledged(tmp_path: Path) -> None:
     process = Process(new_topic(tmp_path / "events"))
     appended = process[0].append(*encoded(b"0"))
@@ -159,33 +130,6 @@ def test_a_flipped_bit_with_sound_batches_behind_it_takes_no_append_where_the_pa
     _warn_once.cache_clear()
     assert Process(folder).seen()[0] == VALUES[:number]
     assert "readers see the records before it" in caplog.text
-
-
-def test_an_append_while_a_reader_walks_is_no_damage(
-    tmp_path: Path, rebooted: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = filled(tmp_path / "events")
-    rebooted()
-    kept = live_snapshot.kept_after_power_loss
-
-    def kept_after_an_append(*given: Any) -> Any:
-        append(Process(folder)[0], b"new")
-        return kept(*given)
-
-    monkeypatch.setattr(live_snapshot, "kept_after_power_loss", kept_after_an_append)
-    assert Process(folder).seen()[0] == VALUES
-    monkeypatch.undo()
-    assert Process(folder).seen()[0] == [*VALUES, b"new"]
-    assert "damaged" not in caplog.text
-
-
-def test_a_flipped_bit_in_an_offset_which_no_checksum_covers_takes_no_append(
-    tmp_path: Path, rebooted: Callable[[], None]
-) -> None:
-    folder = filled(tmp_path / "events", flushed=0)
-    flip(log(folder), 3 * SIZE + 6)
-    rebooted()
-    assert check_refused(folder).details["sound_offset"] == 4
 
 
 def test_a_torn_end_is_cut_and_logged(
@@ -226,27 +170,6 @@ def test_a_page_that_a_power_loss_took_is_a_torn_end_unless_it_was_flushed(
             assert append(Process(folder)[0], b"new") == (4, 5)
         assert "with sound batches from offset 5 on" in caplog.text
         assert Process(folder).anomalies() == ()
-
-
-def test_of_what_may_be_a_batch_no_more_is_checked_than_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distlog.core.log.segment_recovery._SPARE_CHECKS", 0)
-    head = encoded(b"0")[0].tobytes()[:17]
-    size = 17 * 4000
-    path = tmp_path / "hostile"
-    path.write_bytes(
-        b"".join(head[:8] + (size - at - 12).to_bytes(4, "big") + head[12:] for at in range(0, size, 17))
-    )
-    checked: list[int] = []
-    real = ActiveFile.read
-    monkeypatch.setattr(
-        ActiveFile, "read", lambda self, start, end: checked.append(end - start) or real(self, start, end)
-    )
-    behind = look_behind(ActiveFile(str(path)), 0, path.stat().st_size, 0)
-    # taken for sound, so that nothing is cut
-    assert behind.sound is not None
-    assert sum(checked) < 6 * size
 
 
 def test_a_repair_cuts_what_is_damaged_and_says_what_is_gone(

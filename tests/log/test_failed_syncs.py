@@ -5,51 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic, sealed
+from partition_logs import Killed, Process, append, commit_sealed, encoded, new_topic, sealed
 from topics import contents
 
-from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.errors import StorageError
 from distlog.core.log.flush import Appended, LostRecordsError
 from distlog.core.log.partition_lock import PageStatus, StateRecord
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.segment_recovery import DamagedLogError
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events")
-
-
-def failed_sync(folder: Path) -> tuple[Process, Process]:
-    """A process whose sync failed, with one record on the device before, and another process that wrote too."""
-    calls = FailingCalls()
-    process, other = Process(folder, calls=calls), Process(folder)
-    append(process[0], b"a")
-    process[0].flush()
-    append(process[0], b"b")
-    append(other[0], b"c")
-    calls.fail("fsync", code=errno.EIO)
-    with pytest.raises(StorageError, match="cannot sync"):
-        process[0].flush()
-    return process, other
-
-
-def test_a_sync_that_failed_seals_the_segment_at_what_the_device_had(folder: Path) -> None:
-    process, _ = failed_sync(folder)
-    assert sealed(process.head()) == [(0, 1)]
-    assert process.head().partitions[0].active is None
-    assert process.seen()[0] == [b"a"]
-    assert process.anomalies() == ()
-    assert append(process[0], b"d") == (1, 2)
-    process[0].flush()
-    assert process[0].end() == (2, 2)
 
 
 def test_where_a_process_died_after_a_failed_sync_readers_see_what_the_device_had(
@@ -201,65 +169,6 @@ def test_each_of_those_who_wait_for_a_sync_that_fails_gets_an_error(folder: Path
     assert process.seen()[0] == [b"acknowledged", b"next"]
 
 
-def seal_by_commit(process: Process) -> None:
-    sealed_commit(process.handle, process.head(), "append", lambda _: [], lambda _: [0], calls=process.calls)
-
-
-@pytest.mark.parametrize(
-    "seal",
-    [
-        lambda process: process[0].roll(),
-        lambda process: append(process[0], b"too much for the segment"),
-        seal_by_commit,
-    ],
-    ids=["roll", "append", "commit"],
-)
-def test_a_sync_that_fails_in_a_seal_is_not_forgotten(tmp_path: Path, seal: Callable[[Process], object]) -> None:
-    """A later sync would succeed without what was lost, so who waits for that gets an error."""
-    folder, calls = new_topic(tmp_path / "events", internal_segment_bytes=200), FailingCalls()
-    process, other = Process(folder, calls=calls), Process(folder)
-    append(process[0], b"a")
-    process[0].flush()
-    lost = other[0].append(*encoded(b"b"))
-    calls.fail("fsync", code=errno.EIO)
-    with pytest.raises(StorageError, match="cannot sync"):
-        seal(process)
-    append(process[0], b"c")
-    with pytest.raises(StorageError, match="lost"):
-        other[0].flush(lost)
-    assert process.seen()[0] == [b"a", b"c"]
-    assert sealed(process.head()) == [(0, 1)]
-    assert process.anomalies() == ()
-
-
-def test_an_entry_that_does_not_fit_the_disk_in_a_seal_loses_nothing(folder: Path) -> None:
-    calls = FailingCalls()
-    process = Process(folder, calls=calls)
-    appended = process[0].append(*encoded(b"a"))
-    calls.fail("pwrite")
-    with pytest.raises(StorageFullError):
-        process[0].roll()
-    process[0].flush(appended)
-    assert process.seen()[0] == [b"a"]
-
-
-def test_a_disk_that_goes_on_failing_never_cuts_what_was_flushed(folder: Path) -> None:
-    calls = FailingCalls()
-    process = Process(folder, calls=calls)
-    append(process[0], b"a")
-    process[0].flush()
-    append(process[0], b"b")
-    for _ in range(3):
-        calls.fail("fsync", times=100, code=errno.EIO)
-        with pytest.raises(StorageError, match="cannot sync"):
-            process[0].flush()
-        calls.fail("fsync", times=0)
-        assert process.seen()[0] == [b"a"]
-        append(process[0], b"c")
-    process[0].flush()
-    assert process.seen()[0] == [b"a", b"c"]
-
-
 @pytest.mark.parametrize("times", [2, 3, 5])
 def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, times: int) -> None:
     """The seal fails too. Who comes next seals first: else the same offsets of the same segment are given again."""
@@ -340,62 +249,6 @@ def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, b
     assert append(other[0], b"d") == (1, 2)
     other[0].flush()
     assert (sealed(other.head()), other.seen()[0], other.anomalies()) == ([(0, 1)], [b"a", b"d"], ())
-
-
-@pytest.mark.long
-def test_who_dies_while_it_gives_a_segment_up_leaves_that_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killer, step, is_over = Killer(monkeypatch), 0, False
-    while not is_over:
-        folder, calls = new_topic(tmp_path / str(step) / "events"), FailingCalls()
-        process, other = Process(folder, calls=calls), Process(folder)
-        append(process[0], b"a")
-        process[0].flush()
-        lost = append_all(other, b"b")
-        calls.fail("fsync", code=errno.EIO)
-        try:
-            with killer.killing(step):
-                process[0].flush()
-        except Killed:
-            process.close()
-        except StorageError:
-            is_over = True
-        if step > 2:
-            with pytest.raises(StorageError, match="lost"):
-                other[0].flush(lost)
-            assert Process(folder).seen()[0] == [b"a"]
-        else:
-            # who died earlier did not say that its sync failed: what it was to save is written again
-            other[0].flush(lost)
-            assert Process(folder).seen()[0] == [b"a", b"b"]
-        append(other[0], b"c")
-        other[0].roll()
-        assert other.anomalies() == ()
-        step += 1
-
-
-@pytest.mark.parametrize("is_preallocated", [False, True])
-@pytest.mark.parametrize("step", [2, 3], ids=["before it said so", "after it said so"])
-def test_what_the_kernel_forgot_after_a_failed_sync_is_cut_though_its_process_died(
-    step: int, is_preallocated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process has not given the segment up: the next one does that, and refuses no append."""
-    folder = new_topic(tmp_path / "events", preallocate=is_preallocated, internal_segment_bytes=1 << 12)
-    calls = FailingCalls()
-    process, other = Process(folder, calls=calls), Process(folder)
-    append(process[0], b"a")
-    process[0].flush()
-    (log,) = process.folder(0).glob("*.log")
-    end = sum(map(len, encoded(b"a")[:1]))
-    append(other[0], b"b")
-    calls.fail("fsync", code=errno.EIO)
-    with Killer(monkeypatch).killing(step), pytest.raises(Killed):
-        process[0].flush()
-    process.close()
-    log.write_bytes(log.read_bytes()[:end].ljust(log.stat().st_size if is_preallocated else end, b"\0"))
-    assert append(Process(folder)[0], b"c") == (1, 2)
-    assert Process(folder).seen()[0] == [b"a", b"c"]
 
 
 class KillingCalls(FailingCalls):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundled import rows
-from partition_logs import Killed, Killer, Process, append, new_topic, send
+from partition_logs import Process, append, new_topic, send
 from raw_batches import batch, record
 from topics import NOW, topic_on
 
@@ -19,11 +17,6 @@ import distlog
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.maintenance.merge import merge
 from distlog.core.storage.storage import Storage
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events", file_delete_delay_ms=0)
 
 
 def kept(process: Process) -> list[str]:
@@ -148,27 +141,6 @@ def test_a_plan_that_is_made_again_stores_only_what_is_new(folder: Path, monkeyp
     ]
     topic.vacuum()
     assert send(Process(folder)[0], 1) == (1, 2)
-
-
-@pytest.mark.long
-def test_a_retention_that_is_killed_anywhere_forgets_no_producer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killer = Killer(monkeypatch)
-    for step in itertools.count():
-        process = Process(new_topic(tmp_path / str(step), file_delete_delay_ms=0))
-        send(process[0], 0)
-        process[0].roll()
-        append(process[0], b"plain")
-        topic = process.topic()
-        topic.delete_records({0: 1})
-        with suppress(Killed), killer.killing(before=step):
-            topic.retention()
-        process.topic().vacuum()
-        assert send(Process(tmp_path / str(step))[0], 0) == (0, 1), step
-        if step == len(killer.steps):
-            break
-    assert "link" in killer.steps
 
 
 def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_retention_cut(tmp_path: Path) -> None:

@@ -80,16 +80,6 @@ def test_a_lock_is_for_those_who_may_write_and_its_copy_for_those_who_may_read(
         assert modes(folder) == {".lock": lock, ".lock.page": copy}
 
 
-@pytest.mark.parametrize(("old", "new"), [(0o644, 0o600), (0o664, 0o660), (0o666, 0o666), (0o600, 0o600)])
-def test_the_lock_of_an_older_version_is_mended_by_its_owner(folder: Path, old: int, new: int) -> None:
-    with FileLock(str(folder / ".lock")).held() as page:
-        page.write(b"value")
-    (folder / ".lock").chmod(old)
-    with FileLock(str(folder / ".lock")).held() as page:
-        assert page.read() == b"value"
-    assert modes(folder)[".lock"] == new
-
-
 @needs_root
 def test_who_may_only_read_the_folder_reads_the_newest_records_and_can_lock_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Process, append, commit_sealed, encoded, new_topic, sealed
+from partition_logs import Process, append, commit_sealed, encoded, sealed
 
 from distlog.core import paths
 from distlog.core.commits.actions import Remove
@@ -21,11 +21,6 @@ from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush import Appended, LostRecordsError
 from distlog.core.log.partition_lock import FlushOutcome, mark
 from distlog.core.storage.locks_and_pages import FileLock
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events")
 
 
 def test_a_flush_tells_everybody_how_far_the_device_has_the_log(folder: Path) -> None:

@@ -11,7 +11,7 @@ Which of Kafka's tests of LocalLog, UnifiedLog and LogLoader are held here, by t
 - what was written is read: testFetchUpToLogEndOffset (test_tails.py).
 - recovery: testLogRecoversToCorrectOffset, testIndexRebuild, testCorruptIndexRebuild, testCorruptLog,
   testCleanShutdownFile, testRecoverOnlyLastSegment, testLoadEmptyLog, testRecoverWithEmptyActiveSegment
-  (test_partition_crashes.py, test_segment_recovery.py), testLogEndLessThanStartAfterReopen (here: it cannot come to
+  (test_segment_recovery.py), testLogEndLessThanStartAfterReopen (here: it cannot come to
   that), testLogRecoveryIsCalledUponBrokerCrash (test_partition_opening.py).
 - reads: testWhenFetchOffsetHigherThanMaxOffset, testReadWithMinMessage, testReadOutOfRange, testCompressedMessages
   (tests/reading/test_fetch.py).
@@ -53,11 +53,6 @@ from distlog.core.errors import (
 from distlog.core.log.live_snapshot import with_tails
 from distlog.core.topics import open_topic
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events")
 
 
 def test_appends_get_the_offsets_behind_the_log_end(folder: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +13,16 @@ import pytest
 from active_segments import FailingCalls
 from adopted import adopt_golden
 from golden import partitions
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
-from partition_logs import PID, Killed, Killer, Process, append, commit_sealed, new_topic, produced, sealed, send
-from searches import examples
+from partition_logs import PID, Process, append, commit_sealed, new_topic, produced, send
 from topics import NOW, Clock
 
 import distlog
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.config import DAY_MS, MAX_LONG
+from distlog.core.config import DAY_MS
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.transactions.producer_states import read_producer_snapshot, write_producer_snapshot
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events")
 
 
 def snapshots(process: Process) -> dict[str, list[Any]]:
@@ -216,30 +206,6 @@ def test_what_is_sent_again_is_flushed_though_it_was_there(folder: Path) -> None
     assert other[0].end() == (1, 1)
 
 
-def test_a_process_that_is_killed_before_any_step_has_its_batch_appended_once_by_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, steps = 0, 1
-    while before <= steps:
-        folder = new_topic(tmp_path / str(before) / "events", internal_segment_bytes=200)
-        process = Process(folder)
-        send(process[0], 0)
-        send(process[0], 1)
-        with monkeypatch.context() as patches:
-            killer = Killer(patches)
-            with killer.killing(before), suppress(Killed):
-                # it rolls
-                send(process[0], 2)
-            steps = len(killer.steps)
-        other = Process(folder)
-        assert send(other[0], 2) == (2, 3)
-        assert send(other[0], 3) == (3, 4)
-        assert other.seen()[0] == [b"0", b"1", b"2", b"3"]
-        assert other.anomalies() == ()
-        before += 1
-    assert steps > 20
-
-
 def test_old_records_do_not_make_their_producer_forgotten(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0, time=NOW - 900 * DAY_MS)
@@ -290,43 +256,3 @@ def test_the_producers_of_a_broker_go_on(keeps_snapshot: bool, tmp_path: Path) -
     with pytest.raises(OutOfOrderSequenceError):
         send(process[0], last + 2, producer=producer, epoch=epoch)
     assert send(process[0], last + 1, producer=producer, epoch=epoch) == (end, end + 1)
-
-
-CHOICES = ["next", "again", "roll", "bulk", "new", "lose", "plain"]
-ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(CHOICES)), max_size=25)
-
-
-@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=ACTIONS)
-def test_whatever_processes_do_each_batch_is_there_once_and_in_order(
-    actions: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = new_topic(tmp_path_factory.mktemp("model") / "events", flush_messages=MAX_LONG)
-    processes = [Process(folder) for _ in range(3)]
-    sent: list[tuple[int, int]] = []
-    model: list[bytes] = []
-    for number, action in actions:
-        log = processes[number][0]
-        if action == "next":
-            assert send(log, len(sent)) == (len(model), len(model) + 1)
-            sent.append((len(model), len(model) + 1))
-            model.append(b"%d" % (len(sent) - 1))
-        elif action == "again" and sent:
-            # five may be in flight
-            first = max(len(sent) - 5, 0)
-            assert [send(log, sequence) for sequence in range(first, len(sent))] == sent[first:]
-        elif action == "plain":
-            append(log, b"plain")
-            model.append(b"plain")
-        elif action == "roll":
-            log.roll()
-        elif action == "bulk":
-            commit_sealed(processes[number])
-        elif action == "new":
-            processes[number] = Process(folder)
-        elif action == "lose":
-            for path in processes[0].folder(0).glob("*.snapshot"):
-                os.unlink(path)
-    assert processes[0].seen()[0] == model
-    assert processes[0].anomalies() == ()
-    assert sealed(processes[0].head()) == sorted(sealed(processes[0].head()))

@@ -15,14 +15,13 @@ from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
 import distlog
-from distlog.core.commits.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
+from distlog.core.commits.actions import Action, Add, SetConfig, SetLogStartOffset
 from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     StorageError,
-    TopicNotFoundError,
 )
 from distlog.core.log.partition_lock import PageStatus
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
@@ -210,17 +209,6 @@ def test_no_lock_is_held_where_others_sealed_all_meanwhile(folder: Path) -> None
     assert locked == [0]
 
 
-def test_nothing_is_appended_to_a_topic_that_was_dropped(folder: Path) -> None:
-    process, other = Process(folder), Process(folder)
-    append(process[0], b"a")
-    append(other[0], b"b")
-    _, after = sealed_commit(process.handle, process.head(), "drop", lambda _: [Drop()], every_partition)
-    assert after.dropped
-    for each in (process, other):
-        with pytest.raises(TopicNotFoundError):
-            append(each[0], b"c")
-
-
 def test_a_commit_that_adds_a_segment_behind_an_active_one_is_refused_without_its_lock(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
@@ -228,16 +216,6 @@ def test_a_commit_that_adds_a_segment_behind_an_active_one_is_refused_without_it
     behind = segment(partition=0, base_offset=0)
     with pytest.raises(CommitConflictError, match="sealed first"):
         process.handle.log.commit(head, "append", lambda _: [Add(behind)])
-
-
-def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_sealed(folder: Path) -> None:
-    process, other = Process(folder), Process(folder)
-    for partition in range(2):
-        append(process[partition], b"a")
-    with other.holding(1), pytest.raises(StorageError, match="holds the lock"):
-        sealed_commit(process.handle, process.head(), "drop", nothing, every_partition, timeout_s=0)
-    assert status(process) == PageStatus.ACTIVE
-    assert append(process[0], b"b") == (1, 2)
 
 
 def test_partitions_are_sealed_side_by_side(folder: Path) -> None:

@@ -16,11 +16,6 @@ from distlog.core.topics.topic import Topic
 Work = Callable[[Topic], object]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events", file_delete_delay_ms=0)
-
-
 def vacuumed(work: Work) -> Work:
     return lambda topic: (work(topic), topic.vacuum())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Process, append, commit_sealed, new_topic
+from partition_logs import Process, append, commit_sealed
 from topics import NOW
 from transacting import Sender, committed, seen
 
@@ -26,11 +26,6 @@ from distlog.core.log.live_snapshot import tail
 from distlog.core.reading.stable_offset import aborted_transactions, last_stable_offset
 
 Damage = Callable[[Process], object]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events")
 
 
 def index(process: Process, partition: int = 0) -> list[tuple[int, int, int]]:

@@ -5,9 +5,7 @@ Linux tells an error once. The pages count as clean afterwards, so a sync by ano
 
 from __future__ import annotations
 
-import dataclasses
 import errno
-import itertools
 import os
 import random
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic
+from partition_logs import Killed, Process, append, commit_sealed, encoded, new_topic
 from soak.lossy_disk import LossyDisk
 from topics import NOW
 
@@ -114,52 +112,6 @@ def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
     assert after.anomalies() == ()
 
 
-@pytest.mark.parametrize("work", ["a flush", "a checkpoint"])
-@pytest.mark.parametrize("seed", range(4))
-def test_what_a_failed_sync_was_to_save_is_saved_when_the_page_does_not_check_either(
-    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def overwrite(page: Path) -> None:
-        with page.open("r+b") as file:
-            file.seek(1024)
-            file.write(bytes(2048))
-
-    after = after_a_power_loss(work, seed, tmp_path, monkeypatch, overwrite)
-    assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
-    append(after[0], b"d")
-    assert after.anomalies() == ()
-
-
-SEALS = {"a roll": ENDS["a roll"], "a bulk append": ENDS["a bulk append"]}
-
-
-@pytest.mark.parametrize("seal", SEALS)
-@pytest.mark.parametrize("work", ["a flush", "a checkpoint"])
-@pytest.mark.parametrize("seed", range(6))
-def test_what_another_process_seals_afterwards_is_there_after_a_power_loss(
-    work: str, seal: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
-    with monkeypatch.context() as patches:
-        disk = LossyDisk(patches, folder.parent, random.Random(seed))
-        killing = DiesUntold(patches)
-        process, other = Process(folder), Process(folder)
-        append(process[0], b"a")
-        # of several pages, of which the device gets some
-        appended = other[0].append(*encoded(b"b" * 20_000))
-        disk.failing_syncs = 1
-        killing.end(ENDS[work], process)
-        SEALS[seal](other)
-        other[0].flush(appended)
-        other.close()
-        disk.after_power_loss(tmp_path / "after")
-        disk.close()
-    monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: bytes(16))
-    after = Process(tmp_path / "after" / "events")
-    assert after.anomalies() == ()
-    assert after.seen()[0] == [b"a", b"b" * 20_000]
-
-
 def test_a_sync_that_fails_while_another_process_seals_is_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,31 +174,6 @@ def test_what_the_kernel_no_longer_has_is_lost_for_all(
     assert waiting.anomalies() == ()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("work", ["a flush", "a roll"])
-def test_who_waits_is_told_also_when_the_process_that_cuts_it_off_is_killed(
-    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = 0
-    for before in itertools.count():
-        folder = new_topic(tmp_path / str(before) / "events")
-        waiting, lost = lost_after(work, folder, monkeypatch)
-        cutting = Process(folder)
-        with monkeypatch.context() as patches:
-            killer = Killer(patches)
-            with killer.killing(before), suppress(Killed, LostRecordsError):
-                cutting[0].flush()
-            steps = len(killer.steps)
-        other = Process(folder)
-        append(other[0], b"c")
-        with pytest.raises(LostRecordsError):
-            waiting[0].flush(lost)
-        assert b"b" not in waiting.seen()[0]
-        if steps <= before:
-            break
-    assert steps > 10
-
-
 @pytest.mark.parametrize("work", ["an append", *ENDS])
 def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_later_records_along(
     work: str, tmp_path: Path
@@ -305,26 +232,6 @@ def test_what_a_seal_let_go_of_on_a_full_disk_is_looked_at_before_it_counts_as_f
     append(process[0], b"c")
     assert process.seen()[0] == [b"a", b"c"]
     assert process.anomalies() == ()
-
-
-def test_a_log_with_unflushed_records_stays_open_when_the_settings_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, closed, close = Process(new_topic(tmp_path / "events")), list[bool](), os.close
-    append(process[0], b"a")
-
-    def noted(file: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{file}")
-        close(file)
-        if path.endswith(".log"):
-            numbers = os.listdir("/proc/self/fd")
-            closed.append(not any(os.path.realpath(f"/proc/self/fd/{number}") == path for number in numbers))
-
-    monkeypatch.setattr(os, "close", noted)
-    snapshot = process.snapshots.snapshot
-    process.snapshots.snapshot = dataclasses.replace(snapshot, config=dataclasses.replace(snapshot.config))
-    append(process[0], b"b")
-    assert closed == [False]
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -19,11 +19,6 @@ from distlog.core.topics.topic import Topic
 DAY_MS = 86_400_000
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return new_topic(tmp_path / "events", file_delete_delay_ms=0)
-
-
 def clean(process: Process, *, dry_run: bool = False) -> VacuumReport:
     return vacuum(process.handle.storage, process.handle.log, dry_run=dry_run)
 

@@ -32,8 +32,6 @@ from soak import (
     hostile_frames,
     kills,
     many_gateways,
-    merge_plans,
-    merging,
     power,
     searches,
     stops,
@@ -67,8 +65,6 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "streams-on-s3": partial(streams_on_s3.run, kills=12),
     "cluster": partial(cluster.run, kills=16),
     "busy-cluster": partial(busy_cluster.run, kills=10),
-    "merging": merging.run,
-    "merge-plans": merge_plans.run,
     "transactions": transactions.run,
     "searches": searches.run,
 }

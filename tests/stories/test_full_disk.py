@@ -15,9 +15,8 @@ from full_disk import fill
 from vacuuming import World
 
 import distlog
-from distlog.core import paths
 from distlog.core.errors import CommitStateUnknownError, StorageError, StorageFullError
-from distlog.core.storage import durable_files, locks_and_pages
+from distlog.core.storage import durable_files
 from distlog.core.storage.local_files import LocalFiles
 
 
@@ -161,25 +160,6 @@ def test_a_commit_of_which_nothing_is_known_deletes_nothing(tmp_path: Path, monk
     with pytest.raises(CommitStateUnknownError):
         world.vacuum()
     assert world.files() == before
-
-
-def test_where_a_full_disk_has_no_place_for_the_lock_nothing_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The topic is of an older library, which made no such file with it."""
-    world = world_with_garbage(tmp_path)
-    before, lock = world.files(), tmp_path / "log" / paths.REMOVED_FILES_LOCK
-    lock.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_files, "write_all", no_space)
-        patch.setattr(locks_and_pages, "_make_lock", no_space)
-        with pytest.raises(StorageFullError, match="deleted 0 files first: free a little elsewhere"):
-            world.vacuum()
-    assert world.files() == before
-    full_until_something_is_deleted(monkeypatch, errno.ENOSPC)
-    world.vacuum()
-    assert lock.stat().st_size == 0
-    assert world.files() < before
 
 
 def no_space(*_: Any) -> None:

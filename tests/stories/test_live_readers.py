@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import CommandLine
 from live_writer import LiveWriter, check_every_reader
 
 import distlog
@@ -104,18 +102,3 @@ def test_a_large_tail_is_read_by_its_indexes(tmp_path: Path, caplog: pytest.LogC
         assert segment.log_bytes > 300_000
     # a bad index costs time and a warning, not the answer
     assert [line for line in caplog.messages if not line.startswith("compiling distlog's kernels")] == []
-
-
-def test_the_command_line_reads_and_describes_tails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = str(tmp_path / "topic")
-    distlog.create(url, 1)
-    command = CommandLine(url, monkeypatch, capsys)
-    with writing(url, 0, 100) as writer:
-        writer.wait_for(100)
-        lines = command.ok("read", "--columns", "offset", "--json").out.splitlines()
-        assert len(lines) == 100
-        described: dict[str, Any] = command.ok("describe", "--json").json
-        assert described["partitions"][0]["end_offset"] == 100
-        assert command.ok("verify", "--json").json["records"] == 100

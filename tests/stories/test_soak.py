@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 from forked_programs import Program
-from soak import disk_errors, kills, merge_plans, merging, power, searches, stops, transactions
+from soak import disk_errors, kills, power, searches, stops, transactions
 from soak.__main__ import Outcome, page, run
 from soak.lossy_disk import LossyDisk
 from soak.tally import Tally, demand
-
-from distlog.core.maintenance.merge import MergeReport
 
 pytestmark = pytest.mark.long
 
@@ -171,37 +169,6 @@ def test_the_disk_of_that_campaign_loses_what_was_not_synced(tmp_path: Path) -> 
         assert len(data) == 8192
         left.add((data[:1], data[-1:], (tmp_path / f"left {seed}" / "unsynced").exists()))
     assert left == {(a, b, there) for a in (b"a", b"b") for b in (b"a", b"b") for there in (False, True)}
-
-
-def test_the_plans_of_merges_on_a_schedule_keep_up_with_an_append_a_second(tmp_path: Path) -> None:
-    counted = merge_plans.run(tmp_path, 0, seconds=2 * 3600)
-    assert counted["appends"] == 7200
-    assert counted["segments at most"] < 80
-    assert counted["bytes copied"] < 8 * counted["bytes appended"]
-
-
-def test_plans_of_merges_that_do_not_keep_up_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_plans, "plan_merge", lambda snapshot: [])
-    with pytest.raises(AssertionError, match="segments after"):
-        merge_plans.run(tmp_path, 0, seconds=600)
-
-
-def test_real_merges_on_a_schedule_keep_up_and_leave_all_records(tmp_path: Path) -> None:
-    counted = merging.run(tmp_path, 0, seconds=40, every_s=5, partitions=8)
-    assert (counted["appends"], counted["merges"]) == (40, 8)
-    assert counted["puts of appends"] == 2 * 40
-    # one from each append, and one of 5, one of 10 and one of 20 appends
-    assert counted["segments at most"] == 5 + 3
-    assert counted["bytes copied"] < 4 * counted["bytes appended"]
-
-
-def test_real_merges_that_do_not_keep_up_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "distlog.core.maintenance.merge.merge_groups",
-        lambda handle, snapshot, *rest, **options: (MergeReport(snapshot.version, (), dry_run=False), snapshot),
-    )
-    with pytest.raises(AssertionError, match="10 segments left to merge"):
-        merging.run(tmp_path, 0, seconds=10, every_s=5, partitions=2)
 
 
 def test_a_search_is_wider_than_in_the_suite_and_fails_if_it_finds_something(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,30 @@ def new_topic(folder: Path, partitions: int = 1, **settings: Any) -> Path:
     log = CommitLog(Storage(str(folder)), clock=Clock(), random=random.Random(0), writer="a test")
     log.create(partitions, TopicConfig(**{"index_interval_bytes": 0, **settings}))
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A topic of one partition, of which vacuum deletes at once what no version needs."""
+    return new_topic(tmp_path / "events", file_delete_delay_ms=0)
+
+
+def log(folder: Path) -> Path:
+    """The active segment's log in partition 0 of the topic `events`."""
+    (found,) = (folder / "events-0").glob("*.log")
+    return found
+
+
+@pytest.fixture
+def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Starts the machine again."""
+    boots = iter(range(1, 1 << 30))
+
+    def reboot() -> None:
+        boot = next(boots).to_bytes(16, "big")
+        monkeypatch.setattr("distlog.core.log.partition_lock.boot_id", lambda: boot)
+
+    return reboot
 
 
 def encoded(*values: bytes, time: int = NOW) -> tuple[Any, Any]:
