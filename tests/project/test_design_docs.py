@@ -13,15 +13,15 @@ from test_import_direction import CORE_LAYERS
 
 DOCS = ROOT / "docs"
 KAFKA_PAGE = "docs/design/kafka-classes.md"
-KAFKA_HEADINGS = ("## Indexes", "## Logs", "## Cleaning", "## Serving", "## Tools")
+KAFKA_HEADINGS = ("## Indexes", "## Logs", "## Cleaning", "## Serving")
 INSIDES = ("groups-and-leases", "compaction", "adoption", "tiered-storage")
-#: The classes and tools of Kafka that must have a row.
+#: The classes of Kafka that must have a row.
 KAFKA_CLASSES = {
     *("AbstractIndex", "LazyIndex", "OffsetIndex", "TimeIndex", "TransactionIndex", "LogSegment", "UnifiedLog"),
     *("LocalLog", "LogManager", "LogCleaner", "LogCleanerManager", "CleanerConfig", "ProducerStateManager"),
     *("LogValidator", "RequestChannel", "SocketServer", "KafkaRequestHandlerPool", "KafkaApis", "GroupCoordinator"),
     *("TransactionCoordinator", "ReplicaManager", "DelayedOperationPurgatory", "LogDirFailureChannel"),
-    *("LeaderEpochFileCache", "RemoteLogManager", "DumpLogSegments", "kafka-topics", "kafka-dump-log"),
+    *("LeaderEpochFileCache", "RemoteLogManager", "DumpLogSegments", "kafka-dump-log"),
 }
 #: The pages that are checked, by their names from the root.
 PAGES = {
