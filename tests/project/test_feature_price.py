@@ -1,0 +1,21 @@
+"""The table of what each feature costs can be made again: its files are there, and the page has its features."""
+
+from __future__ import annotations
+
+import pytest
+from docs_pages import read, table
+
+from tools import feature_price
+
+
+def test_each_pattern_has_files_and_each_feature_a_row() -> None:
+    pytest.importorskip("pyspark")
+    rows = list(feature_price.rows())
+    page = table(read("docs/design/decisions.md"), "## The price of each feature")
+    assert [row[0] for row in page] == [row[0] for row in rows]
+    assert all(row[1] != "0" for row in rows)
+
+
+def test_a_missing_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="no file matches distlog/gone"):
+        feature_price.files_of(("distlog/core/dump/*.py", "distlog/gone.py"), set())

@@ -1,0 +1,292 @@
+"""What each large feature costs, as a table for docs/design/decisions.md: `python -m tools.feature_price --write`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "design" / "decisions.md"
+MARKER = "<!-- table: features -->\n"
+HEADER = ("feature", "lines of library", "lines of tests", "settings and options", "requests on the main path")
+#: Options that every command has.
+COMMON = {"url", "storage", "as_json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature: patterns of its files, the settings and commands that it adds, and what it asks of a store.
+
+    A file that several patterns match is part of the first feature.
+    """
+
+    name: str
+    library: tuple[str, ...]
+    tests: tuple[str, ...]
+    requests: str
+    settings: str = ""
+    commands: tuple[str, ...] = ()
+
+
+FEATURES = (
+    Feature(
+        "gateway: groups, classic protocol",
+        (
+            "distlog/gateway/groups/classic_group.py",
+            "distlog/gateway/groups/committed_offsets.py",
+            "distlog/gateway/groups/coord*.py",
+            "distlog/gateway/groups/offsets*.py",
+            "distlog/gateway/groups/registry.py",
+            "distlog/gateway/apis/groups.py",
+            "distlog/gateway/apis/positions.py",
+        ),
+        (
+            "tests/gateway/groups/test_[dfors]*.py",
+            "tests/gateway/groups/test_group*.py",
+            "tests/gateway/groups/test_un*.py",
+            "tests/gateway/groups/test_commi*.py",
+            "tests/gateway/kafka_jars/test_kafka_group_tools.py",
+        ),
+        "3 a linger for the commits of all groups",
+        r"group\.(?!consumer)|offsets\.",
+    ),
+    Feature(
+        "gateway: groups, KIP-848",
+        ("distlog/gateway/groups/*.py", "distlog/gateway/apis/consumer_groups.py"),
+        ("tests/gateway/groups/test_a*.py", "tests/gateway/groups/test_consumer*.py"),
+        "the same; 12 GETs a minute for each topic of a group",
+        r"group\.consumer\.",
+    ),
+    Feature(
+        "gateway: transactions",
+        (
+            "distlog/gateway/transactions/*.py",
+            "distlog/gateway/apis/transactions.py",
+            "distlog/core/transaction_state.py",
+            "distlog/core/transactions/open_transactions.py",
+        ),
+        ("tests/gateway/transactions/*.py", "tests/gateway/kafka_jars/test_kafka_transaction_tools.py"),
+        "six commits or more a transaction",
+        r"transaction",
+        ("transactions",),
+    ),
+    Feature(
+        "gateway: TLS, users, ACLs, quotas",
+        (
+            "distlog/gateway/security/*.py",
+            "distlog/gateway/access_lists.py",
+            "distlog/gateway/client_quotas.py",
+            "distlog/gateway/root_users.py",
+            "distlog/gateway/apis/acls.py",
+            "distlog/gateway/apis/check*.py",
+            "distlog/gateway/apis/quotas.py",
+            "distlog/gateway/apis/users.py",
+            "distlog/gateway/server/quotas.py",
+        ),
+        (
+            "tests/gateway/security/*.py",
+            "tests/gateway/apis/test_checks.py",
+            "tests/gateway/server/test_quotas.py",
+        ),
+        "a GET each five seconds for each of three topics",
+        r"authoriz|authenti|super\.users|ssl\.|sasl\.|allow\.everyone",
+        ("users",),
+    ),
+    Feature(
+        "gateway: protocol, records, topics, several gateways",
+        ("distlog/gateway/**/*.py",),
+        ("tests/gateway/**/*.py",),
+        "3 a linger and topic; 4.3 a second for the lease",
+        r"broker\.|connection|max\.connections|node\.id|num\.|queued|socket|fetch\.max|auto\.create",
+        ("serve",),
+    ),
+    Feature(
+        "consumer groups without a gateway",
+        ("distlog/core/groups/*.py", "distlog/core/following/*.py"),
+        ("tests/groups/*.py", "tests/following/*.py"),
+        "a PUT and a LIST a commit; 4 a minute for an idle member",
+        commands=("groups",),
+    ),
+    Feature(
+        "tiered storage",
+        ("distlog/core/tiered/*.py",),
+        ("tests/tiered/*.py", "tests/spark/test_spark_tiered.py"),
+        "a GET a segment to open; a GET a range",
+        r"tiered",
+    ),
+    Feature(
+        "tables in Parquet, Delta, Iceberg",
+        ("distlog/spark/lake.py", "distlog/jobs/to_table.py", "distlog/spark/jobs/table_job.py"),
+        ("tests/spark/test_lake_tables.py", "tests/spark/test_to_table.py"),
+        "a read of the new records",
+    ),
+    Feature(
+        "values with schemas",
+        ("distlog/core/values/*.py", "distlog/spark/values.py"),
+        ("tests/values/*.py", "tests/spark/test_decoded_values.py"),
+        "one a schema, then cached",
+    ),
+    Feature(
+        "file append",
+        (
+            "distlog/core/files/*.py",
+            "distlog/spark/file_append.py",
+            "distlog/spark/jobs/append_job.py",
+            "distlog/jobs/append.py",
+        ),
+        ("tests/files/*.py", "tests/spark/test_file_appends.py"),
+        "an append: a PUT a task, a GET, a PUT",
+        commands=("append",),
+    ),
+    Feature(
+        "restore",
+        ("distlog/core/maintenance/restore.py",),
+        ("tests/maintenance/test_restore*.py",),
+        "a HEAD for each file, and a commit",
+        commands=("restore",),
+    ),
+    Feature(
+        "compaction and merging",
+        (
+            "distlog/core/maintenance/batch_join.py",
+            "distlog/core/maintenance/cleaning_plan.py",
+            "distlog/core/maintenance/compaction.py",
+            "distlog/core/maintenance/group_rewrite.py",
+            "distlog/core/maintenance/merge*.py",
+            "distlog/core/maintenance/record_keys.py",
+            "distlog/spark/merging.py",
+            "distlog/jobs/compact.py",
+        ),
+        (
+            "tests/maintenance/test_batch_join.py",
+            "tests/maintenance/test_c[lo]*.py",
+            "tests/maintenance/test_key*.py",
+            "tests/maintenance/test_merge*.py",
+            "tests/maintenance/test_offset_map.py",
+            "tests/maintenance/test_rewrite_races.py",
+            "tests/maintenance/test_t*.py",
+            "tests/maintenance/test_uncleanable.py",
+            "tests/spark/test_spark_compaction*.py",
+            "tests/spark/test_spark_merging.py",
+        ),
+        "each segment that is rewritten, and a commit",
+        r"cleaner|cleanup|cleanable|compaction|delete\.retention",
+        ("compact",),
+    ),
+    Feature(
+        "import and export of log directories",
+        ("distlog/core/kafka_directory/*.py",),
+        ("tests/kafka_directory/*.py", "tests/spark/test_spark_adopted.py"),
+        "each file once, and a commit a topic",
+        commands=("adopt", "export"),
+    ),
+    Feature(
+        "Spark source, sink and functions",
+        (
+            "distlog/spark/*_source.py",
+            "distlog/spark/*sink.py",
+            "distlog/spark/stream_plan.py",
+            "distlog/spark/fr*.py",
+            "distlog/spark/*options.py",
+            "distlog/spark/known_topics.py",
+            "distlog/spark/spark_session.py",
+            "distlog/spark/tables.py",
+            "distlog/spark/tasks.py",
+            "distlog/spark/versions.py",
+        ),
+        ("tests/spark/test_s[pti]*.py", "tests/spark/test_[fkmpr]*.py"),
+        "7 a micro-batch from topic to topic",
+        r"^spark:",
+    ),
+    Feature(
+        "dump",
+        ("distlog/core/dump/*.py",),
+        ("tests/dump/*.py",),
+        "each file once",
+        commands=("dump",),
+    ),
+)
+
+
+def lines_of(paths: Iterable[Path]) -> int:
+    """The lines of all files."""
+    return sum(path.read_bytes().count(b"\n") for path in paths)
+
+
+def files_of(patterns: tuple[str, ...], counted: set[Path]) -> list[Path]:
+    """The files of the patterns that are not counted yet; ValueError if a pattern matches none."""
+    found = dict[Path, None]()
+    for pattern in patterns:
+        matches = [path for path in ROOT.glob(pattern) if path.suffix == ".py"]
+        if not matches:
+            raise ValueError(f"no file matches {pattern}")
+        found |= dict.fromkeys(path for path in matches if path not in counted)
+    counted.update(found)
+    return list(found)
+
+
+def setting_names() -> set[str]:
+    """All settings of topics, of the log manager and of gateways, and the options of Spark's source and sink."""
+    from distlog.core.broker_setting import settings_of
+    from distlog.core.config import settings
+    from distlog.core.log_manager.broker_config import BrokerConfig
+    from distlog.gateway.config import GatewayConfig, gateway_settings
+    from distlog.spark.read_options import READ_NAMES, STREAM_NAMES
+    from distlog.spark.sink import WRITE_NAMES
+
+    brokers = {one.name for one in settings_of(BrokerConfig).values()}
+    gateways = {one.name for one in gateway_settings(GatewayConfig())}
+    options = {f"spark:{name}" for name in {*READ_NAMES, *STREAM_NAMES, *WRITE_NAMES} - {"path"}}
+    return {one.name for one in settings()} | brokers | gateways | options
+
+
+def options_of(command: str) -> int:
+    """The options that a command has besides those of all commands."""
+    from distlog.cli.app import command as found
+
+    return sum(option.name not in COMMON for option in found(command).params)
+
+
+def rows() -> Iterator[tuple[str, ...]]:
+    """The rows of the table, then one for all files."""
+    names, counted = setting_names(), set[Path]()
+    for feature in FEATURES:
+        library, tests = (lines_of(files_of(patterns, counted)) for patterns in (feature.library, feature.tests))
+        settings = sum(bool(re.search(feature.settings, name)) for name in names) if feature.settings else 0
+        options = settings + sum(map(options_of, feature.commands))
+        yield feature.name, hundreds(library), hundreds(tests), str(options), feature.requests
+    total = (hundreds(lines_of((ROOT / folder).rglob("*.py"))) for folder in ("distlog", "tests"))
+    yield "all of distlog", *total, "", ""
+
+
+def hundreds(lines: int) -> str:
+    """The lines, rounded so that a small change leaves them."""
+    return f"{round(lines, -2):,}"
+
+
+def table() -> str:
+    """The table in Markdown."""
+    lines = [HEADER, ("---",) * len(HEADER), *rows()]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def main() -> int:
+    """Print the table, or write it into the page."""
+    parser = argparse.ArgumentParser(prog="tools.feature_price", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table into docs/design/decisions.md")
+    made = table()
+    if not parser.parse_args().write:
+        print(made, end="")
+        return 0
+    head, tail = PAGE.read_text(encoding="utf-8").split(MARKER)
+    rest = re.sub(r"\A(?:\|.*\n)*", "", tail)
+    PAGE.write_text(f"{head}{MARKER}{made}{rest}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
