@@ -5,23 +5,25 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from distlog.cli import options as listener
 from distlog.cli.options import Json, Storage, usage
-from distlog.cli.processes import Child, run_processes
-from distlog.cli.services import LOOPBACK, Service, end, keep_what_is_loaded, print_event, raise_open_files, serving
+from distlog.cli.processes import fork_processes
+from distlog.cli.services import LOOPBACK, Service, keep_what_is_loaded, raise_open_files
 from distlog.console import output
-from distlog.console.output import StatusLine, Summary, print_report
+from distlog.console.output import Summary, print_report
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import parse_properties
 from distlog.core.storage.storage import Storage as Folder
 from distlog.core.topics.open_topic import check_root
 from distlog.core.warm_up import warm_up
+from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings
 from distlog.gateway.security.users_file import check_name, new_secrets, read_users, write_users
 
 # ---
@@ -121,31 +123,23 @@ Processes = Annotated[
         min=1,
         max=1000,
         metavar="N",
-        help="Serve by so many processes, at ports one above the other; they share memory and clients.",
+        help="Serve with N processes, at consecutive ports; all stop when one ends.",
     ),
 ]
 
 
-class Places(NamedTuple):
-    """The host and port where a gateway listens, that clients are told, and where it serves metrics."""
+Address = tuple[str, int] | None
 
-    listen: tuple[str, int]
-    advertised: tuple[str, int] | None
-    metrics: tuple[str, int] | None
 
-    def check(self, processes: int) -> None:
-        """Raise BadParameter if there are not so many ports from one of these on."""
-        for port in (place[1] for place in self if place):
-            if port + processes - 1 > 65535:
-                raise typer.BadParameter(f"there are not so many ports from {port} on", param_hint="--processes")
+def address_of(process: int, address: Address) -> Address:
+    """The address of one of several processes: consecutive ports, or a free one for port 0."""
+    return address and (address[0], address[1] and address[1] + process)
 
-    def of(self, child: Child) -> Places:
-        """The places of one of several processes: its number above these, or the ports that its predecessor found."""
-        listen, advertised, metrics = (place and (place[0], place[1] and place[1] + child.number) for place in self)
-        if child.before:
-            listen = self.listen[0], host_and_port(child.before["listen"])[1]
-            metrics = metrics and (metrics[0], child.before["metrics_port"])
-        return Places(listen or self.listen, advertised, metrics)
+
+def _check_ports(processes: int, *addresses: Address) -> None:
+    for address in addresses:
+        if address and address[1] + processes - 1 > 65535:
+            raise typer.BadParameter(f"there are not so many ports from {address[1]} on", param_hint="--processes")
 
 
 def serve(
@@ -184,64 +178,56 @@ def serve(
     """
     from distlog.cli.services import serve as serve_until_signal
     from distlog.gateway.cluster import Maintenance
-    from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig
     from distlog.gateway.gateway_server import GatewayServer
 
     tls = listener.tls_files(
         ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_crlfile, ssl_client_auth
     )
-    places = Places(listen, advertised, None if metrics_port is None else (metrics_host, metrics_port))
-    child, places = (None, places) if processes == 1 else _forked(processes, places, as_json=as_json)
-    where = listener.Listener(*places.listen, tls, sasl_users, listener.mechanisms(sasl_mechanisms))
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    _check_ports(processes, listen, advertised, metrics)
+    where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
+    safe = where.arguments(insecure=insecure)
     settings = {name: value for each in config for name, value in each.items()}
-    limits = GatewayConfig(
-        advertised=places.advertised,
-        process=child.number if child else 0,
+    # a wrong setting is reported once, not by each process
+    limits = _config(settings, processes=processes, linger_ms=linger_ms, auto_create=auto_create, acls=acls)
+    number = _forked(processes) if processes > 1 else 0
+    _check_root(Folder(root, dict(storage)), is_first=not number)
+    limits = replace(limits, process=number, advertised=address_of(number, advertised))
+    safe["port"] = listen[1] and listen[1] + number
+    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
+    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and not number else None
+    process = number if processes > 1 else None
+    serve_until_signal(gateway, tasks, address_of(number, metrics), as_json=as_json, process=process)
+
+
+def _config(
+    settings: Mapping[str, object], *, processes: int, linger_ms: int, auto_create: bool, acls: bool
+) -> GatewayConfig:
+    options = GatewayConfig(
         processes=processes,
         linger_ms=linger_ms,
         auto_create_topics=auto_create,
         acls=AclSettings(authorizer=STANDARD_AUTHORIZER if acls else ""),
         open_files=raise_open_files(),
     )
-    safe = where.arguments(insecure=insecure)
-    _look_at_root(Folder(root, dict(storage)))
-    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
-    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain and limits.process == 0 else None
-    serve_until_signal(gateway, tasks, places.metrics, as_json=as_json, child=child)
+    return with_settings(options, settings)
 
 
-def _look_at_root(root: Folder) -> None:
-    """Tell of a root that will be new, which may be a typing error. Raises TopicNotFoundError for a topic."""
+def _check_root(root: Folder, *, is_first: bool) -> None:
+    """Report a new root, which may be a typing error. Raises TopicNotFoundError for a topic."""
     check_root(root)
-    # a file in its place is an error, which tells more
-    if root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
-        print(f"distlog: {output.text(root.url)} is not there, and is made as a new root", file=sys.stderr)
+    # a file in its place is an error with a better message
+    if is_first and root.is_local and not os.path.exists(os.path.normpath(root.local_path(""))):
+        print(f"distlog: {output.text(root.url)} does not exist; it is created as a new root", file=sys.stderr)
 
 
-def _forked(processes: int, places: Places, *, as_json: bool) -> tuple[Child, Places]:
-    """Go on as each of several processes; this one ends with the exit status, when all of them have ended."""
+def _forked(processes: int) -> int:
+    """The number of this process among several, which share what is loaded before."""
     from distlog.gateway.gateway_server import warm_up
 
-    places.check(processes)
-    line = StatusLine("distlog", str)
-    line.is_visible = False
-
-    def prepare() -> None:
-        # once for all of them
-        warm_up()
-        keep_what_is_loaded()
-
-    child = run_processes(processes, partial(print_event, line, as_json=as_json), _together, prepare)
-    if isinstance(child, int):
-        end(child)
-    return child, places.of(child)
-
-
-def _together(facts: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
-    """The text and the facts of the start of several processes."""
-    all_of_them = {**facts[0], "listen": ",".join(each["listen"] for each in facts)}
-    names = "root", "listen", "metrics_port"
-    return serving(**all_of_them), {**{name: all_of_them[name] for name in names}, "processes": list(facts)}
+    warm_up()
+    keep_what_is_loaded()
+    return fork_processes(processes)
 
 
 # ---

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from distlog.cli.input import is_readable
-from distlog.cli.processes import Child, ending_signals, stopped
+from distlog.cli.processes import ending_signals
 from distlog.console.output import DONE, FAILED, StatusLine, Summary, print_report
 from distlog.console.streams import drop_what_cannot_be_written
 from distlog.core.display import counted, size_text
@@ -166,27 +166,21 @@ def serve(
     metrics_at: tuple[str, int] | None,
     *,
     as_json: bool,
-    child: Child | None = None,
+    process: int | None = None,
 ) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, answer the requests under way, and end the process.
+    """Serve until SIGTERM or SIGINT, answer the requests in flight, and end the process.
 
     `maintain` makes the tasks that run meanwhile. Metrics are served at `metrics_at`, nowhere else. A task that
-    does not end soon is abandoned. A `child` tells its parent of its start and its end.
+    does not end soon is abandoned. `process` is the number of this process if there are several.
     """
     from distlog.gateway.gateway_server import warm_up
 
-    line = StatusLine("distlog" if child is None else f"distlog[{child.number}]", lambda: gateway.status)
+    line = StatusLine("distlog" if process is None else f"distlog[{process}]", lambda: gateway.status)
     # several processes cannot share the last line of a terminal
-    line.is_visible = line.is_visible and child is None
+    line.is_visible = line.is_visible and process is None
     tasks = maintain(partial(_print_run, line, as_json)) if maintain else None
     measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
-
-    def tell(name: str, text: str, **facts: object) -> None:
-        if child is None:
-            print_event(line, name, text, facts, as_json=as_json)
-        else:
-            child.tell(name, facts)
-
+    identity = {} if process is None else {"process": process, "pid": os.getpid()}
     logger = logging.getLogger("distlog")
     logger.addHandler(line)
     try:
@@ -199,9 +193,8 @@ def serve(
             def joined() -> None:
                 warming.wait()
                 keep_what_is_loaded()
-                facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
-                # a child's parent begins the others, for which this process waits, unless all are to end
-                tell("started", serving(**facts), **facts)
+                facts = {**identity, "root": gateway.root, "listen": gateway.address, "metrics_port": port}
+                print_event(line, "started", f"serving {gateway.root} at {gateway.address}", facts, as_json=as_json)
 
             gateway.start(joined, lambda: is_readable(signalled, 0))
             # its tasks print lines, so after this: the first line is the address
@@ -211,15 +204,11 @@ def serve(
                 line.draw()
             finished = all([tasks is None or tasks.stop(), gateway.stop()])
             line.clear()
-            tell("stopped", stopped(finished), finished=finished)
+            text = "stopped" if finished else "stopped; a request or a task was abandoned"
+            print_event(line, "stopped", text, {**identity, "finished": finished}, as_json=as_json)
     finally:
         logger.removeHandler(line)
     end(DONE)
-
-
-def serving(root: object, listen: object, **_: object) -> str:
-    """The text for people about the start of a gateway; `listen` is the value of clients' `bootstrap.servers`."""
-    return f"serving {root} at {listen}"
 
 
 def _print_run(line: StatusLine, as_json: bool, run: TaskRun) -> None:

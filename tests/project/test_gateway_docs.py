@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from command_line import CommandLine
 from docs_pages import Reader
 from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
+from distlog.cli import app
 from distlog.core.consumer_offsets import OFFSETS_TOPIC
 from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.core.topics.committed_batches import REMEMBERED_MS
@@ -130,3 +133,33 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
         [one.name + "_total" * (one.kind == "counter"), ", ".join(one.values[0][0]), one.meaning] for one in metrics
     ]
     assert rows == table("Metrics")
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_the_systemd_unit_starts_a_command_line_that_serve_accepts() -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(blocks("ini")[0])
+    words = shlex.split(unit["Service"]["ExecStart"])
+    assert words[0].endswith("/bin/distlog")
+    app.command("serve").make_context("distlog serve", words[2:])
+    assert (words[1], unit["Service"]["Restart"]) == ("serve", "on-failure")
+
+
+def test_the_kubernetes_manifest_starts_a_command_line_that_serve_accepts() -> None:
+    service, gateways = yaml.safe_load_all(blocks("yaml")[0])
+    name = service["metadata"]["name"]
+    assert gateways["spec"]["serviceName"] == name
+    template = gateways["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert labels == service["spec"]["selector"] == gateways["spec"]["selector"]["matchLabels"]
+    (container,) = template["spec"]["containers"]
+    assert [*container["command"], container["args"][0]] == ["distlog", "serve"]
+    options = app.command("serve").make_context("distlog serve", container["args"][1:]).params
+    assert options["advertised"] == (f"$(POD_NAME).{name}.default.svc.cluster.local", options["listen"][1])
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    assert ports == {"kafka": options["listen"][1], "metrics": options["metrics_port"]}
