@@ -9,7 +9,7 @@ _HEAD = """# Settings of a topic
 
 Names, defaults and ranges are those of Kafka 4.1, but for three: `batch.bytes` is distlog's own;
 `file.delete.delay.ms` is a day, not a minute; `flush.messages` is 1, so what is acknowledged is on the device.
-[Durability](../guarantees.md#durability-of-appends-in-place) says what the flush settings promise.
+[Durability](../guarantees.md#durability-of-direct-appends) says what the flush settings promise.
 
 They are given as `config={"retention.ms": -1}` in Python, and as `--config retention.ms=-1` to commands and jobs.
 `topic.alter_config` and `distlog alter` change them. Kafka's settings for replication and tiering mean nothing here,
