@@ -167,14 +167,14 @@ MEANINGS = {
     "an error at once": {ErrorKind.REFUSED, ErrorKind.LAPSED},
     "not there": {ErrorKind.MISSING},
     "tried again": {ErrorKind.UNCLEAR},
-    "no bytes": {ErrorKind.PAST_THE_END},
+    "empty result": {ErrorKind.PAST_THE_END},
 }
 
 
 def test_the_documented_table_is_the_codes() -> None:
     """`docs/s3.md` has a column for each client, and a row for one or more statuses."""
     text = (Path(__file__).parents[2] / "docs" / "s3.md").read_text(encoding="utf-8")
-    head, _, *rows = text.partition("## What an answer means\n\n")[2].partition("\n\n")[0].splitlines()
+    head, _, *rows = text.partition("## Responses\n\n")[2].partition("\n\n")[0].splitlines()
     assert [cell.strip() for cell in head.strip("|").split("|")][1:] == [table.name for table in TABLES]
     for row in rows:
         statuses, *meanings = (cell.strip() for cell in row.strip("|").split("|"))
