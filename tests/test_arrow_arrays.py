@@ -17,6 +17,7 @@ from distlog.core.arrays import (
     column_of,
     flags_of,
     integers,
+    java_text,
     numbers_of,
     scalar_of,
     table_of_rows,
@@ -242,3 +243,17 @@ def test_texts_are_empty_in_the_rows_of_a_slice_alone() -> None:
 def test_a_column_of_another_type_has_no_texts() -> None:
     with pytest.raises(TypeError, match="a column of int64 has no texts"):
         are_empty(integers([0]))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"caf\xc3\xa9 \xf0\x9f\x98\x80", "café 😀"),
+        (b"\xed\xa0\x80-\xed\xa0-\xed-", "\ufffd-\ufffd-\ufffd-"),
+        (b"\xc0\x80\xe0\x80\x80", 5 * "\ufffd"),
+        (b"\xe0\xa0-\xf0\x90\x80-", "\ufffd-\ufffd-"),
+        (b"\xf4\x90\x80\x80\xf5\x80", 6 * "\ufffd"),
+    ],
+)
+def test_bytes_that_are_not_utf8_are_shown_as_by_java(data: bytes, text: str) -> None:
+    assert java_text(data) == text

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from distlog.console.output import RowPrinter, print_json, rows_of
 from distlog.core.arrays import integers
-from distlog.core.row_lines import RowLines, json_objects, tabbed
+from distlog.core.row_lines import PLAIN, Texts, bytes_of, joined, json_objects, tabbed, texts_of
 
 # ---
 # Records in a format of one's own, as kcat's: `%k %v\n`.
@@ -72,14 +72,14 @@ class Conversions:
 
     def texts(self, batch: pa.RecordBatch, topic: str) -> memoryview:
         """The rows in this format, back to back."""
-        lines = RowLines(batch.num_rows)
+        parts: list[Texts] = []
         for piece, is_conversion in self.pieces:
             if is_conversion and piece != "t":
                 name, show = _SHOWN[piece]
-                lines.add("", show(batch.column(name)))
+                parts.append(texts_of(show(batch.column(name)), PLAIN))
             else:
-                lines.add(topic if is_conversion else piece)
-        return lines.written()
+                parts.append(topic if is_conversion else piece)
+        return bytes_of(joined(parts, batch.num_rows))
 
 
 def _piece(conversion: str, escape: str, text: str) -> tuple[str, bool]:

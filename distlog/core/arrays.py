@@ -5,6 +5,7 @@ from __future__ import annotations
 # pandas imports it, and Python would release its lock behind a fork before which that was not held: see `_settle`
 import concurrent.futures.thread  # noqa: F401
 import os
+import re
 from array import array as packed
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -62,6 +63,14 @@ def booleans(values: npt.ArrayLike) -> pa.Array:
 def texts(values: Sequence[str]) -> pa.Array:
     """A column of texts, none of them None."""
     return _of_bytes([value.encode() for value in values], pa.string(), None)
+
+
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+
+
+def java_text(data: bytes) -> str:
+    """Bytes as Java's `new String(bytes, UTF_8)`, which has one U+FFFD for a surrogate; Python has two or three."""
+    return _SURROGATE.sub("\ufffd".encode(), data).decode("utf-8", "replace")
 
 
 def are_empty(column: pa.Array) -> bool:

@@ -109,34 +109,3 @@ class CheckedRecords(NamedTuple):
     max_timestamp: int
     min_timestamp: int
     refused: int
-
-
-class Texts(NamedTuple):
-    """Strings back to back; string i is text[ends[i]:ends[i + 1]]."""
-
-    text: np.ndarray
-    ends: np.ndarray
-
-
-class Layout(NamedTuple):
-    """The values of a line, in their order.
-
-    Value i is of `kinds[i]`, comes after `labels[i]`, is in row `rows[i]` of the values, and has its first text at
-    `first[i]` of `words`: of a choice its texts; of others that may be absent the text for an absent one, and the
-    texts before and after it; of JSON also those around base64.
-    """
-
-    labels: Texts
-    kinds: np.ndarray
-    rows: np.ndarray
-    first: np.ndarray
-    words: Texts
-
-
-class RecordContent(NamedTuple):
-    """The content of records in `data`: keys, values and headers, as a scan found them."""
-
-    data: np.ndarray
-    key: Slices
-    value: Slices
-    headed: HeaderPlaces

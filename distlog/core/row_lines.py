@@ -1,160 +1,235 @@
-"""Rows of Arrow columns as lines, written by a kernel: tab-separated texts, JSON objects, CSV, or any form."""
+"""Rows of Arrow columns as lines: tab-separated texts, JSON objects, CSV, or any form."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import byte_array, flags_of, integers, numbers_of
-from distlog.core.kernels.text import ABSENT, CHOICE, JSON, OPTIONAL, QUOTED, RAW, SHOWN, TIME
-from distlog.core.lines import NO_ENDS, NOTHING, Line, LineField, Longs, Places, Values, constant
+from distlog.core.arrays import column_of, integers, java_text, numbers_of
+from distlog.core.display import text as display_text
+from distlog.core.times import iso
 
-# No Python object is made per record: the kernel of `lines` writes all.
+#: The type of all texts here: CSV and formats with conversions have bytes as they are.
+TEXT = pa.large_binary()
+#: A text, or a column of texts.
+Texts: TypeAlias = str | pa.Array
 
 
-class _Style(NamedTuple):
-    """The forms of values with the texts around them: of null, bytes, times, and lists of headers, which are texts.
+def joined(parts: Sequence[Texts], count: int) -> pa.Array:
+    """The text of each of `count` rows: the parts back to back; null where one is null."""
+    columns = [scalar(part) if isinstance(part, str) else part for part in parts]
+    if not any(isinstance(column, pa.Array) for column in columns):
+        return pa.repeat(scalar("".join(map(str, parts))), count)
+    return pc.binary_join_element_wise(*columns, scalar(""))
 
-    Behind the texts around bytes are those around base64. `header` are the texts before the key and the value of a
-    header, behind both, and between two headers.
+
+def joined_items(items: pa.Array, lengths: npt.NDArray[np.int64], separator: str) -> pa.Array:
+    """The text of each row: its next `lengths` items with the separator between them."""
+    ends = integers(np.append(0, np.cumsum(lengths, dtype=np.int64)))
+    return pc.binary_join(pa.LargeListArray.from_arrays(ends, items), scalar(separator))
+
+
+@lru_cache
+def scalar(text: str) -> pa.Scalar:
+    """A text as an Arrow scalar."""
+    return column_of([text.encode()], pa.binary()).cast(TEXT)[0]
+
+
+def or_else(texts: pa.Array, text: str) -> pa.Array:
+    """The texts with `text` for null."""
+    return pc.fill_null(texts, scalar(text)) if texts.null_count else texts
+
+
+def bytes_of(texts: pa.Array) -> memoryview:
+    """The texts back to back."""
+    _, offsets, data = texts.buffers()
+    if not len(texts) or data is None:
+        return memoryview(b"")
+    ends = np.frombuffer(offsets, np.int64)[texts.offset :]
+    return memoryview(data)[ends[0] : ends[len(texts)]]
+
+
+def numbers(column: pa.Array) -> pa.Array:
+    """Integers in decimal, or other values as Arrow prints them."""
+    return column.cast(pa.large_string()).view(TEXT)
+
+
+def raw(column: pa.Array) -> pa.Array:
+    """Bytes as they are."""
+    return column.cast(TEXT)
+
+
+# ---
+# Bytes as text. A column of UTF-8 is changed as a whole, any other one by one.
+
+
+_JSON_ESCAPES = {char: json.dumps(char)[1:-1] for char in ("\\", '"', *map(chr, range(32)))}
+_SHOWN_ESCAPES = {char: display_text(char) for char in map(chr, (*range(32), *range(127, 160)))}
+
+
+def json_texts(column: pa.Array, around_base64: tuple[str, str] = ('{"base64": "', '"}')) -> pa.Array:
+    """Bytes as JSON strings, or those that are not UTF-8 in base64, with texts around it."""
+    if is_utf8(column):
+        return joined(['"', _replaced(raw(column), _JSON_ESCAPES), '"'], len(column))
+    begin, end = around_base64
+
+    def one(value: bytes) -> bytes:
+        try:
+            return json.dumps(value.decode(), ensure_ascii=False).encode()
+        except UnicodeDecodeError:
+            return b"%b%b%b" % (begin.encode(), base64.b64encode(value), end.encode())
+
+    return _one_by_one(column, one)
+
+
+def shown_texts(column: pa.Array) -> pa.Array:
+    """Bytes as text for people, as `display.text` has them."""
+    if is_utf8(column):
+        return _replaced(raw(column), _SHOWN_ESCAPES)
+    return _one_by_one(column, lambda value: display_text(value).encode())
+
+
+def java_texts(column: pa.Array) -> pa.Array:
+    """Bytes as UTF-8, with U+FFFD for others, as in Java's `String`."""
+    return raw(column) if is_utf8(column) else _one_by_one(column, lambda value: java_text(value).encode())
+
+
+def is_utf8(column: pa.Array) -> bool:
+    """True if all bytes of a column are UTF-8."""
+    try:
+        raw(column).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _one_by_one(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
+    values = [None if value is None else change(value) for value in raw(column).to_pylist()]
+    return column_of(values, pa.binary()).cast(TEXT)
+
+
+def _replaced(texts: pa.Array, escapes: Mapping[str, str]) -> pa.Array:
+    data = bytes(bytes_of(texts))
+    for char, escape in escapes.items():
+        if char.encode() in data:
+            texts = pc.replace_substring(texts, pattern=char.encode(), replacement=escape.encode())
+    return texts
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """Texts in quotes for CSV (RFC 4180)."""
+    return joined(['"', pc.replace_substring(raw(texts), pattern=b'"', replacement=b'""'), '"'], len(texts))
+
+
+# ---
+# Times as ISO 8601 in UTC, as `times.iso` has them.
+
+
+#: The begin of the year 1, and the end of the year 9999, in ms since 1970.
+_FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_800_000
+
+
+def iso_times(column: pa.Array) -> pa.Array:
+    """Times in ms as ISO 8601; out of the years 1 to 9999 as numbers."""
+    ms = column.cast(pa.int64())
+    values = numbers_of(pc.fill_null(ms, integers([0])[0]))
+    if ((values == -1) | (values < _FIRST_YEAR) | (values >= _LAST_YEAR)).any():
+        return column_of(
+            [None if value is None else iso(value).encode() for value in ms.to_pylist()], pa.binary()
+        ).cast(TEXT)
+    texts = numbers(ms.cast(pa.timestamp("ms")))
+    return joined([pc.replace_substring(texts, pattern=b" ", replacement=b"T"), "Z"], len(texts))
+
+
+# ---
+# Rows.
+
+
+class Style(NamedTuple):
+    """The forms of values: of null, bytes, times, and lists of headers.
+
+    `header` has the texts before the key and the value of a header, after both, and between two headers.
     """
 
     null: str
-    bytes: int
-    around: tuple[str, ...]
-    times: int
-    around_times: tuple[str, str]
-    lists: int
-    around_lists: tuple[str, str]
+    of_bytes: Callable[[pa.Array], pa.Array]
+    of_times: Callable[[pa.Array], pa.Array]
     header: tuple[str, str, str, str]
+    of_lists: Callable[[pa.Array], pa.Array] = raw
 
 
-_BARE, _QUOTES, _BASE64 = ("", ""), ('"', '"'), ('{"base64": "', '"}')
-_TEXT = _Style("null", SHOWN, _BARE, TIME, _BARE, RAW, _BARE, ("", "=", "", " "))
-_OBJECTS = '{"key": ', ', "value": ', "}", ", "
-OBJECT = _Style("null", JSON, (*_BARE, *_BASE64), OPTIONAL, _BARE, RAW, ("[", "]"), _OBJECTS)
-_CSV = _Style("", QUOTED, _QUOTES, TIME, _QUOTES, QUOTED, _QUOTES, _TEXT.header)
-#: Of texts that are JSON already.
-JSON_TEXT = OBJECT._replace(bytes=RAW, around=_BARE)
+def _integers(column: pa.Array) -> pa.Array:
+    return numbers(column.cast(pa.int64()))
+
+
+_SHOWN = Style("null", shown_texts, iso_times, ("", "=", "", " "))
+_OBJECT = Style(
+    "null",
+    json_texts,
+    _integers,
+    ('{"key": ', ', "value": ', "}", ", "),
+    lambda texts: joined(["[", texts, "]"], len(texts)),
+)
+_CSV = Style("", _quoted, lambda column: _quoted(iso_times(column)), _SHOWN.header, _quoted)
 #: Of a format with conversions.
-_PLAIN = _Style("", RAW, _BARE, OPTIONAL, _BARE, RAW, _BARE, ("", "=", "", ","))
+PLAIN = Style("", raw, _integers, ("", "=", "", ","))
 
 
 def tabbed(batch: pa.RecordBatch) -> memoryview:
     """The rows as UTF-8 lines, their columns separated by tabs."""
-    return _rows(batch, ["", *["\t"] * (batch.num_columns - 1)], "\n", _TEXT).written()
+    return _rows(batch, ["", *["\t"] * (batch.num_columns - 1)], "\n", _SHOWN)
 
 
 def json_objects(batch: pa.RecordBatch) -> memoryview:
     """The rows as UTF-8 lines of JSON objects."""
-    return _rows(batch, _names(batch), "}\n", OBJECT).written()
+    return _rows(batch, json_labels(batch.schema.names), "}\n", _OBJECT)
 
 
 def csv_rows(batch: pa.RecordBatch, *, titles: bool) -> bytes | memoryview:
     """The rows as CSV: bytes as they are, null as nothing, times in ISO 8601, headers as name=value."""
-    lines = _rows(batch, ["", *[","] * (batch.num_columns - 1)], "\n", _CSV).written()
+    lines = _rows(batch, ["", *[","] * (batch.num_columns - 1)], "\n", _CSV)
     names = ",".join(f'"{name}"' for name in batch.schema.names)
     return f"{names}\n".encode() + lines if titles else lines
 
 
-def _names(batch: pa.RecordBatch) -> list[str]:
-    names = [f"{json.dumps(name, ensure_ascii=False)}: " for name in batch.schema.names]
-    return [f"{', ' if number else '{'}{name}" for number, name in enumerate(names)]
+def json_labels(names: Sequence[str]) -> list[str]:
+    """The texts before the values of a JSON object."""
+    labels = [f"{json.dumps(name, ensure_ascii=False)}: " for name in names]
+    return [f"{', ' if number else '{'}{label}" for number, label in enumerate(labels)]
 
 
-def _rows(batch: pa.RecordBatch, labels: Sequence[str], end: str, style: _Style) -> RowLines:
-    lines = RowLines(batch.num_rows)
-    for label, column in zip(labels, batch.columns, strict=True):
-        lines.add(label, column, style)
-    lines.add(end)
-    return lines
+def _rows(batch: pa.RecordBatch, labels: Sequence[str], end: str, style: Style) -> memoryview:
+    cells = (texts_of(column, style) for column in batch.columns)
+    parts = [part for label_and_cell in zip(labels, cells, strict=True) for part in label_and_cell]
+    return bytes_of(joined([*parts, end], batch.num_rows))
 
 
-class RowLines:
-    """As many lines as `count` says, made of columns of values, with texts before them."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._line_fields, self._values = list[LineField](), dict[str, Values]()
-        self._bytes = list[tuple[str, Places, npt.NDArray[np.uint8]]]()
-
-    def add(self, label: str, column: pa.Array | None = None, style: _Style = _PLAIN) -> None:
-        """Add a text and a column of values behind it, or a text alone."""
-        if column is None:
-            self._line_fields.append(constant(label))
-        elif pa.types.is_list(column.type):
-            texts = _listed(column, _TEXT if style is _CSV else style)
-            self._add_bytes(label, texts, style.lists, (style.null, *style.around_lists))
-        elif pa.types.is_timestamp(column.type):
-            self._add(label, style.times, (style.null, *style.around_times), _numbers(column))
-        elif pa.types.is_integer(column.type):
-            self._add(label, OPTIONAL, (style.null, "", ""), _numbers(column))
-        else:
-            self._add_bytes(label, column, style.bytes, (style.null, *style.around))
-
-    def add_choice(self, words: Sequence[str], numbers: Longs) -> None:
-        """Add one of some words, by its number."""
-        self._add("", CHOICE, words, numbers)
-
-    def _add_bytes(self, label: str, column: pa.Array, kind: int, words: Sequence[str]) -> None:
-        column = column.cast(pa.large_binary())
-        _, offsets, data = column.buffers()
-        ends = np.frombuffer(offsets or bytes(8), np.int64)[column.offset :][: self._count + 1]
-        positions = ends[:-1] - ends[0]
-        if column.null_count:
-            positions = np.where(flags_of(column.is_null()), ABSENT, positions)
-        places = Places(positions, np.diff(ends))
-        self._bytes.append((str(len(self._line_fields)), places, byte_array(data or b"")[ends[0] : ends[-1]]))
-        self._add(label, kind, words, places)
-
-    def _add(self, label: str, kind: int, words: Sequence[str], values: Values) -> None:
-        name = str(len(self._line_fields))
-        self._line_fields.append(LineField(name, kind, (label, ""), (tuple(words), ())))
-        self._values[name] = values
-
-    def written(self, ends: Longs = NO_ENDS) -> memoryview:
-        """The lines, back to back; `ends` gets the end of each."""
-        values, size = dict(self._values), 0
-        # the largest column is not copied
-        parts = sorted(self._bytes, key=lambda part: -part[2].size)
-        for name, (positions, sizes), data in parts[1:]:
-            values[name] = Places(np.where(positions == ABSENT, ABSENT, ~(positions + size)), sizes)
-            size += data.size
-        first, *others = [data for _, _, data in parts] or [NOTHING]
-        more = byte_array(np.concatenate([NOTHING, *others]))
-        line = Line("", tuple(self._line_fields))
-        return line.write(self._count, values, (byte_array(first), more), ends, as_json=False)
-
-    def texts(self, firsts: Longs | None = None) -> pa.Array:
-        """The lines, each as bytes; or those from each of `firsts` to the next one together."""
-        ends = np.zeros(self._count + 1, np.int64)
-        data = self.written(ends[1:])
-        ends = ends if firsts is None else ends[firsts]
-        return pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+def texts_of(column: pa.Array, style: Style) -> pa.Array:
+    """The values of a column in a style."""
+    if pa.types.is_list(column.type):
+        texts = style.of_lists(_headers(column, _SHOWN if style is _CSV else style))
+    elif pa.types.is_timestamp(column.type):
+        texts = style.of_times(column)
+    elif pa.types.is_integer(column.type):
+        texts = numbers(column)
+    else:
+        texts = style.of_bytes(column)
+    return or_else(texts, style.null)
 
 
-def _numbers(column: pa.Array) -> Longs:
-    return numbers_of(pc.fill_null(column.cast(pa.int64()), integers([ABSENT])[0]))
-
-
-def _listed(column: pa.Array, style: _Style) -> pa.Array:
+def _headers(column: pa.Array, style: Style) -> pa.Array:
     """The headers of each record as one text."""
-    keys, values = column.flatten().flatten()
+    keys, values = (texts_of(child, style) for child in column.flatten().flatten())
+    before_key, before_value, after, between = style.header
+    items = joined([before_key, keys, before_value, values, after], len(keys))
     lengths = numbers_of(pc.fill_null(pc.list_value_length(column), integers([0], pa.int32())[0]))
-    firsts = np.append(0, np.cumsum(lengths, dtype=np.int64))
-    is_next = np.ones(len(keys), np.int64)
-    is_next[firsts[:-1][lengths > 0]] = 0
-    before_key, before_value, behind, between = style.header
-    lines = RowLines(len(keys))
-    lines.add_choice(("", between), is_next)
-    lines.add(before_key, keys, style)
-    lines.add(before_value, values, style)
-    lines.add(behind)
-    texts = lines.texts(firsts)
-    return pc.if_else(column.is_valid(), texts, pa.nulls(1, texts.type)[0]) if column.null_count else texts
+    texts = joined_items(items, lengths, between)
+    return pc.if_else(column.is_valid(), texts, pa.nulls(1, TEXT)[0]) if column.null_count else texts

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.long
 TESTS = Path(__file__).parents[1]
 MODULES = (
     "varint",
-    "text",
     "crc",
     "record_vectors",
     "legacy_batch",

@@ -25,7 +25,7 @@ CORE_LAYERS = (
     "segments",
     "values",
     "reading",
-    "lines row_lines dump",
+    "row_lines dump",
     "topic_handle groups",
     "log",
     "consumer_offsets transaction_state",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.arrays import booleans, byte_array, fitted, new_array
+from distlog.core.arrays import booleans, byte_array, fitted, java_text, new_array
 from distlog.core.batches.compression import MAX_RECORDS_BYTES, NONE, Expander
 from distlog.core.batches.record_batch import (
     APPEND_TIME,
@@ -85,12 +85,13 @@ class RecordFields:
 
 
 def headers_to_arrow(data: np.ndarray, headed: HeaderPlaces, count: int, header_count: int, room: int) -> pa.Array:
-    """The headers of the first `count` records, `header_count` in all, as a column; sections have `room` bytes."""
+    """The headers of the first `count` records, at most `header_count`, as a column; sections have `room` bytes."""
     if not header_count:
         return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
     offsets = new_array(count + 1, np.int32)
     key, value = _allocate(header_count, room), _allocate(header_count, room)
     locate_headers(data, headed, count, offsets, key, value)
+    header_count = int(offsets[count])
     children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
     pairs = pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
     return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
@@ -152,9 +153,7 @@ def _text(slices: Slices, count: int) -> pa.Array:
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
-        # Java's `new String(bytes, UTF_8)` puts U+FFFD in place of bytes that are not UTF-8; Python does the same.
-        raw = text.view(pa.binary()).to_pylist()
-        return pa.array([key.decode("utf-8", "replace") for key in raw], pa.string())
+        return pa.array(list(map(java_text, text.view(pa.binary()).to_pylist())), pa.string())
     return text
 
 

@@ -14,6 +14,7 @@ from distlog.core.arrays import byte_array
 from distlog.core.batches.record_batch import LOG_OVERHEAD, Source
 from distlog.core.batches.walk import Batches
 from distlog.core.config import MAX_INT
+from distlog.core.dump.lines import ABSENT, Line, Longs, number, optional
 from distlog.core.dump.log_dump import DumpedFile, dump_log, scan
 from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import (
@@ -27,8 +28,6 @@ from distlog.core.errors import (
 )
 from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, TIME_ENTRY
 from distlog.core.indexes.transaction_index import TRANSACTION_ENTRY, VERSION
-from distlog.core.kernels.text import ABSENT
-from distlog.core.lines import Line, Longs, number, optional
 from distlog.core.transactions.producer_states import read_producer_snapshot
 
 # ---

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from distlog.core.arrays import byte_array, new_array
+from distlog.core.arrays import booleans, byte_array, integers, numbers_of
 from distlog.core.batches.record_batch import (
     ABORT,
     APPEND_TIME,
@@ -26,50 +31,56 @@ from distlog.core.batches.record_batch import (
     Source,
     resolve_wrappers,
 )
-from distlog.core.batches.record_decoder import BatchSelection, RecordFields, open_sections, scan_sections
+from distlog.core.batches.record_decoder import (
+    BatchSelection,
+    RecordFields,
+    headers_to_arrow,
+    open_sections,
+    scan_sections,
+)
 from distlog.core.batches.walk import Batches, BatchWalk, Headers
 from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
+from distlog.core.dump.lines import ABSENT, Line, Longs, choice, flag, labelled, number, optional, time
 from distlog.core.dump.output import DumpOptions, DumpOutput
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernel_tuples import RecordContent
 from distlog.core.kernels.batch_scan import (
     BAD_LENGTH,
     BATCH,
-    LEGACY_ENTRY_SIZES,
     LOG_OVERHEAD,
     OK,
     SMALLEST_LENGTH,
     count_frames,
     read_frames,
 )
-from distlog.core.kernels.crc import find_valid, find_valid_messages
-from distlog.core.kernels.text import ABSENT, CHOICE, GROWTH, JSON, OPTIONAL, SLACK, UTF8, write_records
-from distlog.core.lines import Line, LineField, Longs, choice, constant, flag, number, optional, texts, time
+from distlog.core.kernels.crc import find_valid
 from distlog.core.reading.chunks import LogFile
+from distlog.core.row_lines import TEXT, Texts, bytes_of, java_texts, joined, joined_items, json_texts, or_else, raw
 from distlog.core.storage.backend import Part
 from distlog.core.storage.parallel import begun, cores, in_order
 from distlog.core.storage.storage import Storage
 
 # ---
-# The records of batches as a scan found them, for printing: positions, and nothing copied.
+# The records of batches.
 
 
-#: Where the checksum of a message of formats 0 and 1 is.
-_LEGACY_CRC_AT = 12
+_SMALLEST_HEADER = 2
+#: The size of a message of formats 0 and 1 behind its offset, and its checksum.
+_LEGACY_SIZE_AND_CRC = struct.Struct(">iI")
 
 
 @dataclass(frozen=True)
 class DumpedRecords:
-    """The first `size` of `fields`, `counts` of them per batch, and the sections' bytes, `room` of `data`.
+    """The first `counts` records of each of `sections` of `data`, with keys and values, and headers if wanted.
 
     `magic` is the format of all of them.
     """
 
     data: npt.NDArray[np.uint8]
+    sections: npt.NDArray[Any]
     counts: Longs
     fields: RecordFields
     magic: int
-    room: int
+    has_fault: bool = False
 
     @cached_property
     def size(self) -> int:
@@ -87,6 +98,23 @@ class DumpedRecords:
         return self.fields.timestamps[: self.size]
 
     @cached_property
+    def key(self) -> pa.Array:
+        """The key of each record."""
+        return self.fields.to_arrow("key", self.size)
+
+    @cached_property
+    def value(self) -> pa.Array:
+        """The value of each record."""
+        return self.fields.to_arrow("value", self.size)
+
+    @cached_property
+    def headers(self) -> pa.Array:
+        """The headers of each record."""
+        room = int((self.sections["end"] - self.sections["start"]).sum())
+        count = room // _SMALLEST_HEADER if self.has_fault else int(self.sections["header_count"].sum())
+        return headers_to_arrow(self.data, self.fields.headed, self.size, count, room)
+
+    @cached_property
     def key_sizes(self) -> Longs:
         """The size of each key, -1 for null."""
         return _sizes(self.fields.key, self.size)
@@ -99,18 +127,22 @@ class DumpedRecords:
     @cached_property
     def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
         """The checksum in each message of formats 0 and 1, and whether it is that of the message's bytes."""
-        crcs, holds = np.full(self.size, -1), np.ones(self.size, bool)
+        crcs, valid = np.full(self.size, -1), np.ones(self.size, bool)
         if self.magic < 2:
-            starts = self.fields.key.positions[: self.size] - (LEGACY_ENTRY_SIZES[self.magic == 1] - 4)
-            ends = self.fields.value.positions[: self.size] + np.maximum(self.value_sizes, 0)
-            find_valid_messages(self.data, starts, ends, _LEGACY_CRC_AT, LEGACY_CRC_START, crcs, holds)
-        return crcs, holds
+            data, rows = memoryview(self.data.data), iter(range(self.size))
+            for start, count in zip(self.sections["start"].tolist(), self.counts.tolist(), strict=True):
+                for row in islice(rows, count):
+                    size, crcs[row] = _LEGACY_SIZE_AND_CRC.unpack_from(data, start + 8)
+                    end = start + LOG_OVERHEAD + size
+                    valid[row] = zlib.crc32(data[start + LEGACY_CRC_START : end]) == crcs[row]
+                    start = end
+        return crcs, valid
 
 
 def no_records(batches: npt.NDArray[Any]) -> DumpedRecords:
     """The placeholder for the records of `batches` that are not wanted, or cannot be read."""
     counts = np.zeros(len(batches), np.int64)
-    return DumpedRecords(byte_array(b""), counts, RecordFields.allocate(0, ()), int(batches["magic"][0]), 0)
+    return DumpedRecords(byte_array(b""), batches[:0], counts, RecordFields.allocate(0, ()), int(batches["magic"][0]))
 
 
 def scan(
@@ -128,14 +160,14 @@ def scan(
         return no_records(batches), error
     room = int((sections["end"] - sections["start"]).sum())
     counts = sections["record_count"].copy()
-    fields = RecordFields.allocate(int(counts.sum()), columns)
-    magic = int(batches["magic"][0])
+    fields = RecordFields.allocate(int(counts.sum()), columns, room)
+    magic, fault = int(batches["magic"][0]), None
     try:
         scan_sections(selection, buffer, sections, fields)
     except CorruptRecordError as error:
-        readable = error.details["record"] if len(batches) == 1 else 0
-        return DumpedRecords(buffer, np.array([readable] * len(batches)), fields, magic, room), error
-    return DumpedRecords(buffer, counts, fields, magic, room), None
+        fault = error
+        counts = np.array([error.details["record"] if len(batches) == 1 else 0] * len(batches))
+    return DumpedRecords(buffer, sections, counts, fields, magic, fault is not None), fault
 
 
 def _readable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
@@ -180,39 +212,30 @@ _TYPES = (
 )
 #: The further values in a line of a control record: its type, the number of an unknown one, and the coordinator's
 #: epoch.
-MARKER = Line(
-    "",
-    (
-        LineField("type", CHOICE, ("", ""), _TYPES),
-        LineField("type_number", OPTIONAL, ("", ""), (("", "(", ")"), ("", ',"controlTypeId":', ""))),
-        LineField("epoch", OPTIONAL, ("", ""), (("", " coordinatorEpoch: ", ""), ("", ',"coordinatorEpoch":', ""))),
-    ),
+MARKER = (
+    labelled("type", *_TYPES),
+    optional("type_number", ("", "(", ")"), ("", ',"controlTypeId":', "")),
+    optional("epoch", ("", " coordinatorEpoch: ", ""), ("", ',"coordinatorEpoch":', "")),
 )
 
 
-def marker_values(records: DumpedRecords, is_control: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """The values of MARKER for all `records`: absent where a record is none (`is_control`).
+def _markers(records: DumpedRecords, is_control: npt.NDArray[np.bool_], style: int) -> pa.Array:
+    """The values of MARKER of the control records, and null for the others.
 
     A key is version and type (int16 each), the value of an end marker version (int16) and epoch (int32).
     """
-    has_type = is_control & (records.key_sizes >= 4)
-    kinds = np.where(is_control, -1, ABSENT)
-    kinds[has_type] = _integers(records.data, records.fields.key.positions[: records.size][has_type] + 2, 2)
-    ends = has_type & np.isin(kinds, (ABORT, COMMIT)) & (records.value_sizes >= 6)
-    epochs = np.full(records.size, ABSENT)
-    epochs[ends] = _integers(records.data, records.fields.value.positions[: records.size][ends] + 2, 4)
-    is_unknown = is_control & ((kinds < 0) | (kinds >= _UNKNOWN))
-    return {
-        "type": np.where(is_unknown, _UNKNOWN, kinds),
-        "type_number": np.where(is_unknown, kinds, ABSENT),
-        "epoch": epochs,
-    }
-
-
-def _integers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
-    """The big-endian integers of `width` bytes at `positions`."""
-    stored = data[positions[:, None] + np.arange(width)]
-    return np.ascontiguousarray(stored).view(f">i{width}")[:, 0].astype(np.int64)
+    rows = integers(np.flatnonzero(is_control))
+    keys, values = (column.take(rows).to_pylist() for column in (records.key, records.value))
+    numbers = np.full((len(MARKER), len(rows)), ABSENT)
+    for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+        kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
+        numbers[:2, row] = (kind, ABSENT) if 0 <= kind < _UNKNOWN else (_UNKNOWN, kind)
+        if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
+            numbers[2, row] = int.from_bytes(value[2:6], "big", signed=True)
+    parts = [part for field, column in zip(MARKER, numbers, strict=True) for part in field.parts(column, style)]
+    places = np.maximum(np.cumsum(is_control) - 1, 0)
+    markers = joined(parts, len(rows)).take(integers(places))
+    return pc.if_else(booleans(is_control), markers, pa.nulls(1, TEXT)[0])
 
 
 # ---
@@ -322,9 +345,8 @@ LEGACY_BATCH = Line("batch", (number("offset"), *_END))
 _RECORD = (number("offset"), *time("timestamp"), number("keySize"), number("valueSize"))
 RECORD = Line("record", (*_RECORD, number("sequence")), begin="|", end="")
 #: The brace is in the lines of Kafka's tool too.
-LEGACY_RECORD = Line("record", (*_RECORD, flag("isValid"), number("crc"), constant("}")), begin="|", end="")
-BARE_RECORD = Line("record", (), end="")
-_NOTHING = Line("", ())
+LEGACY_RECORD = Line("record", (*_RECORD, flag("isValid"), number("crc")), begin="|")
+BARE_RECORD = Line("record", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,51 +364,51 @@ class LogStyle:
 
         `valid` marks the batches whose checksums hold, `records` are theirs.
         """
+        line = BATCH_LINE if batches["magic"][0] >= 2 else LEGACY_BATCH
+        columns = _batch_columns(batches, origin, valid)
+        lines = line.texts(len(batches), columns, as_json=self.as_json)
+        if not records.size:
+            return bytes_of(lines)
+        # each batch, and then its records
+        firsts = np.arange(len(batches)) + np.cumsum(records.counts) - records.counts
+        order = np.full(len(batches) + records.size, -1)
+        order[firsts] = np.arange(len(batches))
+        order[order < 0] = len(batches) + np.arange(records.size)
+        return bytes_of(pa.concat_arrays([lines, self._records(batches, records)]).take(integers(order)))
+
+    def _records(self, batches: npt.NDArray[Any], records: DumpedRecords) -> pa.Array:
         current = int(batches["magic"][0]) >= 2
-        batch, record = BATCH_LINE if current else LEGACY_BATCH, RECORD if current else LEGACY_RECORD
-        record = record if self.metadata else BARE_RECORD
-        out = new_array(self._room(len(batches), batch, record, records), np.uint8)
-        size = write_records(
-            out,
-            batch.layout(as_json=self.as_json),
-            batch.values(len(batches), _batch_columns(batches, origin, valid)),
-            records.counts,
-            record.layout(as_json=self.as_json),
-            record.values(records.size, _record_columns(batches, records)),
-            (MARKER if self.metadata else _NOTHING).layout(as_json=self.as_json),
-            self._markers(batches, records),
-            RecordContent(records.data, records.fields.key, records.fields.value, records.fields.headed),
-            np.full(int(self.content), self._kind, np.uint8),
-            texts(_TEXTS[self.as_json, self.metadata]),
-        )
-        return memoryview(out.data)[:size]
+        parts: list[Texts] = []
+        if not self.metadata:
+            parts += BARE_RECORD.parts({}, as_json=self.as_json)
+        else:
+            line = RECORD if current else LEGACY_RECORD
+            parts += line.parts(_record_columns(batches, records), as_json=self.as_json)
+            # the brace is in the lines of Kafka's tool too
+            parts += [] if current or self.as_json else ["}"]
+            if current:
+                parts += [',"headerKeys":[' if self.as_json else " headerKeys: [", self._header_keys(records), "]"]
+        is_control = np.repeat((batches["attributes"] & CONTROL != 0) & current, records.counts)
+        if is_control.any() and self.metadata:
+            parts.append(or_else(_markers(records, is_control, int(self.as_json)), ""))
+        if self.content:
+            bar = "" if self.metadata else "|"
+            labels = (',"key":', ',"payload":') if self.as_json else (f"{bar} key: ", " payload: ")
+            for label, column in zip(labels, (records.key, records.value), strict=True):
+                parts.append(self._content(label, column, is_control))
+        return joined([*parts, "}\n" if self.as_json else "\n"], records.size)
 
-    @property
-    def _kind(self) -> int:
-        return JSON if self.as_json else UTF8
+    def _header_keys(self, records: DumpedRecords) -> pa.Array:
+        keys = records.headers.flatten().field("key")
+        lengths = numbers_of(pc.list_value_length(records.headers))
+        return joined_items(json_texts(keys) if self.as_json else raw(keys), lengths, ",")
 
-    def _markers(self, batches: npt.NDArray[Any], records: DumpedRecords) -> Longs:
-        is_control = np.repeat((batches["attributes"] & CONTROL != 0) & (batches["magic"] >= 2), records.counts)
-        if not is_control.any():
-            return np.zeros((0, 0), np.int64)
-        return MARKER.values(records.size, marker_values(records, is_control))
-
-    def _room(self, batches: int, batch: Line, record: Line, records: DumpedRecords) -> int:
-        """As many bytes as the lines may take; a byte of a header's length gives the texts around its key."""
-        growth = GROWTH[self._kind] + 2
-        around = sum(len(text) for style in _TEXTS.values() for text in style)
-        longest = record.longest + MARKER.longest + around
-        return batches * batch.longest + records.size * longest + growth * records.room + SLACK
-
-
-#: By whether it is JSON, and whether metadata comes before: the texts that `write_records` puts around headers and
-#: content.
-_TEXTS = {
-    (False, True): (" headerKeys: [", "]", " key: ", " payload: ", "", "", "\n"),
-    (False, False): ("", "", "| key: ", " payload: ", "", "", "\n"),
-    (True, True): (',"headerKeys":[', "]", ',"key":', ',"payload":', '{"base64":"', '"}', "}\n"),
-    (True, False): ("", "", ',"key":', ',"payload":', '{"base64":"', '"}', "}\n"),
-}
+    def _content(self, label: str, column: pa.Array, is_control: npt.NDArray[np.bool_]) -> pa.Array:
+        texts = json_texts(column, ('{"base64":"', '"}')) if self.as_json else java_texts(column)
+        texts = joined([label, texts], len(column))
+        if is_control.any():
+            texts = pc.if_else(booleans(is_control), pa.nulls(1, TEXT)[0], texts)
+        return or_else(texts, "")
 
 
 def _batch_columns(batches: npt.NDArray[Any], origin: int, valid: npt.NDArray[np.bool_]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 import numpy.typing as npt
 
 from distlog.core.config import MAX_INT
+from distlog.core.dump.lines import Line
 from distlog.core.errors import DistlogError
-from distlog.core.lines import Line
+from distlog.core.row_lines import bytes_of
 
 # ---
 # The options of a dump, named as in Kafka's `DumpLogSegments`.
@@ -98,4 +99,4 @@ class DumpOutput:
         count = len(next(iter(columns.values())))
         for start in range(0, count, _LINES):
             part = {name: values[start : start + _LINES] for name, values in columns.items()}
-            stream.write(line.write(min(_LINES, count - start), part, as_json=self.as_json))
+            stream.write(bytes_of(line.texts(min(_LINES, count - start), part, as_json=self.as_json)))

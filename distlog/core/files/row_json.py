@@ -6,15 +6,14 @@ they are UTF-8, else {"base64": "..."}. NaN and infinities, which JSON lacks, ar
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrays import integers, numbers_of
+from distlog.core.arrays import flags_of, integers, numbers_of
 from distlog.core.errors import InvalidRecordError
-from distlog.core.row_lines import JSON_TEXT, OBJECT, RowLines
+from distlog.core.row_lines import joined, joined_items, json_labels, json_texts, or_else
 
 _BYTES = (
     pa.types.is_string,
@@ -26,12 +25,11 @@ _BYTES = (
     pa.types.is_binary_view,
 )
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
-_MICROSECONDS = {"s": 1_000_000, "ms": 1000}
 
 
 def json_rows(batch: pa.RecordBatch) -> pa.Array:
     """The rows as JSON objects of all columns (large_binary)."""
-    return _objects(batch.schema.names, batch.columns, batch.num_rows).texts()
+    return _objects(batch.schema.names, batch.columns, batch.num_rows)
 
 
 def json_values(column: pa.Array) -> pa.Array:
@@ -45,41 +43,27 @@ def json_values(column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         return json_values(column.storage)
     if pa.types.is_struct(kind):
-        children = column.flatten()
-        texts = _objects([field.name for field in kind], children, len(column)).texts()
+        texts = _objects([field.name for field in kind], column.flatten(), len(column))
     elif pa.types.is_map(kind):
-        texts = _joined(column, _entries(column), "{", "}")
+        texts = joined(["{", joined_items(_entries(column), _lengths(column), ", "), "}"], len(column))
     elif any(is_list(kind) for is_list in _LISTS):
         if not pa.types.is_list(kind) and not pa.types.is_large_list(kind):
             column = column.cast(pa.list_(kind.value_type))
-        texts = _joined(column, json_values(column.flatten()), "[", "]")
+        items = or_else(json_values(column.flatten()), "null")
+        texts = joined(["[", joined_items(items, _lengths(column), ", "), "]"], len(column))
     elif any(is_bytes(kind) for is_bytes in _BYTES):
-        texts = _line(column)
+        texts = json_texts(column)
     else:
         texts = _plain(column)
     return pc.if_else(column.is_valid(), texts, pa.nulls(1, texts.type)[0]) if column.null_count else texts
 
 
-def _objects(names: list[str], columns: list[pa.Array], count: int) -> RowLines:
-    lines = RowLines(count)
-    for number, (name, column) in enumerate(zip(names, columns, strict=True)):
-        label = f"{', ' if number else '{'}{json.dumps(name, ensure_ascii=False)}: "
-        if any(is_bytes(column.type) for is_bytes in _BYTES):
-            lines.add(label, _plain_bytes(column), OBJECT)
-        else:
-            lines.add(label, json_values(column), JSON_TEXT)
-    lines.add("}" if columns else "{}")
-    return lines
-
-
-def _plain_bytes(column: pa.Array) -> pa.Array:
-    return column.cast(pa.large_binary())
-
-
-def _line(column: pa.Array) -> pa.Array:
-    lines = RowLines(len(column))
-    lines.add("", _plain_bytes(column), OBJECT)
-    return lines.texts()
+def _objects(names: list[str], columns: list[pa.Array], count: int) -> pa.Array:
+    if not columns:
+        return joined(["{}"], count)
+    texts = (or_else(json_values(column), "null") for column in columns)
+    parts = [part for label_and_text in zip(json_labels(names), texts, strict=True) for part in label_and_text]
+    return joined([*parts, "}"], count)
 
 
 def _entries(column: pa.Array) -> pa.Array:
@@ -90,34 +74,13 @@ def _entries(column: pa.Array) -> pa.Array:
         keys, items = keys.slice(firsts, ends - firsts), items.slice(firsts, ends - firsts)
     if not any(is_bytes(keys.type) for is_bytes in _BYTES):
         keys = json_values(keys)
-    lines = RowLines(len(keys))
-    lines.add("", _plain_bytes(keys), OBJECT)
-    lines.add(": ", json_values(items), JSON_TEXT)
-    return lines.texts()
+    return joined([json_texts(keys), ": ", or_else(json_values(items), "null")], len(keys))
 
 
-def _joined(column: pa.Array, texts: pa.Array, begin: str, end: str) -> pa.Array:
-    """The texts of the items of each list, with commas between them."""
-    lengths = numbers_of(pc.fill_null(pc.cast(_lengths(column), pa.int64()), integers([0])[0]))
-    firsts = np.append(0, np.cumsum(lengths))
-    is_next = np.ones(len(texts), np.int64)
-    is_next[firsts[:-1][lengths > 0]] = 0
-    lines = RowLines(len(texts))
-    lines.add_choice(("", ", "), is_next)
-    lines.add("", texts, JSON_TEXT)
-    inside = lines.texts(firsts)
-    around = RowLines(len(column))
-    around.add(begin, inside, JSON_TEXT)
-    around.add(end)
-    return around.texts()
-
-
-def _lengths(column: pa.Array) -> pa.Array:
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
     if pa.types.is_map(column.type):
-        offsets = numbers_of(column.offsets)
-        lengths = np.diff(offsets)
-        return pc.if_else(column.is_valid(), integers(lengths), integers([0])[0])
-    return pc.list_value_length(column)
+        return np.where(flags_of(column.is_valid()), np.diff(numbers_of(column.offsets)), 0)
+    return numbers_of(pc.fill_null(pc.cast(pc.list_value_length(column), pa.int64()), integers([0])[0]))
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -12,7 +12,6 @@ from distlog.core.kernels.native import (
     crc_of_word,
     fill_kernel,
     inlined,
-    int_at,
     item_at,
     put_at,
     put_int_at,
@@ -264,24 +263,6 @@ def find_valid(data: np.ndarray, batches: np.ndarray, checked_from: int, legacy_
         else:
             crc = crc32c_of(NO_BYTES, data, start + checked_from, end)
         put_at(valid, row, crc == batch["crc"])
-
-
-@fill_kernel
-def find_valid_messages(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    crc_at: int,
-    checked_from: int,
-    crcs: np.ndarray,
-    valid: np.ndarray,
-) -> None:
-    """Give the checksum that each message of format 0 or 1 has at `crc_at`, and whether it is right."""
-    for row in range(starts.size):
-        start = item_at(starts, row)
-        stored = int_at(data, start + crc_at, 4) & 0xFFFFFFFF
-        put_at(crcs, row, stored)
-        put_at(valid, row, _crc32(data, start + checked_from, item_at(ends, row)) == stored)
 
 
 # ---

@@ -571,17 +571,6 @@ def copy_bytes(typing_context: Any, target: Any, to: Any, source: Any, start: An
     return types.void(target, types.int64, source, types.int64, types.int64), codegen
 
 
-@_operation(lambda value: int(value).bit_length())
-def bits_of(typing_context: Any, value: Any) -> Any:
-    """The number of bits that a value which is not negative takes; 0 for 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zeros = builder.ctlz(args[0], cgutils.false_bit)
-        return builder.sub(zeros.type(64), zeros)
-
-    return types.int64(types.int64), codegen
-
-
 @_operation(lambda word: (word & -word).bit_length() - 1 if word else 64)
 def low_zeros(typing_context: Any, word: Any) -> Any:
     """The number of zero bits below the lowest bit that is set; 64 if none is."""

@@ -305,11 +305,11 @@ def scan_records(
             status, progress = _scan_section(data, section, *arrays, progress, False)
         if status != OK:
             status, progress = _scan_section(data, section, *arrays, progress, True)
+        if headed.records.size:
+            headed.records[progress.headed] = progress.records
         if status != OK:
             return status, index, progress.number
         section["emitted"], section["header_count"] = progress.records - before, progress.section_headers
-    if headed.records.size:
-        headed.records[progress.headed] = progress.records
     return OK, sections.size, progress.records
 
 
