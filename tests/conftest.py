@@ -24,7 +24,6 @@ import memory_files
 import moto_server
 import pytest
 from command_line import CommandLine
-from cpu_budget import cpu_s, over_budget
 from docs_pages import Reader
 from full_disk import disk as disk
 from gated_writer import gate as gate
@@ -123,22 +122,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(item: pytest.Item) -> int:
     return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("long") else 2
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Note what the test took, for the report."""
-    before_s = cpu_s()
-    try:
-        return (yield)
-    finally:
-        item.user_properties.append(("cpu_s", cpu_s() - before_s))
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Tell which tests are too dear for what they are marked as."""
-    for line in over_budget(terminalreporter.getreports("passed")):
-        terminalreporter.write_line(f"without the mark `long`, {line}", yellow=True)
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from distlog.core.errors import (
 )
 from distlog.core.following import followed_log
 from distlog.core.following.follower import Follower
-from distlog.core.groups.group_log import GroupLog, GroupState, Member
+from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -143,26 +141,6 @@ def test_a_member_that_was_paused_alone_goes_on(topic: Topic, time: Time, monkey
     assert follower._assignment._member.joins == 1  # type: ignore[attr-defined]
 
 
-def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(topic: Topic, time: Time) -> None:
-    paused = joined(topic, time)
-    slow = paused._log.read
-
-    def read(positions: Any) -> Any:
-        time.now_s += 2 * LEASE_S
-        other = joined(topic, time)
-        for _ in range(30):
-            time.now_s += LEASE_S / 20
-            other._assignment.renew()
-        others.append(other)
-        paused._log.read = slow  # type: ignore[method-assign]
-        return slow(positions)
-
-    others: list[Follower] = []
-    paused._log.read = read  # type: ignore[method-assign]
-    assert drained(paused) == []
-    assert sorted(others[0].position) == [0, 1]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("count", [1, 10, 50])
 def test_an_idle_member_makes_four_requests_a_minute_in_a_group_of_any_size(
@@ -230,107 +208,6 @@ def test_a_reset_and_a_deletion_leave_no_heartbeats(topic: Topic, time: Time) ->
         assert len(heartbeats(topic)) == 1
         change()
         assert heartbeats(topic) == []
-
-
-@pytest.mark.parametrize("part", [0.2, 0.4, 0.6])
-def test_a_heartbeat_that_returns_too_late_renews_nothing(part: float, topic: Topic, time: Time) -> None:
-    """Its put takes so long that another member has taken the partitions: what it hands out then is not its own."""
-    slow, other = joined(topic, time), joined(topic, time)
-    settled(time, slow, other)
-    (mine,) = slow.position
-    while other._assignment.due_s() > 0:
-        time.now_s += 0.5
-    slow.commit()
-    # the other one sees that at once, so it takes over as early as it may
-    other._assignment.renew()
-    log = slow._assignment._member.log  # type: ignore[attr-defined]
-
-    def put(member: str, count: int) -> None:
-        del log.beat
-        for _ in range(100):
-            if len(other.position) < 2:
-                time.now_s += 1
-                other._assignment.renew()
-        log.beat(member, count)
-
-    log.beat = put
-    time.now_s += LEASE_S * part
-    found = drained(slow)
-    if part < 1 / 3:
-        # no sign of life was due yet
-        assert found == span(mine, 0, 6)
-        return
-    assert found == []
-    assert len(drained(other)) == 12
-    other.commit()
-
-
-def test_a_member_that_was_paused_alone_goes_on_without_a_commit(topic: Topic, time: Time) -> None:
-    follower = joined(topic, time)
-    drained(follower)
-    time.now_s += 100 * LEASE_S
-    topic.append(values(range(2)), partition=1)
-    assert drained(follower) == span(1, 6, 8)
-    assert follower._assignment._member.joins == 1  # type: ignore[attr-defined]
-
-
-def test_a_renewal_through_the_log_and_a_removal_exclude_each_other(topic: Topic, time: Time) -> None:
-    """A paused member goes on in the moment in which another one, that has seen its lease lapse, plans without it."""
-    paused, other = joined(topic, time), joined(topic, time)
-    settled(time, paused, other)
-    log, ours = other._assignment._member.log, paused._assignment._member.id  # type: ignore[attr-defined]
-    commit = log.commit
-
-    def overtaken(state: GroupState, plan: Callable[[GroupState], GroupState | None], _: Any = None) -> GroupState:
-        made = plan(state)
-        if made is not None and made.member(ours) is None:
-            log.commit = commit
-            paused._assignment.renew()
-        return commit(state, plan)  # type: ignore[no-any-return]
-
-    log.commit = overtaken
-    while log.commit is overtaken:
-        time.now_s += 1
-        assert time.now_s < 3 * LEASE_S
-        other._assignment.renew()
-    assert not paused._assignment.is_lapsed
-    assert paused._assignment._member.joins == 1  # type: ignore[attr-defined]
-    assert not paused._assignment.wanted.keys() & other._assignment.wanted.keys()
-
-
-def test_a_member_of_an_older_library_lives_by_its_beats_in_the_log(topic: Topic, time: Time) -> None:
-    log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
-    old = Member(id="ab" * 16, name="host:1", beat=3, lease_ms=60_000)
-    positions = {0: 0, 1: 0}
-    log.commit(
-        log.load(),
-        lambda state: replace(state, partitions=2, members=(old,), owners={0: old.id}, positions=positions),
-    )
-    other = joined(topic, time)
-    for _ in range(10):
-        for _ in range(20):
-            time.now_s += 1
-            other._assignment.renew()
-        members = {each.id: each for each in log.load().members}
-        beaten = replace(members[old.id], beat=members[old.id].beat + 1)
-        log.commit(log.load(), lambda state: replace(state, members=tuple({**members, old.id: beaten}.values())))  # noqa: B023
-    assert other.position == {1: 0}
-    for _ in range(100):
-        time.now_s += 1
-        other._assignment.renew()
-    assert sorted(other.position) == [0, 1]
-
-
-def test_a_batch_has_two_thirds_of_a_lease_at_least(topic: Topic, time: Time) -> None:
-    follower = joined(topic, time)
-    drained(follower)
-    for _ in range(20):
-        time.now_s += LEASE_S * 0.45
-        topic.append(values(range(1)))
-        next(follower)
-        time.now_s += LEASE_S * 0.66
-        assert not follower._assignment.is_lapsed
-        time.now_s -= LEASE_S * 0.66
 
 
 def test_a_commit_shows_life_too(tmp_path: Path, time: Time) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
-from bundled import bundles, changed, rows, segments
-from conftest import Address
+from bundled import bundles, rows, segments
 from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on
 from vacuuming import DELAY, World
 
-from distlog.core import paths
 from distlog.core.commits.actions import Remove
-from distlog.core.errors import SnapshotTooOldError, TransactionTooOldError
-from distlog.core.storage.object_store import SINGLE_PUT_BYTES
+from distlog.core.errors import SnapshotTooOldError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.topic import Topic
 
 
 @pytest.fixture
@@ -125,56 +118,6 @@ def test_retention_by_time_takes_the_parts_of_a_long_load_in_pieces(tmp_path: Pa
         assert files(storage) == named_files(topic)
 
 
-def test_a_slow_writers_bundle_is_kept_until_its_commit_or_until_it_would_be_refused(world: World) -> None:
-    """1. A writer begins at the head. 2. Its bundle is written. 3. Vacuum runs. 4. It commits: all is there."""
-    world.topic().append(both("old"))
-    world.wait()
-    appender, read_version = world.slow_writer()
-    appender.append(both("new"))
-    late = appender.close()
-    world.vacuum()
-    topic = world.topic()
-    assert len(bundles(world.storage)) == 2
-
-    commit_append(topic.handle, topic.snapshot, late, read_version=read_version)
-    assert world.values() == [b"old", b"new"] * 2
-
-
-def test_a_bundle_that_was_written_too_slowly_is_refused_as_a_whole_and_deleted(world: World) -> None:
-    """1. A writer begins and writes its bundle. 2. A delay passes. 3. Vacuum deletes it. 4. Its commit fails."""
-    appender, read_version = world.slow_writer()
-    appender.append(both("slow"))
-    late = appender.close()
-    (bundle,) = bundles(world.storage)
-    world.topic().append(both("fast"))
-    world.wait()
-    world.topic().append(both("fast"))
-    assert [file.name for file in world.vacuum().files] == [bundle]
-    topic = world.topic()
-
-    with pytest.raises(TransactionTooOldError, match="write them again"):
-        commit_append(topic.handle, topic.snapshot, late, read_version=read_version)
-    assert world.values() == [b"fast"] * 4
-
-
-def test_a_writer_that_is_killed_between_its_bundle_and_its_commit_appended_nothing(world: World) -> None:
-    """1. A process writes its bundle. 2. It is killed before the commit. 3. Nobody sees it. 4. It is deleted."""
-    child = os.fork()
-    if child == 0:
-        appender, _ = world.slow_writer()
-        appender.append(both("lost"))
-        appender.close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    (bundle,) = bundles(world.storage)
-    assert world.values() == []
-    world.topic().append(both("kept"))
-    world.wait()
-    world.topic().append(both("kept"))
-    assert [file.name for file in world.vacuum().files] == [bundle]
-    assert world.values() == [b"kept"] * 4
-
-
 def test_a_dropped_topic_loses_its_bundles_after_the_delay(world: World) -> None:
     world.topic().append(both("v"))
     world.topic().drop()
@@ -183,43 +126,3 @@ def test_a_dropped_topic_loses_its_bundles_after_the_delay(world: World) -> None
     assert len(bundles(world.storage)) == 1
     assert len(vacuumed(world)) == 1
     assert world.files() == set()
-
-
-def test_foreign_files_and_what_a_torn_put_left_beside_the_bundles(world: World, tmp_path: Path) -> None:
-    world.topic().append(both("v"))
-    folder = tmp_path / "log" / "_bundles"
-    for name in ("notes.txt", "v7-x.bundle", f"{0:020d}.bundle"):
-        (folder / name).write_text("mine")
-    torn = folder / paths.temporary_file("0a" * 16)
-    torn.write_text("torn")
-    os.utime(torn, (1, 1))
-    world.expire()
-    assert len(vacuumed(world)) == 2
-    assert {name.rpartition("/")[2] for name in world.files()} == {"notes.txt", "v7-x.bundle", f"{0:020d}.bundle"}
-
-
-def test_merging_goes_on_beside_a_damaged_part(tmp_path: Path) -> None:
-    topic = topic_on(Storage(str(tmp_path / "t")), 3)
-    for first in range(3):
-        topic.append(rows(3, 10, first * 10))
-    hurt = topic.snapshot.partitions[1].segments[0]
-    changed(topic.storage, topic.reader.name(hurt), lambda data: data.__setitem__(hurt.log_position + 70, 255))
-    report = topic.compact()
-    assert [one.partition for one in report.failed] == [1]
-    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 3, 1]
-
-
-@pytest.mark.s3
-def test_the_upload_of_a_killed_writers_bundle_goes_once_its_commit_would_be_refused(s3_url: Address) -> None:
-    clock = Clock()
-    storage = TimedStorage(Storage(f"{s3_url.url}/log", s3_url.options), clock)
-    topic: Topic = topic_on(storage, 2, {"file.delete.delay.ms": DELAY}, clock)
-    for first in range(2):
-        topic.append(rows(2, 1, first))
-    clock.now_ms += 10 * DELAY
-    left = [paths.bundle_file(paths.new_stem(version, "0a" * 16)) for version in (1, 2)]
-    for name in left:
-        writer = storage.open_write(name)
-        writer.write(bytes(SINGLE_PUT_BYTES))
-    assert [upload.name for upload in topic.vacuum().uploads] == left[:1]
-    assert [upload.name for upload in storage.uploads()] == left[1:]

@@ -6,24 +6,18 @@ import dataclasses
 import itertools
 import pickle
 import uuid
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 from compacting import DAY, CompactedTopic
-from hypothesis import given
-from hypothesis import strategies as st
 from producers import Producers
-from searches import examples
 
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintenance.cleaning_plan import plan_compaction
 from distlog.core.maintenance.compaction import CleaningPlan, clean_partition, compact
 from distlog.core.maintenance.group_rewrite import RewrittenPartition, commit_rewrite
-from distlog.core.maintenance.record_keys import SLOT_BYTES
 from distlog.core.maintenance.retention import retention
 from distlog.core.reading.stable_offset import last_stable_offset
 
@@ -54,32 +48,6 @@ def fill(log: CompactedTopic, *keys: bytes) -> None:
     """A segment per key."""
     for key in keys:
         log.append((key, b"x"))
-
-
-def test_what_is_appended_meanwhile_stays_dirty(log: CompactedTopic) -> None:
-    fill(log, b"a", b"a", b"b")
-    running = Running(log)
-    fill(log, b"a", b"c")
-    assert running.commit()[0] == 0
-    assert (log.offsets(), log.first_dirty_offset) == ([1, 2, 3, 4], 3)
-    log.compact()
-    assert log.offsets() == [2, 3, 4]
-
-
-def test_what_retention_removed_meanwhile_does_not_come_back(log: CompactedTopic) -> None:
-    log.topic().alter_config({"cleanup.policy": "compact,delete", "retention.ms": DAY})
-    fill(log, b"a", b"b", b"c")
-    log.clock.now += DAY + 1
-    fill(log, b"d", b"a")
-    running = Running(log)
-    _, after = retention(log.topic().handle, log.topic().snapshot)
-    assert after.partitions[0].log_start_offset == 3
-    # of the three groups one lies below the log start and is no loss, and one lost an input
-    assert (len(running.done.groups), running.commit()[0]) == (3, 1)
-    assert (log.offsets(), log.topic().start_offsets()) == ([3, 4], {0: 3})
-    assert log.first_dirty_offset == 0
-    log.compact()
-    assert (log.offsets(), log.first_dirty_offset) == ([3, 4], 5)
 
 
 def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: CompactedTopic) -> None:
@@ -122,27 +90,6 @@ def test_a_key_that_a_restore_brings_back_meanwhile_keeps_its_tombstone(log: Com
         assert log.topic().verify().ok
         log.compact()
     assert log.values().keys() == {b"a", b"b", b"c"}
-
-
-def test_of_two_compactions_at_once_the_second_changes_nothing(log: CompactedTopic) -> None:
-    fill(log, b"a", b"b", b"a", b"c", b"b")
-    first, second = Running(log), Running(log)
-    assert first.commit()[0] == 0
-    after = log.topic().snapshot
-    # the last group lost nothing, and is where it was
-    assert second.commit()[0] == len(second.done.groups) - 1
-    assert log.topic().snapshot == after
-    assert (log.offsets(), log.first_dirty_offset) == ([2, 3, 4], 5)
-
-
-def test_a_group_that_was_changed_leaves_the_partition_dirty_from_there(log: CompactedTopic) -> None:
-    fill(log, b"a", b"b", b"c", b"e", b"a", b"b", b"c", b"d")
-    running = Running(log)
-    assert [group.base_offset for group in running.done.groups] == [0, 2, 4, 6]
-    one = dataclasses.replace(running.done, end_offset=0, groups=Running(log).done.groups[1:2])
-    commit_rewrite(running.handle, running.before, [one])
-    assert running.commit()[0] == 1
-    assert (log.offsets(), log.first_dirty_offset) == ([3, 4, 5, 6, 7], 2)
 
 
 def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: CompactedTopic) -> None:
@@ -190,31 +137,6 @@ def test_a_transaction_is_not_open_again_when_its_marker_goes_and_a_group_before
     assert (log.offsets(), log.first_dirty_offset) == ([0, 1, 2, 4, 5, 8], 9)
 
 
-def test_a_commit_asks_each_partition_once_which_segments_are_live(
-    log: CompactedTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(log, b"f", b"b", b"c", b"e", b"a", b"b", b"c", b"d")
-    running, asked, live = Running(log), list[int](), SegmentTable.live
-    assert len(running.done.groups) == 4
-
-    def counted(table: SegmentTable, stems: Collection[str]) -> set[str]:
-        asked.append(len(stems))
-        return live(table, stems)
-
-    monkeypatch.setattr(SegmentTable, "live", counted)
-    running.commit()
-    # and whether a segment that it adds has the stem of another, as any commit is
-    assert asked == [8, sum(len(group.outputs) for group in running.done.groups)]
-
-
-def test_a_topic_that_is_not_compacted_any_more_is_left_alone(log: CompactedTopic) -> None:
-    fill(log, b"a", b"a")
-    running = Running(log)
-    log.topic().alter_config({"cleanup.policy": "delete"})
-    assert running.commit()[0] == 1
-    assert log.offsets() == [0, 1]
-
-
 def test_a_compaction_that_gets_nowhere_ends(log: CompactedTopic) -> None:
     fill(log, b"a", b"a")
     topic = log.topic()
@@ -239,74 +161,3 @@ def test_what_is_planned_is_done_elsewhere_without_reading_a_commit(log: Compact
         commit.unlink()
     done = clean_partition(*pickle.loads(planned))
     assert (done.end_offset, sum(one.record_count for group in done.groups for one in group.outputs)) == (3, 2)
-
-
-keys = st.integers(0, 5)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), st.lists(st.tuples(keys, st.booleans()), min_size=1, max_size=6)),
-        st.tuples(st.just("compact"), st.sampled_from([2, 3, 5, 100])),
-        st.tuples(st.just("begin"), st.just(0)),
-        st.tuples(st.just("end"), st.just(0)),
-        st.tuples(st.just("retention"), st.just(0)),
-        st.tuples(st.just("wait"), st.sampled_from([1, 400, 1000, 2000])),
-    ),
-    max_size=14,
-)
-
-
-class Model:
-    """A list of (offset, key, value) of all that was ever appended, and what must hold of a topic beside it."""
-
-    def __init__(self, log: CompactedTopic) -> None:
-        self.log = log
-        self.records: list[tuple[int, bytes, bytes | None]] = []
-
-    def append(self, rows: list[tuple[int, bool]]) -> None:
-        pairs = []
-        for key, deleted in rows:
-            offset = len(self.records)
-            pairs.append((b"%d" % key, None if deleted else b"%d" % offset))
-            self.records.append((offset, *pairs[-1]))
-        self.log.append(*pairs)
-
-    def check(self, *, compacted: bool) -> None:
-        start = self.log.topic().start_offsets()[0]
-        found = [(row["offset"], row["key"], row["value"]) for row in self.log.rows()]
-        assert self.log.topic().end_offsets()[0] == len(self.records)
-        assert set(found) <= set(self.records[start:])
-        newest = {key: value for _, key, value in self.records[start:]}
-        seen = {key: value for _, key, value in found}
-        assert all(newest[key] == value for key, value in seen.items())
-        assert {key for key, value in newest.items() if value is not None} <= seen.keys()
-        if compacted:
-            assert len(found) == len(seen)
-
-
-@pytest.mark.long
-@examples(25)
-@given(steps)
-def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[tuple[str, object]]) -> None:
-    log = CompactedTopic(
-        f"memory://compaction/{uuid.uuid4().hex}/log",
-        internal_segment_bytes=400,
-        delete_retention_ms=1000,
-        retention_ms=3000,
-        cleanup_policy="compact,delete",
-    )
-    model, running = Model(log), list[Running]()
-    for step, argument in plan:
-        if step == "append":
-            model.append(argument)  # type: ignore[arg-type]
-        elif step == "compact":
-            log.compact(dedupe_buffer_bytes=int(argument) * SLOT_BYTES)  # type: ignore[call-overload]
-            model.check(compacted=True)
-        elif step == "begin" and log.first_dirty_offset < len(model.records) and log.segments():
-            running.append(Running(log))
-        elif step == "end" and running:
-            running.pop(0).commit()
-        elif step == "retention":
-            retention(log.topic().handle, log.topic().snapshot)
-        elif step == "wait":
-            log.clock.now += int(argument)  # type: ignore[call-overload]
-        model.check(compacted=False)

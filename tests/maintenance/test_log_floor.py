@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -13,7 +12,7 @@ from histories import segment
 from vacuuming import World
 
 from distlog.core import paths
-from distlog.core.commits import actions, checkpoint
+from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import (
     Action,
     Add,
@@ -37,10 +36,8 @@ from distlog.core.errors import (
     OffsetOutOfRangeError,
     StorageError,
     TopicExistsError,
-    UnsupportedVersionError,
 )
 from distlog.core.maintenance import log_floor
-from distlog.core.maintenance import vacuum as vacuum_module
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.maintenance.verify import verify_commits
 from distlog.core.storage import local_files
@@ -218,17 +215,6 @@ def test_a_retention_must_leave_room_for_the_delay_of_deletes() -> None:
     assert (mine.look_retention_ms, mine.commits_kept_ms) == (7 * day, 30 * day)
 
 
-def test_an_older_library_stops_at_the_first_floor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    old_topic(world)
-    before = log_of(world).load()
-    run(world)
-    monkeypatch.setattr(actions, "KNOWN", actions.KNOWN - {"commit-retention"})
-    with pytest.raises(UnsupportedVersionError, match="commit-retention"):
-        log_of(world).load()
-    with pytest.raises(UnsupportedVersionError, match="commit-retention"):
-        log_of(world).refresh(before)
-
-
 def test_a_floor_above_the_gc_floor_is_refused(world: World) -> None:
     head = commits(world, 5)
     with pytest.raises(CommitConflictError, match="above the gc floor"):
@@ -319,19 +305,6 @@ def test_a_put_whose_reply_came_after_its_commit_was_deleted_is_unknown(world: W
 
     monkeypatch.setattr(world.storage, "put_if_absent", put)
     with pytest.raises(CommitStateUnknownError, match="stood still"):
-        log.commit(stalled, "append", nothing)
-
-
-def test_a_put_that_cannot_be_looked_for_afterwards_is_unknown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was put, late after the last look, and then the store lists nothing."""
-    stalled, log = commits(world, 3), log_of(world)
-
-    def silent(self: SnapshotLoader, base: Snapshot, version: int) -> bool:
-        raise StorageError("cannot list")
-
-    monkeypatch.setattr(SnapshotLoader, "is_newest", silent)
-    monkeypatch.setattr(Snapshot, "is_fresh_at", lambda self, time_ms: False)
-    with pytest.raises(CommitStateUnknownError, match="was put, and it is not known"):
         log.commit(stalled, "append", nothing)
 
 
@@ -431,67 +404,6 @@ def test_after_half_of_the_retention_a_look_costs_one_listing(memory_url: Addres
 # Deaths between the steps.
 
 
-class DiedError(Exception):
-    """The process died."""
-
-
-@contextmanager
-def steps(monkeypatch: pytest.MonkeyPatch, world: World, at: int) -> Iterator[None]:
-    """Have the storage die at its change number `at`, one of a delete's names being one change."""
-    left = [at]
-
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if left[0] == 0:
-                raise DiedError
-            left[0] -= 1
-            return real(*arguments, **options)
-
-        return call
-
-    delete = world.storage.delete
-
-    def delete_one_by_one(names: Any) -> None:
-        for name in names:
-            counted(delete)([name])
-
-    with monkeypatch.context() as patches:
-        patches.setattr(world.storage, "delete", delete_one_by_one)
-        patches.setattr(world.storage, "put", counted(world.storage.put))
-        patches.setattr(world.storage, "put_if_absent", counted(world.storage.put_if_absent))
-        yield
-
-
-@pytest.mark.long
-def test_a_death_at_any_step_leaves_a_topic_that_is_whole_and_the_next_run_finishes(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    past = World(str(tmp_path / "past" / "clicks"))
-    before = old_topic(past, 25)
-    deaths = 0
-    for step in range(100):
-        world = World(str(tmp_path / str(step) / "clicks"), past=past)
-        has_died = True
-        with steps(monkeypatch, world, step), suppress(DiedError):
-            run(world)
-            has_died = False
-        after = log_of(world).load()
-        assert after.partitions == before.partitions
-        assert after.version >= before.version
-        there = versions(world)
-        if there[0] > 0:
-            assert there[0] <= after.log_floor, "nothing is deleted before its floor is committed"
-        assert there == list(range(there[0], after.version + 1)), "the oldest go first"
-        _, after = log_of(world).commit(after, "append", nothing)
-        assert list(verify_commits(world.storage, after)) == []
-        run(world)
-        assert versions(world)[0] == log_of(world).load().log_floor == 20
-        deaths += has_died
-        if not has_died:
-            break
-    assert deaths > 20
-
-
 @pytest.mark.parametrize("error", [ValueError("too large"), StorageError("no reply")])
 def test_without_a_sound_checkpoint_no_commit_is_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -524,22 +436,6 @@ def test_a_store_that_fails_while_the_second_checkpoint_is_written_keeps_the_old
     assert versions(world)[0] == 0
     run(world)
     assert versions(world)[0] == 40
-
-
-def test_the_checkpoint_of_the_commit_that_raises_the_floor_is_not_written_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, write, written = old_topic(world), checkpoint.write, list[int]()
-
-    def noted(storage: Storage, snapshot: Snapshot, **options: Any) -> str:
-        written.append(snapshot.version)
-        return write(storage, snapshot, **options)
-
-    monkeypatch.setattr(checkpoint, "write", noted)
-    head = before.version + 1
-    vacuum(world.storage, world.log_on(world.storage, checkpoint_commits=head))
-    assert written == [head]
-    assert versions(world) == [40, 41, head]
 
 
 def test_the_floor_does_not_go_up_to_a_checkpoint_that_was_damaged_on_its_way(
@@ -617,21 +513,6 @@ def test_a_topic_that_is_created_again_goes_on_with_its_versions_and_its_floor(w
 
 
 @pytest.mark.long
-def test_after_a_year_there_is_what_a_week_makes(world: World) -> None:
-    if not world.storage.is_local:
-        pytest.skip("one store is enough for 52 weeks")
-    most = 0
-    for _ in range(52):
-        commits(world, 28, 6 * HOUR_MS)
-        run(world)
-        most = max(most, len(world.storage.list(paths.COMMITS_DIR)))
-    assert log_of(world).load().version > 52 * 28
-    # a week's commits, at most KEPT_EVERY more, and the checkpoints of these
-    assert most < 28 + 10 + 20
-    assert requests(world, log_of(world).load)[0] < 15
-
-
-@pytest.mark.long
 def test_the_floor_follows_few_commits_closely_and_stands_on_a_checkpoint(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -675,22 +556,6 @@ def test_a_floor_does_not_stand_on_a_checkpoint_that_another_run_may_be_about_to
     world.storage.delete([name])
     assert log.load(version=44).version == 44
     assert log.load(version=45).version == 45
-
-
-def test_a_longer_retention_that_is_set_while_vacuum_looks_keeps_the_commits(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old_topic(world)
-    raise_floor = vacuum_module._raise_floor
-
-    def set_before(*arguments: Any) -> Snapshot:
-        log = log_of(world)
-        log.commit(log.load(), "config", lambda _: [SetConfig({"commit.retention.ms": "-1"})])
-        return raise_floor(*arguments)
-
-    monkeypatch.setattr(vacuum_module, "_raise_floor", set_before)
-    assert run(world).log_floor == 0
-    assert versions(world)[0] == 0
 
 
 def test_a_file_of_kafkas_that_old_commits_removed_goes_with_them(world: World) -> None:

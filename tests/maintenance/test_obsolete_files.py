@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Address
-from histories import former_file
 from store_clock import TimedStorage
-from topics import NOW, Clock, topic_on, values
+from topics import Clock, topic_on, values
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
@@ -77,18 +76,6 @@ def test_there_is_always_one_to_fall_back_on(tmp_path: Path) -> None:
     damage_checkpoint(topic, newest)
     assert gets_to_open(topic, newest) < 10
     assert topic.log.load().version == topic.version
-
-
-def test_checkpoints_in_parquet_of_an_older_library_go_with_the_versions_before_the_floor(tmp_path: Path) -> None:
-    topic = topic_of_versions(Storage(tmp_path / "log"), 9)
-    for version in (2, 6, 7, 9):
-        topic.storage.put(former_file(version), b"PAR1")
-    floor = topic.vacuum().gc_floor
-    assert 2 < floor < 9
-    names = {file.name for file in topic.storage.list("_commits") if file.name.endswith(".parquet")}
-    assert names == {former_file(version) for version in (6, 7, 9) if version >= floor}
-    assert checkpoints(topic) == [6, 7, 8, 9]
-    assert topic.verify().ok
 
 
 def test_a_pinned_version_keeps_the_checkpoints_that_open_it(tmp_path: Path) -> None:
@@ -186,22 +173,3 @@ def test_a_put_whose_temporary_file_was_deleted_fails_and_puts_nothing(
     with pytest.raises(StorageError):
         storage.put("index", b"mine")
     assert storage.list() == []
-
-
-def test_a_slow_append_loses_time_and_never_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. An append writes its commit's temporary file. 2. A day passes, vacuum. 3. It fails. 4. Again: there."""
-    topic, clock = topic_with_delay(tmp_path / "log", DELAY)
-    topic.vacuum()
-    link = os.link
-
-    def link_late(temporary: str, name: str) -> None:
-        monkeypatch.setattr(os, "link", link)
-        os.utime(temporary, ns=(NOW * 1_000_000,) * 2)
-        topic_on(TimedStorage(Storage(tmp_path / "log"), clock), clock=clock).vacuum()
-        link(temporary, name)
-
-    monkeypatch.setattr(os, "link", link_late)
-    with pytest.raises(StorageError):
-        topic.append(values([2]))
-    topic.refresh().append(values([2]))
-    assert topic.scan().to_table()["value"].to_pylist() == [b"v1", b"v2"]

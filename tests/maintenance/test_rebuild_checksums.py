@@ -17,7 +17,6 @@ from rebuilding import (
     rebuilt,
     segments_of,
     topic_at,
-    written_files,
 )
 
 from distlog import Topic
@@ -104,20 +103,6 @@ def test_a_missing_index_that_should_be_empty_now_is_forgotten(topic: Topic, for
     assert segments_of(topic)[0].offset_index_bytes == 0
     assert topic.verify().ok
     assert not rebuilt(topic, force=force).rebuilt
-
-
-def test_what_an_older_library_did_not_tell_is_told_by_a_rebuild(topic: Topic, tmp_path: Path) -> None:
-    # the smallest timestamp is in no header: only who writes the records tells it
-    expected = [dataclasses.replace(one, min_timestamp=-1) for one in segments_of(topic)]
-    forget_facts(topic)
-    assert segments_of(topic) != expected
-    before = written_files(tmp_path)
-    report = rebuilt(topic)
-    assert (report.ok, report.rebuilt) == (True, ())
-    told = [dataclasses.replace(one, txn_index_crc32c=0, first_unstable_offset=-1) for one in segments_of(topic)]
-    assert told == expected
-    changed = {path for path, facts in written_files(tmp_path).items() if before.get(path) != facts}
-    assert {path.suffix for path in changed} == {".json"}
 
 
 def test_a_dry_run_tells_nothing_either(topic: Topic) -> None:

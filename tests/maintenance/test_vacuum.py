@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
-from searches import FACTOR
 from vacuuming import DELAY, World
 
 from distlog.core.commits.actions import Pin
 from distlog.core.errors import TransactionTooOldError
 from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.appender import Appender
 
 
 @pytest.fixture
@@ -68,17 +65,6 @@ def test_a_slow_writer_loses_time_and_never_data(world: World) -> None:
     assert world.values() == [b"fast", b"fast"]
     world.append("slow")
     assert sorted(world.values()) == [b"fast", b"fast", b"slow"]
-
-
-def test_a_writer_that_began_at_the_floor_may_still_commit(world: World) -> None:
-    world.append("old")
-    world.wait()
-    appender, read_version = world.slow_writer()
-    appender.append([{"value": "new"}])
-    world.vacuum()
-    world.finish(appender, read_version)
-    world.vacuum()
-    assert sorted(world.values()) == [b"new", b"old"]
 
 
 def test_the_files_of_a_writer_that_began_at_the_floor_stay_until_its_commit(world: World) -> None:
@@ -147,42 +133,3 @@ def test_a_foreign_file_is_left_alone(world: World, tmp_path: Path) -> None:
     world.wait()
     world.vacuum()
     assert world.files() == {"log-0/notes.txt", f"log-0/{'0' * 20}.log", "log-0/v7-x.log"}
-
-
-def some_rows(world: World) -> list[dict[str, object]]:
-    """A record for one of the two partitions, or for both, so that they are written as a bundle."""
-    chosen = world.random.choice([(0,), (1,), (0, 1)])
-    return [{"value": "v", "timestamp": world.clock(), "partition": number} for number in chosen]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(50 * FACTOR))
-def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed: int) -> None:
-    """Ten steps each; the clock even jumps back."""
-    world = World(f"memory://vacuum/{seed}/log", seed)
-    choose = world.random
-    writers: list[tuple[Appender, int]] = []
-    for _ in range(10):
-        step = choose.choice(["begin", "upload", "commit", "append", "expire", "vacuum", "pin", "wait", "back"])
-        if step == "begin":
-            writers.append(world.slow_writer())
-        elif step == "upload" and writers:
-            choose.choice(writers)[0].append(some_rows(world))
-        elif step == "commit" and writers:
-            with contextlib.suppress(TransactionTooOldError):
-                world.finish(*writers.pop(choose.randrange(len(writers))))
-        elif step == "append":
-            world.topic().append(some_rows(world))
-        elif step == "expire":
-            world.expire()
-        elif step == "vacuum":
-            world.vacuum()
-            world.check_supported_versions()
-        elif step == "pin":
-            world.pin()
-        else:
-            world.clock.now += choose.choice([1, DELAY // 2, DELAY * 2]) * (1 if step == "wait" else -1)
-        head = world.log.load()
-        live = [one for state in head.partitions for one in state.segments]
-        assert world.files() >= {world.topic().reader.name(one) for one in live}
-        world.read(head)

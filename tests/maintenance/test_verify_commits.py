@@ -70,17 +70,6 @@ def test_a_checkpoint_that_lies_is_not_believed(topic: Topic) -> None:
     assert [anomaly.word for anomaly in verified(reopened).anomalies] == ["checkpoint_mismatch", "metadata_mismatch"]
 
 
-def test_a_checkpoint_of_an_older_library_need_not_tell_when_a_dropped_topic_was_replaced(topic: Topic) -> None:
-    topic.drop()
-    made_anew = distlog.create(topic.url)
-    checkpoint.write(topic.storage, dataclasses.replace(made_anew.snapshot, replaced_ms=0))
-    reopened = distlog.open(topic.url)
-    assert reopened.snapshot.replaced_ms == 0
-    assert found(reopened) == []
-    checkpoint.write(topic.storage, dataclasses.replace(made_anew.snapshot, replaced_ms=1))
-    assert [anomaly.word for anomaly in verified(reopened).anomalies] == ["checkpoint_mismatch"]
-
-
 def test_an_older_version_is_verified_as_it_was(topic: Topic) -> None:
     older = distlog.open(topic.url, version=1)
     assert verified(older).ok

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from index_use import by_index as by_index
 from index_use import either_way as either_way
-from logs import START, Log, appended, batches_of, log_of, read, table, whole
+from logs import START, Log, appended, log_of, read, table, whole
 from open_files import open_below
 from point_reads import found, wanted
 
@@ -97,15 +97,6 @@ def of_one_shape(url: str) -> bytes:
     values = [value and value.replace(b"v", b"w") for value in records["value"].to_pylist()]
     other.append(records.set_column(2, "value", pa.array(values)))
     return Log(other, []).file().read_bytes()
-
-
-@pytest.mark.usefixtures("either_way")
-def test_a_log_that_only_begins_as_its_segments_is_told_at_its_end(tmp_path: Path) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    ours, theirs = batches_of(log.file().read_bytes()), batches_of(of_one_shape(str(tmp_path / "other")))
-    log.file().write_bytes(b"".join([*ours[:-1], theirs[-1]]))
-    with pytest.raises(CorruptRecordError, match="the log of another segment"):
-        found(log.topic, 59)
 
 
 @pytest.mark.usefixtures("either_way")

@@ -14,8 +14,8 @@ from typing import NoReturn
 import golden
 import pyarrow as pa
 import pytest
-from adopted import adopt_golden, forget_facts
-from index_copies import copies, reopened
+from adopted import adopt_golden
+from index_copies import reopened
 
 import distlog
 from distlog import Topic
@@ -81,11 +81,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_an_index_is_opened_and_checked_once(local: Topic, opened: list[str]) -> None:
-    assert [value_at(local, offset) for offset in (3000, 17, 2500)] == [3000, 17, 2500]
-    assert len(opened) == 1
-
-
 def test_no_more_than_a_few_stay_open(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_reader, "OPEN_INDEXES", 2)
     topic = topic_at(str(tmp_path / "log"), tmp_path / "cache", appends=3)
@@ -112,42 +107,6 @@ def test_a_file_cut_while_it_is_open_is_not_touched_again(
     assert "scanning the log instead" in warnings(caplog)[0]
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known", "of an older library"])
-@pytest.mark.parametrize("damage", ["out of order", "cut", "of another place"])
-def test_a_bad_copy_is_fetched_again(
-    remote: Topic, tmp_path: Path, damage: str, known: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    if not known:
-        forget_facts(remote)
-    value_at(remote, 3000)
-    (copy,) = copies(tmp_path / "cache")
-    right = copy.read_bytes()
-    entries = bytearray(right)
-    if damage == "out of order":
-        entries[:8], entries[8:16] = entries[8:16], entries[:8]
-    elif damage == "of another place":
-        entries[7::8] = bytes(byte ^ 1 for byte in entries[7::8])
-    copy.write_bytes(entries[:-8] if damage == "cut" else entries)
-    again = reopened(remote, tmp_path / "cache")
-    assert [value_at(again, offset) for offset in (3000, 2000)] == [3000, 2000]
-    assert copies(tmp_path / "cache") == [copy]
-    assert copy.read_bytes() == right
-    assert len(warnings(caplog)) == (1 if damage == "of another place" and not known else 0)
-
-
-def test_a_copy_damaged_while_it_is_open_costs_a_scan(
-    remote: Topic, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    value_at(remote, 3000)
-    (copy,) = copies(tmp_path / "cache")
-    right = copy.read_bytes()
-    with copy.open("r+b") as file:
-        file.write(b"\xff" * len(right))
-    assert [value_at(remote, offset) for offset in (3000, 2000)] == [3000, 2000]
-    assert len(warnings(caplog)) == 1
-    assert copy.read_bytes() == right
-
-
 def test_a_bad_file_is_fetched_twice_and_then_scanned_around(remote: Topic, caplog: pytest.LogCaptureFixture) -> None:
     name = remote.reader.name(segment_of(remote), ".index")
     remote.storage.put(name, bytes(segment_of(remote).offset_index_bytes))
@@ -160,43 +119,11 @@ def test_a_bad_file_is_fetched_twice_and_then_scanned_around(remote: Topic, capl
     assert "scanning the log instead" in warning
 
 
-@pytest.mark.parametrize("where", ["local", "remote"])
-def test_a_time_index_of_another_segment_costs_a_scan(
-    where: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic: Topic = forget_facts(request.getfixturevalue(where))
-    name = topic.reader.name(segment_of(topic), ".timeindex")
-    entries = bytearray(topic.storage.read(name))
-    # all timestamps are the right ones plus 256
-    entries[6::12] = bytes(byte + 1 for byte in entries[6::12])
-    topic.storage.put(name, entries)
-    assert topic.offsets_for_times(NOW + 3000) == {0: (3000, NOW + 3000)}
-    assert "does not fit its log" in warnings(caplog)[0]
-
-
 def with_transactions(topic: Topic, *, last_offset: int) -> SegmentInfo:
     """The segment with a transaction index of one entry, of producer 7 from offset 1 on, of an older library."""
     entry = b"".join(number.to_bytes(8, "big", signed=True) for number in (7, 1, last_offset, 9))
     topic.storage.put(topic.reader.name(segment_of(topic), ".txnindex"), bytes(2) + entry)
     return dataclasses.replace(segment_of(topic), txn_index_bytes=34, txn_index_crc32c=UNKNOWN)
-
-
-@pytest.mark.parametrize("damage", ["version", "range", "gone"])
-def test_a_bad_copy_of_a_transaction_index_is_fetched_again(
-    remote: Topic, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment = with_transactions(remote, last_offset=5)
-    right = [AbortedTransaction(7, 1, 5, 9)]
-    assert remote.reader.aborted_transactions(segment) == right
-    (copy,) = copies(tmp_path / "cache")
-    if damage == "gone":
-        # another process evicts it just before it is opened
-        check = TransactionIndex.sanity_check
-        calls = iter([lambda index: copy.unlink(), check])
-        monkeypatch.setattr(TransactionIndex, "sanity_check", lambda index: next(calls)(index))
-    else:
-        copy.write_bytes(bytes([damage == "version"]) * 2 + bytes(15) + b"\x09" + bytes(16))
-    assert remote.reader.aborted_transactions(segment) == right
 
 
 def test_a_transaction_index_is_read_where_there_is_no_place_for_a_copy(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from adopted import Files, adopt, adopt_golden, forget_facts, with_indexes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import Log, appended, changed, each_byte_changed, log_of, read, table, whole
+from logs import Log, appended, each_byte_changed, log_of, read, table, whole
 from searches import examples
 
 from distlog import Topic
@@ -195,60 +194,7 @@ def test_no_offset_index_can_mislead(sparse: Log, data: st.DataObject) -> None:
 
 
 @pytest.mark.usefixtures("by_index")
-def test_an_index_that_leads_into_a_record_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The record holds what looks like a batch of the offsets that are asked for, but for its checksum."""
-    batch = table(10).combine_chunks().to_batches()[0]
-    fake = changed(bytes(encode(batch, base_offset=20).data), 17, 1)
-    topic = appended(str(tmp_path / "t"))
-    topic.append([{"value": fake if number == 10 else b"v", "timestamp": number} for number in range(40)])
-    log = log_of(topic)
-    log = Log(forget_facts(topic), log.expected)
-    (segment,) = log.segments
-    entries = np.frombuffer(log.file(suffix=".index").read_bytes(), ">i4").reshape(-1, 2).copy()
-    row = int(np.searchsorted(entries[:, 1], log.file().read_bytes().index(fake), side="right")) - 1
-    entries[row] = 12, log.file().read_bytes().index(fake)
-    log.file(suffix=".index").write_bytes(entries.tobytes())
-    assert read(topic, whole(segment, start_offset=20, end_offset=30), step=len(fake)) == log.expected[20:30]
-    assert "fails its checksum" in caplog.text
-
-
-@pytest.mark.usefixtures("by_index")
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        pytest.param(lambda data: data[:-8], id="an entry less"),
-        pytest.param(lambda data: data + data[-8:], id="an entry more"),
-        pytest.param(lambda data: data[:-3], id="part of an entry"),
-        pytest.param(lambda data: b"", id="empty"),
-        pytest.param(lambda data: bytes(len(data)), id="zeros"),
-        pytest.param(lambda data: b"\xff" * len(data), id="negative numbers"),
-        pytest.param(lambda data: data[8:] + data[:8], id="out of order"),
-        pytest.param(lambda data: data[:8] * (len(data) // 8), id="one entry again and again"),
-    ],
-)
-def test_an_index_that_is_no_index_costs_a_warning(
-    sparse: Log, wrong: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    file = sparse.file(suffix=".index")
-    file.write_bytes(wrong(file.read_bytes()))
-    check_reads(sparse)
-    assert "rebuild the indexes" in caplog.text
-    assert {record.levelno for record in caplog.records} == {logging.WARNING}
-
-
-@pytest.mark.usefixtures("by_index")
 def test_an_index_that_is_missing_costs_a_warning(sparse: Log, caplog: pytest.LogCaptureFixture) -> None:
     sparse.file(suffix=".index").unlink()
     check_reads(sparse)
     assert "rebuild the indexes" in caplog.text
-
-
-@pytest.mark.usefixtures("by_index")
-def test_an_index_of_another_segment_costs_a_warning(
-    sparse: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = log_of(appended(str(tmp_path / "other"), 120, **{"batch.bytes": "200"}))
-    stale = other.file(suffix=".index").read_bytes()
-    sparse.file(suffix=".index").write_bytes(stale[: sparse.segments[0].offset_index_bytes])
-    check_reads(sparse)
-    assert "scanning the log instead" in caplog.text

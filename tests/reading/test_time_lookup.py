@@ -12,12 +12,12 @@ import pytest
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
 from conftest import Address
 from histories import segment
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from index_use import WAYS
 from index_use import by_index as by_index
 from index_use import either_way as either_way
-from logs import START, Log, appended, each_byte_changed, log_of
+from logs import START, Log, appended, log_of
 from searches import examples, pairs
 
 import distlog
@@ -134,32 +134,6 @@ def unordered(tmp_path: Path) -> Log:
 def check_times(log: Log) -> None:
     for time in (START - 5, START + 155, START + 433, START + 702, START + 939):
         assert lookup(log.topic, time) == first_at_or_after(log.expected, time)
-
-
-@pytest.mark.usefixtures("by_index")
-@pytest.mark.parametrize("suffix", [".timeindex", ".index"])
-def test_every_changed_byte_of_an_index_leaves_the_answer_right(unordered: Log, suffix: str) -> None:
-    data = unordered.file(suffix=suffix).read_bytes()
-    assert len(data) >= 40
-    for _, wrong in each_byte_changed(data):
-        unordered.file(suffix=suffix).write_bytes(wrong)
-        check_times(unordered)
-
-
-@pytest.mark.usefixtures("by_index")
-@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_entries_at_other_offsets_do_not_mislead(unordered: Log, data: st.DataObject) -> None:
-    file = unordered.file(suffix=".timeindex")
-    original = file.read_bytes()
-    slots = len(original) // 12
-    offsets = sorted(data.draw(st.lists(st.integers(0, 79), min_size=slots, max_size=slots)))
-    wrong = b"".join(
-        original[12 * slot : 12 * slot + 8] + offset.to_bytes(4, "big") for slot, offset in enumerate(offsets)
-    )
-    file.write_bytes(wrong)
-    check_times(unordered)
-    file.write_bytes(original)
 
 
 @pytest.mark.usefixtures("by_index")

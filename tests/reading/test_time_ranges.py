@@ -14,7 +14,7 @@ import golden
 import memory_files
 import pyarrow as pa
 import pytest
-from adopted import Rows, adopt, adopt_golden, forget_facts, with_indexes
+from adopted import Rows, adopt_golden
 from days import DAY, OCTOBER, of_day, timestamps
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -25,7 +25,6 @@ import distlog
 from distlog import Topic
 from distlog.cli import reading
 from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.batches.record_encoder import encode
 from distlog.core.reading import pipeline, scan_plan
 from distlog.core.reading import segment_reader as segment
 from distlog.core.reading.scan import Scan
@@ -48,13 +47,6 @@ def test_a_day_has_all_its_records_after_a_backfill(backfilled: Topic) -> None:
         found = backfilled.scan(start_time=OCTOBER + day * DAY, end_time=OCTOBER + (day + 1) * DAY)
         assert found.count() == found.to_table().num_rows == len(found.to_pandas()) == 1000
         assert set(found.to_table()["value"].to_pylist()) == {b"day %d" % day}
-
-
-def test_since_october_is_nothing_of_september(backfilled: Topic) -> None:
-    assert min(timestamps(backfilled, start_time="2025-10-01")) == OCTOBER
-    assert backfilled.scan(start_time="2025-10-01").count() == 4000
-    assert max(timestamps(backfilled, end_time="2025-10-01")) < OCTOBER
-    assert backfilled.scan(end_time="2025-10-01").count() == 1000
 
 
 def test_lookups_by_time_still_mean_the_first_offset(backfilled: Topic) -> None:
@@ -267,13 +259,3 @@ def test_a_scan_without_times_asks_no_record_for_its_time(backfilled: Topic, mon
     assert backfilled.scan(start_time=OCTOBER, end_time=OCTOBER + 2 * DAY).to_table().num_rows == 2000
     with pytest.raises(AssertionError, match="a record was asked"):
         backfilled.scan(start_time=OCTOBER + 1).to_table()
-
-
-def test_what_an_older_library_did_not_note_is_looked_up(memory_url: Any) -> None:
-    records = pa.record_batch({"timestamp": [7, 5, 9, 6], "key": [b"k"] * 4, "value": [b"v"] * 4})
-    topic = forget_facts(adopt(memory_url.url, [(0, with_indexes(bytes(encode(records).data), 0))], 4))
-    assert topic.snapshot.partitions[0].segments[0].min_timestamp == -1
-    assert timestamps(topic, end_time=7) == [5, 6]
-    assert topic.scan(end_time=7).count() == 2
-    assert topic.scan(end_time=5).count() == 0
-    assert topic.scan(start_time=10).slices == []

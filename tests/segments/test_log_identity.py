@@ -21,7 +21,6 @@ from distlog.core.reading import pipeline
 from distlog.core.reading import segment_reader as segment_module
 from distlog.core.segments import segment_parts
 from distlog.core.segments.segment_parts import IdentifiedLogs
-from distlog.core.storage.storage import Storage
 
 NOW = 1_700_000_000_000
 ROWS = 60
@@ -116,19 +115,7 @@ def test_no_more_than_some_logs_are_remembered_and_none_by_a_copy(
     assert not any(pickle.loads(pickle.dumps(logs)).knows(segment) for segment in segments)
 
 
-@pytest.mark.usefixtures("by_index")
-def test_a_log_of_an_older_library_is_read_as_before(memory_url: Any) -> None:
-    topic = forget_facts(topic_at(memory_url.url))
-    topic.storage.counters.gets = 0
-    assert topic.read(0, ROWS + 40, max_bytes=1).next_offset > ROWS + 40
-    assert topic.storage.counters.gets == 2
-
-
 # Passes over a whole log
-
-
-def files_of(storage: Storage, topic: Topic) -> dict[str, bytes]:
-    return {info.name: storage.read(info.name) for info in storage.list(f"{topic.name}-0")}
 
 
 @pytest.mark.parametrize("known", [True, False])

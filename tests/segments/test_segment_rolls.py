@@ -82,47 +82,10 @@ def test_a_bulk_append_of_thirty_days_is_a_segment_per_day_however_large_batches
     assert {segment[-1] - segment[0] for segment in found[:-1]} == {DAY}
 
 
-def test_a_batch_ends_where_the_time_of_its_segment_does() -> None:
-    ((_, first), (_, second)) = write(hours(2), segment_ms=DAY)
-    assert read_headers(first)["record_count"].tolist() == [25]
-    assert read_headers(second)["record_count"].tolist() == [23]
-
-
-def test_only_more_than_segment_ms_rolls() -> None:
-    assert times(write([NOW, NOW + DAY, NOW + DAY + 1], segment_ms=DAY)) == [[NOW, NOW + DAY], [NOW + DAY + 1]]
-
-
-@pytest.mark.parametrize("batch_bytes", [1, 60, 131_072])
-def test_times_that_jump_back_and_forth_do_not_roll_again_and_again(batch_bytes: int) -> None:
-    jumping = [NOW + 30 * DAY * (number % 2) + number for number in range(1000)]
-    found = times(write(jumping, segment_ms=DAY, batch_bytes=batch_bytes))
-    assert [len(segment) for segment in found] == [1, 999]
-
-
-def test_late_records_make_about_as_many_segments_as_there_are_days() -> None:
-    order = random.Random(1)
-    late = [NOW + day * DAY // 100 - order.randrange(DAY) for day in range(3000)]
-    assert len(write(late, segment_ms=DAY, batch_bytes=200)) <= 31
-
-
-def test_times_that_go_down_roll_by_size_alone() -> None:
-    assert len(write(hours(30)[::-1], segment_ms=DAY)) == 1
-
-
-def test_one_record_of_the_far_future_holds_rolling_up_in_its_own_segment_alone() -> None:
-    data = [NOW, NOW + 9000 * DAY, *hours(30)]
-    written = write(data, segment_ms=DAY, batch_bytes=100, internal_segment_bytes=1000)
-    assert max(max(each) - min(each) for each in times(written)[2:]) <= DAY
-
-
 def test_records_without_a_time_roll_by_the_clock() -> None:
     # of values this large one step is written at once
     found = times(write([-1] * 9000, steps=3000, size=1000, clock=Clock(NOW), segment_ms=HOUR))
     assert len(found) == 2
-
-
-def test_a_record_without_a_time_among_others_rolls_nothing() -> None:
-    assert len(write([-1, NOW, -1, NOW + HOUR, -1], segment_ms=DAY, batch_bytes=1)) == 1
 
 
 def test_jitter_cuts_at_random_from_segment_ms_by_at_most_itself() -> None:

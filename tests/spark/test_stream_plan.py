@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 from compacting import CompactedTopic
 from producers import Producers
-from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.datasource import InputPartition
 from streams import Read, Seconds, Stream, add_partition, append, delete_before, span, two_partitions
 from topics import NOW
 
@@ -186,23 +184,6 @@ def test_an_empty_batch_has_no_split_and_the_task_that_spark_makes_of_it_reads_n
     assert full.reader.partitions(end, end) == []
 
 
-def test_tasks_read_no_commit(topic: Topic, tmp_path: Path) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    stream.plan()
-    partitions = stream.partitions()
-    shutil.move(f"{topic.url}/_commits", tmp_path / "elsewhere")
-    assert len(stream.rows(partitions)) == 10
-
-
-def test_what_travels_to_each_task_is_small(tmp_path: Path) -> None:
-    topic = distlog.create(str(tmp_path / "clicks"), config={"internal.segment.bytes": "200", "batch.bytes": "100"})
-    topic.append([{"value": bytes(90)} for _ in range(300)])
-    source = DistlogDataSource(options=CaseInsensitiveDict({"path": topic.url}))
-    source.schema()
-    assert len(pickle.dumps(source)) > 20_000
-    assert len(pickle.dumps((source.streamReader(schema_of(None, False)), source))) < 4000
-
-
 def test_a_stream_of_committed_records_ends_before_the_first_open_transaction(tmp_path: Path) -> None:
     log = CompactedTopic(str(tmp_path / "log"))
     producers = Producers(log)
@@ -229,16 +210,6 @@ def test_a_batch_that_was_planned_into_an_open_transaction_is_not_replayed_as_re
 
 
 # How much a batch takes.
-
-
-def test_a_limit_of_offsets_is_spread_by_what_each_partition_has(tmp_path: Path) -> None:
-    topic = distlog.create(str(tmp_path / "clicks"), 3)
-    append(topic, 0, 80)
-    append(topic, 1, 20)
-    append(topic, 2, 1)
-    stream = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=10)
-    assert stream.run() == {0: span(0, 7), 1: [0, 1], 2: [0]}
-    assert sum(len(found) for batch in stream.drain() for found in batch.values()) == 91
 
 
 def test_a_trigger_that_takes_everything_takes_no_notice_of_the_limits(topic: Topic) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pytest
-from searches import FACTOR
 
 from distlog.core.storage.storage import Storage
 
@@ -58,18 +54,3 @@ def test_each_name_has_one_winner_whom_everybody_sees(
     storage = Storage(*address)
     assert {(name, standing) for name, _, standing in entries} == {(name, storage.read(name)) for name in names}
     assert len(storage.list("_commits")) == count
-
-
-def test_threads_that_share_memory_have_one_winner(memory_url: tuple[str, dict[str, Any]]) -> None:
-    storage = Storage(*memory_url)
-    writers = [f"writer {number}".encode() for number in range(8)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(len(writers)) as pool:
-            for version in range(50 * FACTOR):
-                standing = list(pool.map(partial(storage.put_if_absent, str(version)), writers))
-                assert len(set(standing)) == 1
-                assert standing[0] in writers
-    finally:
-        sys.setswitchinterval(interval)

@@ -18,7 +18,6 @@ from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.commits.actions import GcFloor
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import (
-    CommitConflictError,
     InvalidRecordError,
     StorageError,
     TransactionTooOldError,
@@ -111,19 +110,6 @@ def test_files_begun_at_the_gc_floor_are_taken(local: Storage) -> None:
     segments = written(topic, *values([1]))
     vacuum.log.commit(vacuum.snapshot, "gc", lambda snapshot: [GcFloor(0)])
     assert committed(topic, segments).offsets == {0: (0, 1)}
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_topic_that_was_dropped_meanwhile_gets_nothing(again: bool, storage: Storage) -> None:
-    topic, other = topic_on(storage, 1), topic_on(storage)
-    segments = written(topic, *values([1]))
-    other.drop()
-    if again:
-        other = topic_on(storage, 1)
-    with pytest.raises(CommitConflictError, match="the topic was dropped"):
-        committed(topic, segments)
-    if again:
-        assert contents(other.refresh()) == {0: []}
 
 
 # --- records that are refused

@@ -171,19 +171,3 @@ def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
     with pytest.raises(StorageError, match="aborted"):
         second()
     assert events.count("wrote") == 1
-
-
-def test_a_failed_queue_tells_its_error_again_and_again_in_the_same_memory() -> None:
-    class Writer:
-        def append(self, source: Any, rows: Any) -> None:
-            raise StorageError("full")
-
-    queue = PartitionQueue(Writer())  # type: ignore[arg-type]
-    source = RecordInput.from_arrow(pa.record_batch({"timestamp": [1], "key": [b""], "value": [b""]}))
-    lengths = []
-    for _ in range(5):
-        with pytest.raises(StorageError, match="full") as raised:
-            queue.put(source, np.arange(1))()
-        lengths.append(len(raised.traceback))
-    # the first is told by the call that tried to write, the others before they try
-    assert lengths[1:] == lengths[1:2] * 4

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from conftest import Address
 from crc32c import crc32c
@@ -19,23 +18,19 @@ from topics import contents, topic_on, values
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits import actions, commit_json, commit_race, waiting_append
-from distlog.core.commits.actions import Action, Add, AddTable, Drop, SetLogStartOffset, SetTransaction
+from distlog.core.commits import waiting_append
+from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import (
     CROWD,
-    LONGEST_LINE_S,
     LONGEST_WAIT_S,
-    MANY,
     PATIENCE_S,
     Followed,
     GroupCommit,
 )
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import to_segments
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.snapshot_loader import BehindFloorError, SnapshotLoader
 from distlog.core.commits.transaction_table import TAIL_LIMIT
 from distlog.core.commits.waiting_append import LARGEST_PENDING, file_of, pending_append
 from distlog.core.config import TopicConfig
@@ -322,16 +317,6 @@ def test_a_name_that_is_not_of_an_append_of_the_topic_is_passed_over(topic: Topi
     assert group_of(topic, own).others(topic.snapshot, own.actions) == []
 
 
-def test_the_name_of_a_file_is_not_longer_than_a_store_takes(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = append_of(topic, 5)
-    file = file_of(append, append.encode(), topic.storage)
-    limit = len(topic.storage.url) + 1 + len(file)
-    monkeypatch.setattr("distlog.core.commits.waiting_append.LONGEST_ADDRESS", limit)
-    assert file_of(append, append.encode(), topic.storage) == file
-    monkeypatch.setattr("distlog.core.commits.waiting_append.LONGEST_ADDRESS", limit - 1)
-    assert file_of(append, append.encode(), topic.storage) == paths.pending_file(stem_of(append))
-
-
 def test_the_dictionary_of_names_is_a_part_of_the_format() -> None:
     assert crc32c(waiting_append._ALIKE.encode()) == 4008998440
     assert f"CRC-32C {crc32c(waiting_append._ALIKE.encode())}" in (ROOT / "docs" / "formats.md").read_text()
@@ -449,51 +434,6 @@ def test_the_writers_that_a_commit_does_not_name_wait_for_its_turn_and_then_for_
     assert group.is_first(101 + 2 * PATIENCE_S)
 
 
-def test_an_append_that_was_named_and_did_not_go_ahead_is_not_named_again(topic: Topic, turns: int) -> None:
-    left = sorted((append_of(topic, number) for number in range(10, 11 + turns)), key=stem_of)
-    for append in left:
-        told(topic, append)
-    own = append_of(topic, 1)
-    group = GroupCommit(topic.storage, own, topic.snapshot)
-    assert group.joins_line(100, stem_of(left[0]))
-    commit = committed(topic, group, own)
-    assert commit.next_append == stem_of(left[1])
-    assert stem_of(left[0]) in {each.segment.stem for each in commit.actions if isinstance(each, Add)}
-
-
-class FakeTime:
-    """Seconds that pass only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.pauses = list[float]()
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now_s += seconds
-
-
-def test_a_lone_append_does_not_wait_for_a_turn_that_has_passed_since_the_crowd(
-    topic: Topic, memory_url: Address, turns: int
-) -> None:
-    time = FakeTime()
-    mine = topic_on(Storage(*memory_url), monotonic=time.monotonic, sleep=time.sleep)
-    left = sorted((append_of(mine, number) for number in range(10, 11 + turns)), key=stem_of)
-    for append in left:
-        leave(mine, append)
-    own = append_of(mine, 1)
-    assert committed(mine, group_of(mine, own), own).next_append == stem_of(left[0])
-    committed(topic, GroupCommit(topic.storage, left[0], topic.snapshot), left[0])
-    alone = append_of(mine.refresh(), 2)
-    group = GroupCommit(mine.storage, alone, mine.snapshot)
-    committed(mine, group, alone)
-    assert group.is_left, "it joined the line at once, so soon after the crowd"
-    assert time.pauses == []
-
-
 def test_a_writer_that_followed_the_log_takes_along_what_was_begun_before_its_own_append(topic: Topic) -> None:
     told(topic, append_of(topic, 5))
     base = topic.snapshot
@@ -538,31 +478,6 @@ def test_a_commit_begins_the_wait_anew_for_those_that_are_left_in_line(topic: To
     assert group.is_first(101 + PATIENCE_S)
 
 
-def test_a_writer_makes_no_object_of_each_segment_of_others_in_a_commit(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_json, "TABLE_ROWS", 8)
-    own = append_of(topic, 1)
-    group = group_of(topic, own)
-    others = [append_of(topic, number) for number in range(2, 12)]
-    for append in others:
-        leave(topic, append)
-    commit = committed(topic_on(topic.storage), group_of(topic, others[0]), others[0])
-    assert any(isinstance(action, AddTable) for action in commit.actions)
-    made = Counter[str]()
-
-    def segments_of(rows: pa.RecordBatch) -> list[SegmentInfo]:
-        made["segments"] += len(rows)
-        return to_segments(rows)
-
-    for module in (actions, commit_race):
-        monkeypatch.setattr(module, "to_segments", segments_of, raising=False)
-    group.saw(commit)
-    assert [segment.stem for segment in group.found_segments()] == [stem_of(own)]
-    assert group.is_crowd(commit)
-    assert made["segments"] == 1
-
-
 def test_nobody_waits_in_line_for_long_if_it_gets_no_shorter(topic: Topic) -> None:
     group, _ = in_line(topic, 30)
     assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
@@ -572,55 +487,6 @@ def test_nobody_waits_in_line_for_long_if_it_gets_no_shorter(topic: Topic) -> No
         assert not group.is_first(100 + 0.9 * LONGEST_WAIT_S)
     assert group.is_first(100 + LONGEST_WAIT_S)
     assert not group.joins_line(100 + LONGEST_WAIT_S), "then it races"
-
-
-def test_a_line_that_gets_shorter_is_not_left_for_a_long_while(topic: Topic) -> None:
-    group, others = in_line(topic, 30)
-    now_s = 100.0
-    for append in others[:12]:
-        assert not group.is_first(now_s)
-        group.saw(committed(topic_on(topic.storage), GroupCommit(topic.storage, None, topic.snapshot), append))
-        now_s += 0.9 * LONGEST_WAIT_S
-    assert now_s > 100 + LONGEST_LINE_S
-    assert group.is_first(100 + LONGEST_LINE_S)
-    assert not group.joins_line(100 + LONGEST_LINE_S), "then it races"
-
-
-def test_what_is_older_than_a_writer_knows_the_log_is_not_even_listed(topic: Topic) -> None:
-    leave(topic, append_of(topic, 5))
-    topic.append(values([0]))
-    group, _ = in_line(topic.refresh(), 1)
-    assert group.is_first(100)
-
-
-def test_a_large_append_goes_on_at_once_and_takes_others_along(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.commits.commit_race.LARGEST_PENDING", 10)
-    group = group_of(topic)
-    assert not group.joins_line(0)
-    assert group.is_first(0)
-    assert group.is_in_line
-    assert waiting(topic) == []
-
-
-def test_a_large_append_pauses_after_each_lost_race_once_it_knows_that_it_cannot_wait_in_line(
-    topic: Topic, memory_url: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distlog.core.commits.commit_race.LARGEST_PENDING", 10)
-    time, races = FakeTime(), 8
-    mine = topic_on(Storage(*memory_url), monotonic=time.monotonic, sleep=time.sleep)
-    own = append_of(mine, 1)
-    group = GroupCommit(mine.storage, own, mine.snapshot)
-
-    def plan(head: Snapshot) -> Sequence[Action]:
-        if head.version < races:
-            topic.append(values([0], partition=1))
-        return [action for action in own.actions if isinstance(action, Add)]
-
-    mine.handle.log.commit(mine.snapshot, "append", plan, group=group)
-    assert mine.refresh().version == races + 1
-    assert not group.is_left
-    # it does not know before it has lost MANY that it cannot wait; it pauses after the first of these, as each does
-    assert len(time.pauses) == races - (MANY - 1)
 
 
 @pytest.mark.parametrize(
@@ -671,25 +537,6 @@ def test_whoever_lost_track_of_the_log_does_not_say_that_nothing_was_committed(t
     group.lost_track(dataclasses.replace(later, version=9))
     with pytest.raises(CommitConflictError), group.outcome():
         raise CommitConflictError("the topic was dropped")
-
-
-def test_a_commit_that_stands_where_a_later_one_was_deleted_acknowledges_nothing(
-    topic: Topic, memory_url: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = append_of(topic, 1)
-    group = group_of(topic, own)
-    topic_on(Storage(*memory_url)).append(values([2], partition=0))
-    real = SnapshotLoader.follow
-
-    def behind_the_floor(self: SnapshotLoader, snapshot: Snapshot, **named: Any) -> Snapshot:
-        monkeypatch.setattr(SnapshotLoader, "follow", real)
-        named["saw"](dataclasses.replace(own, version=2))
-        raise BehindFloorError
-
-    monkeypatch.setattr(SnapshotLoader, "follow", behind_the_floor)
-    assert committed(topic, group, own).version == 2
-    assert group.found is None
-    assert contents(topic.refresh())[0] == [b"v2", b"v1"]
 
 
 # --- vacuum

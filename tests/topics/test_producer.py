@@ -28,8 +28,7 @@ from distlog.core.errors import (
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import committed_batches
-from distlog.core.topics.append_commit import Transaction
-from distlog.core.topics.producer import Producer, begin_producer
+from distlog.core.topics.producer import Producer
 
 
 @pytest.fixture
@@ -175,42 +174,6 @@ def on_objects(request: pytest.FixtureRequest) -> distlog.Topic:
     return distlog.create(f"{address.url}/events", partitions=2, storage_options=address.options)
 
 
-class Killed(BaseException):
-    """The process is no more."""
-
-
-@pytest.mark.parametrize("is_committed", [False, True])
-@pytest.mark.parametrize("transactional_id", [None, "payments"])
-def test_what_a_producer_on_an_object_store_wrote_when_it_was_killed_is_there_once_or_not_at_all(
-    on_objects: distlog.Topic, monkeypatch: pytest.MonkeyPatch, transactional_id: str | None, is_committed: bool
-) -> None:
-    real = committed_batches.commit_append
-
-    def killing(*given: Any, **named: Any) -> Any:
-        if is_committed:
-            real(*given, **named)
-        raise Killed
-
-    first = on_objects.producer(transactional_id)
-    first.append(b"0", partition=0)
-    first.flush()
-    with monkeypatch.context() as patch:
-        patch.setattr(committed_batches, "commit_append", killing)
-        first.append(b"1", partition=0)
-        first.append(b"1", partition=1)
-        with pytest.raises(Killed):
-            first.flush()
-    second = again(on_objects).producer(transactional_id)
-    for partition in range(2):
-        second.append(b"2", partition=partition)
-    second.flush()
-    between = [b"1"] if is_committed else []
-    assert contents(again(on_objects)) == {0: [b"0", *between, b"2"], 1: [*between, b"2"]}
-    known = [again(on_objects).current.snapshot.partitions[number].producers for number in range(2)]
-    # with an id, the second one has the next epoch of the same producer
-    assert [len(each) for each in known] == ([1, 1] if transactional_id else [2, 1 + is_committed])
-
-
 def test_a_reply_that_is_lost_between_the_looks_of_a_producer_doubles_nothing(
     on_objects: distlog.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,24 +211,6 @@ def test_on_an_object_store_the_numbers_of_its_records_go_on_in_each_partition(o
         (state,) = (state for _, state in on_objects.current.refresh().partitions[partition].producers.items())
         assert [each.last_sequence for each in state.batches] == [count - 1, 2 * count - 1, 3 * count - 1]
         assert state.epoch == 0
-
-
-def test_what_a_producer_of_an_older_version_committed_stays_and_the_next_one_goes_on(
-    on_objects: distlog.Topic,
-) -> None:
-    handle, current = on_objects.handle, on_objects.current
-    identity = begin_producer(handle, current, "payments")
-    for number in (1, 2):
-        # as they were committed before: batches of an application
-        with Transaction(
-            handle, current, identity.app_id, identity.first_number + number, in_order=True
-        ) as transaction:
-            transaction.append([{"value": b"%d" % number, "partition": 0}])
-    with again(on_objects).producer("payments") as producer:
-        producer.append(b"3", partition=0)
-    assert contents(again(on_objects))[0] == [b"1", b"2", b"3"]
-    with pytest.raises(ProducerFencedError):
-        identity.check(current.refresh())
 
 
 def test_a_newer_producer_with_the_same_id_ends_those_before_it(topic: distlog.Topic) -> None:

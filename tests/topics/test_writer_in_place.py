@@ -11,7 +11,6 @@ from queue import SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import pyarrow as pa
 import pytest
 from gated_writer import NEVER_MS
 from topics import NOW, TINY, contents, topic_on
@@ -21,13 +20,12 @@ from writers_in_place import clock as clock
 from writers_in_place import syncs as syncs
 from writers_in_place import topic as topic
 
-from distlog.core.errors import InvalidRecordError, LockHeldError, StorageError, TopicNotFoundError
+from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.log import partition_log
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.partition_log import FILES_OF_LOG, PartitionLog, most_open_logs
 from distlog.core.log.segment_files import ActiveFile
 from distlog.core.storage import durable_files, locks_and_pages
-from distlog.core.storage.locks_and_pages import FileLock
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import destinations
 from distlog.core.topics.destinations import CommitDestination, Delivery, InPlaceDestination
@@ -131,21 +129,6 @@ def test_the_files_of_some_partitions_only_stay_open(
     assert open_files(tmp_path) == before
 
 
-def test_a_writer_whose_share_of_files_shrinks_meanwhile_leaves_none_open(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares = [12]
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: shares.pop() if shares else 4)
-    many, before = topic_on(Storage(str(tmp_path / "many")), 12), open_files(tmp_path)
-    with many.writer(linger_ms=NEVER_MS) as writer:
-        for _ in range(2):
-            shares.append(12)
-            for partition in range(12):
-                writer.append(b"", partition=partition)
-            writer.flush()
-    assert open_files(tmp_path) == before
-
-
 def test_a_log_that_cannot_be_let_go_of_for_want_of_files_stays_open_meanwhile(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,28 +151,6 @@ def test_a_log_that_cannot_be_let_go_of_for_want_of_files_stays_open_meanwhile(
             writer.flush()
     writer.close()
     assert open_files(tmp_path) == before
-
-
-def test_one_log_that_cannot_be_let_go_of_keeps_no_other_from_its_flush(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 2)
-    many, flush, flushed = topic_on(Storage(str(tmp_path / "many")), 6), PartitionLog.flush, list[str]()
-    many.alter_config({"flush.messages": "1000"})
-    written = InPlaceDestination(many.handle, many.current, None, lambda: None, lock_timeout_s=0.1)
-    numbers = pa.array(range(6), pa.int32())
-    written.send(pa.record_batch({"value": pa.array([b"v"] * 6), "partition": numbers}))
-
-    def noted(log: PartitionLog, wanted: Any, **options: Any) -> None:
-        flush(log, wanted, **options)
-        flushed.append(wanted.stem)
-
-    monkeypatch.setattr(PartitionLog, "flush", noted)
-    with FileLock(str(tmp_path / "many/many-4/.flush")).held(), pytest.raises(LockHeldError):
-        written.flush()
-    assert len(flushed) == 5
-    written.close()
-    assert len(flushed) == 6
 
 
 def test_what_the_disk_lost_of_a_log_that_nobody_had_open_is_told(
@@ -343,20 +304,3 @@ def test_after_a_close_nothing_of_the_logs_is_read_when_the_machine_was_restarte
     assert [name for name in read if name.endswith(".log")] == []
     append_both(topic, [], range(10, 12))
     assert contents(topic) == {key: [b"%d" % number for number in range(12)] for key in (0, 1)}
-
-
-class Holder:
-    """What may keep logs open."""
-
-
-def test_a_holder_of_many_logs_has_what_holders_of_few_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_log, "_holders", WeakKeyDictionary())
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (16 * 1000, 16 * 1000))
-    few, many = [Holder() for _ in range(49)], Holder()
-    for each in few:
-        most_open_logs(each, 1)
-    assert most_open_logs(many, 300) == 500 - 49
-    assert most_open_logs(few[0], 1) == 500 - 48 - 300
-    # however many the others have
-    assert most_open_logs(many, 1000) == 500 - 49
-    assert most_open_logs(few[0], 1) == 1000 // 50

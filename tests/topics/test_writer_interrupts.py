@@ -107,41 +107,6 @@ def test_a_second_close_returns_no_sooner_than_the_first(topic: Topic, gate: Gat
     assert joined(second)
 
 
-def test_those_who_wait_for_one_commit_do_not_wake_each_other(
-    topic: Topic, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = [0]
-    wait = threading.Condition.wait
-
-    def counted(condition: threading.Condition, timeout: float | None = None) -> bool:
-        waits[0] += 1
-        return wait(condition, timeout)
-
-    monkeypatch.setattr(threading.Condition, "wait", counted)
-    writer = small(topic)
-    fill(writer, range(1))
-    flushing = [begun(writer.flush) for _ in range(3)]
-    gate.wait_for_one()
-    assert not gate.has_one(0.1)
-    assert waits[0] < 50
-    gate.open()
-    assert all(joined(thread) for thread in flushing)
-
-
-def test_a_caller_of_a_failed_writer_is_told_again_and_again_in_the_same_memory(topic: Topic, gate: Gate) -> None:
-    writer = small(topic)
-    gate.errors.append(StorageError("full"))
-    gate.open()
-    fill(writer, range(1))
-    lengths = []
-    for _ in range(5):
-        with pytest.raises(StorageError) as raised:
-            writer.flush()
-        lengths.append(len(raised.traceback))
-    # the first is told by the flush itself, the others before they begin one
-    assert lengths[1:] == lengths[1:2] * 4
-
-
 def test_without_threads_what_a_callback_appends_does_not_linger(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
