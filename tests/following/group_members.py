@@ -44,9 +44,19 @@ def state(topic: Topic) -> GroupState:
     return GroupLog(topic.storage, topic.snapshot.topic_id, "g").load()
 
 
-def settled(time: Time, *members: Follower) -> None:
-    """Let members look at each other until nothing changes hands any more."""
-    for _ in range(16):
-        time.now_s += LEASE_S / 20
+def ids(topic: Topic) -> list[str]:
+    """The ids of the group's members."""
+    return [member.id for member in state(topic).members]
+
+
+def live(time: Time, seconds: float, *members: Follower, step_s: float = 1.0) -> None:
+    """Let time pass, in which these members look at the group and show that they live."""
+    for _ in range(round(seconds / step_s)):
+        time.now_s += step_s
         for member in members:
             member._assignment.renew()
+
+
+def settled(time: Time, *members: Follower) -> None:
+    """Let members look at each other until nothing changes hands any more."""
+    live(time, 0.8 * LEASE_S, *members, step_s=LEASE_S / 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.following import followed_log
+from distlog.core.groups.group_log import GroupLog
 from distlog.core.topics.topic import Topic
 
 
@@ -195,11 +197,10 @@ def test_a_position_that_is_newer_than_what_the_member_knew_of_the_log_is_no_los
 def test_a_log_that_lost_its_end_takes_the_position_back_with_it(topic: Topic, time: Time) -> None:
     with joined(topic, time) as follower:
         drained(follower)
-    follower = joined(topic, time, out_of_range="earliest", partitions=[0])
     # as after a power loss that took records which were acknowledged without a sync
-    follower._assignment.position[0] = 9
-    follower._assignment._member.commit({0: 9})  # type: ignore[attr-defined]
-    follower._assignment._take()  # type: ignore[attr-defined]
+    log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
+    log.commit(log.load(), lambda state: replace(state, positions={**state.positions, 0: 9}))
+    follower = joined(topic, time, out_of_range="earliest", partitions=[0])
     assert drained(follower) == span(0, 0, 6)
     assert state(topic).positions[0] == 0
     follower.commit()
