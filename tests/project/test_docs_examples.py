@@ -27,7 +27,7 @@ PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for
 
 
 #: The pages whose commands the runner below runs as well; other pages have tests of their own.
-NEEDS = ("is-it-for-me.md", "tutorial.md", "python.md", "maintenance.md")
+NEEDS = ("tutorial.md", "python.md", "maintenance.md")
 
 
 def run(command: str, folder: Path, cli: CommandLine) -> str:

@@ -22,7 +22,7 @@ README = read("README.md")
 ROOT_FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/is-it-for-me.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_five_lines_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = examples(read(page))[0].text
     exec(text.replace("memory://logs", f"memory://{page}"), {})
