@@ -108,7 +108,7 @@ other.flush()
 def test_an_error_at_exit_says_what_was_not_committed(address: Address) -> None:
     done = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\nwriter._destination.send = fail")
     assert "was not closed, and its last commit failed: cannot put: No space left on device" in done.stderr
-    assert "records_not_committed=5 of_partitions={0: 1, 1: 3, not chosen yet: 1}" in done.stderr
+    assert "records_not_committed=5" in done.stderr
     assert stored(address) == [[], []]
 
 

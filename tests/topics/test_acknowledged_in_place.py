@@ -39,7 +39,7 @@ def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: 
     told: list[Delivery] = []
     append_both(topic, told, range(2))
     syncs.failing = 1
-    with pytest.raises(StorageError, match=r"cannot sync.* records_in_doubt=3 of_partitions={1: 3}"):
+    with pytest.raises(StorageError, match=r"cannot sync.* records_in_doubt=3"):
         append_both(topic, told, range(2, 5))
     assert told[:3] == [Delivery(0, 0, 2, 2, None), Delivery(1, 0, 2, 2, None), Delivery(0, 2, 5, 3, None)]
     (failed,) = told[3:]
@@ -61,7 +61,7 @@ def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
         return recover(active)
 
     monkeypatch.setattr(ActivePartition, "recover", failing)
-    with pytest.raises(StorageError, match=r"No space left .*records_not_committed=4 of_partitions={0: 4}"):
+    with pytest.raises(StorageError, match=r"No space left .*records_not_committed=4"):
         append_both(topic, told, range(4))
     assert [(delivery.partition, delivery.first_offset, delivery.record_count) for delivery in told] == [
         (1, 0, 4),

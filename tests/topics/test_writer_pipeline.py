@@ -121,7 +121,7 @@ def test_what_is_behind_a_failed_commit_is_not_committed_in_front_of_it(topic: T
     fill(writer, range(5))
     gate.open(5)
     for call in (writer.flush, lambda: fill(writer, range(5, 6)), writer.close):
-        with pytest.raises(StorageError, match=r"No space left .*records_not_committed=5 of_partitions={0: 5}"):
+        with pytest.raises(StorageError, match=r"No space left .*records_not_committed=5"):
             call()
     assert gate.calls == 1
     assert found(topic.refresh()) == []
@@ -153,7 +153,7 @@ def test_records_behind_a_commit_in_doubt_are_surely_not_committed(topic: Topic,
     gate.errors.append(CommitStateUnknownError("no answer"))
     fill(writer, range(5))
     gate.open(5)
-    fact = "records_in_doubt=3 of_partitions={0: 3} records_not_committed=2 not_committed_of_partitions={0: 2}"
+    fact = r"records_in_doubt=3 of_partitions={0: 5} records_not_committed=2"
     with pytest.raises(CommitStateUnknownError, match=fact):
         writer.close()
 
@@ -209,7 +209,9 @@ def test_a_callback_is_told_of_an_error_and_of_the_records_behind_it(topic: Topi
     gate.open()
     with pytest.raises(StorageError):
         writer.close()
-    assert told == [Delivery(0, None, None, 4, error), Delivery(1, None, None, 1, error)]
+    sent, *unsent = told
+    assert sent == Delivery(0, None, None, 3, error)
+    assert unsent == [Delivery(0, None, None, 1, error), Delivery(1, None, None, 1, error)]
 
 
 def test_callbacks_come_in_the_background_and_keep_no_append_waiting(topic: Topic) -> None:
@@ -324,7 +326,7 @@ def test_a_record_taken_while_a_commit_fails_is_told_as_not_committed(
     writer = topic.writer(linger_ms=NEVER_MS, on_delivery=told.append)
     writer.append(b"first")
     flushes.append(writer.flush)
-    with pytest.raises(StorageError, match=r"records_not_committed=2 of_partitions={0: 2}"):
+    with pytest.raises(StorageError, match=r"records_not_committed=2"):
         writer.append(b"late")
     assert gate.calls == 1
     assert [delivery.record_count for delivery in told] == [1, 1]

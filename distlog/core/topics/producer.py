@@ -65,7 +65,7 @@ from distlog.core.topics.destinations import (
     delivered,
     workers_for,
 )
-from distlog.core.topics.writer import UncommittedRecords, Writer
+from distlog.core.topics.writer import Writer
 
 # ---
 # The identity of a producer: its id and epoch in batches, and its application id in commits.
@@ -548,7 +548,7 @@ class Producer(Writer):
             raise
         except BaseException as error:
             # a second try could leave out lost records
-            self._fail_all(error)
+            self._fail(error)
             raise
         self._is_open, self.result = False, outcome.result
         if self._on_delivery is not None:
@@ -566,15 +566,15 @@ class Producer(Writer):
         self._check_can_wait()
         if self._error is None:
             # records not sent yet are not sent any more
-            self._fail_all(_AbortedError("the transaction was aborted"))
+            self._fail(_AbortedError("the transaction was aborted"))
         self._settle()
         # until it has ended, it must not be committed: it lacks records
         try:
             destination.abort()
         except CommittedError:
-            self._is_open, self._error, self._uncommitted = False, None, None
+            self._is_open, self._error = False, None
             raise
-        self._is_open, self._error, self._uncommitted = False, None, None
+        self._is_open, self._error = False, None
 
     def close(self) -> None:
         """Flush, and take no more records; a transaction that is open is aborted."""
@@ -592,11 +592,6 @@ class Producer(Writer):
     def _check_is_open(self) -> None:
         if not self._is_open:
             raise InvalidRecordError("no transaction is open: begin one")
-
-    def _fail_all(self, error: BaseException) -> None:
-        """Have `error` raised by all methods but `abort`, and reported for all records that are not sent yet."""
-        self._uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
-        self._trace, self._error, self._ruled_by = error.__traceback__, error, None
 
     def _transactions(self) -> CommittedTransactions:
         if not isinstance(self._destination, CommittedTransactions):

@@ -11,7 +11,6 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -36,63 +35,14 @@ from distlog.core.topics.appendable import (
     warn_of_early,
 )
 from distlog.core.topics.appender import Partitioner
-from distlog.core.topics.destinations import Delivery, Failure, OnDelivery, WritableTopic, deliver, failed
+from distlog.core.topics.destinations import Delivery, OnDelivery, WritableTopic, deliver, failed
 
 # ---
-# Counts the records that a writer could not commit, by partition, and adds the counts to its error.
+# The records that a writer could not commit.
 
-
-_NAMED_PARTITIONS = 20
 
 #: Records by partition; None counts records without a key, whose partition is not chosen yet.
 Counts = Counter[int | None]
-
-
-class UncommittedRecords:
-    """Counts the records that an error left uncommitted, and adds the counts to the error.
-
-    The records are lost, unless their own commit raised CommitStateUnknownError: then they are in doubt. distlog's
-    errors get the counts as `details`, others as a note.
-    """
-
-    def __init__(self, error: BaseException, partitions: int) -> None:
-        self._error, self._partitions = error, partitions
-        self._counts: dict[str, Counts] = {}
-
-    def add(self, partition: int, count: int, *, in_doubt: bool) -> None:
-        """Add so many records of a partition."""
-        self._add(Counter({partition: count}), in_doubt=in_doubt)
-
-    def add_sent(self, fields: Sequence[Any]) -> Counts:
-        """Add the records whose commit failed; returns them by partition."""
-        return self._add(self._counted(fields), in_doubt=isinstance(self._error, CommitStateUnknownError))
-
-    def add_unsent(self, fields: Sequence[Any]) -> Counts:
-        """Add records that came later, whose commit was not tried; returns them by partition."""
-        return self._add(self._counted(fields), in_doubt=False) if fields else Counter()
-
-    def _counted(self, fields: Sequence[Any]) -> Counts:
-        with suppress(MemoryError):
-            return _counted(fields, self._partitions)
-        return Counter({None: len(fields) // FIELDS})
-
-    def _add(self, counts: Counts, *, in_doubt: bool) -> Counts:
-        kind = "records_in_doubt" if in_doubt else "records_not_committed"
-        total = self._counts[kind] = self._counts.get(kind, Counter()) + counts
-        is_second = kind != next(iter(self._counts))
-        of_partitions = "not_committed_of_partitions" if is_second else "of_partitions"
-        numbers = sorted(partition for partition in total if partition is not None)
-        parts = [f"{partition}: {total[partition]}" for partition in numbers[:_NAMED_PARTITIONS]]
-        if more := numbers[_NAMED_PARTITIONS:]:
-            parts.append(f"{len(more)} more: {sum(total[partition] for partition in more)}")
-        if total[None]:
-            parts.append(f"not chosen yet: {total[None]}")
-        facts = {kind: sum(total.values()), of_partitions: "{" + ", ".join(parts) + "}"}
-        if isinstance(self._error, DistlogError):
-            self._error.details.update(facts)
-        elif hasattr(self._error, "add_note"):
-            self._error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
-        return counts
 
 
 def _counted(fields: Sequence[Any], partitions: int) -> Counts:
@@ -294,8 +244,8 @@ class ExitingWriter(Protocol):
         """True if it takes no more records."""
         ...
 
-    def commit_at_exit(self) -> tuple[int, BaseException | None]:
-        """Commit the records it holds; returns their number, and the error that its caller has not seen."""
+    def commit_at_exit(self) -> BaseException | None:
+        """Commit the records it holds; returns the error that its caller has not seen."""
         ...
 
     def begin_empty(self) -> None:
@@ -312,7 +262,7 @@ class UnclosedWriters:
     def __init__(self) -> None:
         self._all: weakref.WeakSet[ExitingWriter] = weakref.WeakSet()
         self._writers: set[ExitingWriter] = set()
-        self._committed: dict[ExitingWriter, int] = {}
+        self._committed: set[ExitingWriter] = set()
 
     def empty_in_children(self, writer: ExitingWriter) -> None:
         """Empty `writer` in forked children, as long as it lives."""
@@ -329,17 +279,16 @@ class UnclosedWriters:
     def commit(self) -> None:
         """Commit the records of all of them; an error is logged, since no caller is left to raise it to."""
         for writer in list(self._writers):
-            count, error = writer.commit_at_exit()
-            self._committed[writer] = count
-            if error is not None:
+            self._committed.add(writer)
+            if (error := writer.commit_at_exit()) is not None:
                 _log.error("%r was not closed, and its last commit failed: %s", writer, error, exc_info=error)
 
     def warn(self) -> None:
         """Commit the rest, and warn of each writer that should have been closed."""
         self.commit()
-        for writer, count in self._committed.items():
+        for writer in self._committed:
             if not writer.is_closed:
-                text = f"{writer!r} was not closed; records left to exit: {count:,}; close it, or use a with block"
+                text = f"{writer!r} was not closed before exit; close it, or use a with block"
                 warnings.warn(text, ResourceWarning, source=writer, stacklevel=2)
 
     def forget_parents(self) -> None:
@@ -421,7 +370,6 @@ class Writer:
         self._accumulator.begin_empty()
         self._destination.begin_child()
         self._error: BaseException | None = None
-        self._uncommitted: UncommittedRecords | None = None
         self._ruled_by: Snapshot | None = None
 
     def append(
@@ -533,10 +481,7 @@ class Writer:
 
     def _send(self, fields: list[Any]) -> None:
         """Send the records of a buffer, or count them as uncommitted after an error; tell the callback."""
-        if self._uncommitted is None:
-            deliveries = self._sent(fields)
-        else:
-            deliveries = failed(self._uncommitted.add_unsent(fields), self._error)
+        deliveries = self._sent(fields) if self._error is None else self._uncommitted(fields, self._error)
         if self._on_delivery is not None:
             deliver(deliveries, self._on_delivery)
 
@@ -544,37 +489,58 @@ class Writer:
         try:
             outcome = self._destination.send(batch_of_fields(fields, self._per_ms, self._handle.clock()))
         except BaseException as error:
-            uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
-            return failed(uncommitted.add_sent(fields) + self._fail(error, uncommitted), error)
+            self._fail(error)
+            in_doubt = isinstance(error, CommitStateUnknownError)
+            return self._uncommitted(fields, error, in_doubt=in_doubt) + self._taken(error)
         self.result = outcome.result
-        return outcome.deliveries + (self._failed(outcome.failures) if outcome.failures else [])
+        if not outcome.failures:
+            return outcome.deliveries
+        first = outcome.failures[0].error
+        self._fail(first)
+        for failure in outcome.failures:
+            self._add_missing(first, Counter({failure.partition: failure.record_count}), in_doubt=failure.in_doubt)
+        return [*outcome.deliveries, *(failure.delivery for failure in outcome.failures), *self._taken(first)]
 
-    def _failed(self, failures: Sequence[Failure]) -> list[Delivery]:
-        error = failures[0].error
-        uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
-        for failure in failures:
-            uncommitted.add(failure.partition, failure.record_count, in_doubt=failure.in_doubt)
-        return [failure.delivery for failure in failures] + failed(self._fail(error, uncommitted), error)
+    def _fail(self, error: BaseException) -> None:
+        self._missing: Counter[str] = Counter()
+        self._missing_by_partition: Counts = Counter()
+        self._trace, self._error, self._ruled_by = error.__traceback__, error, None
 
-    def _fail(self, error: BaseException, uncommitted: UncommittedRecords) -> Counts:
-        """Keep the error. The records behind are not committed either, since they must not overtake others."""
-        self._uncommitted, self._trace = uncommitted, error.__traceback__
-        counts = uncommitted.add_unsent(self._accumulator.take())
-        self._error, self._ruled_by = error, None
-        return counts
+    def _add_missing(self, error: BaseException, counts: Counts, *, in_doubt: bool) -> None:
+        """Add the numbers of records that are lost, or in doubt, to the error."""
+        self._missing["records_in_doubt" if in_doubt else "records_not_committed"] += sum(counts.values())
+        self._missing_by_partition += counts
+        facts = {**self._missing, "of_partitions": dict(self._missing_by_partition)}
+        if isinstance(error, DistlogError):
+            error.details.update(facts)
+        elif hasattr(error, "add_note"):
+            error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
+
+    def _taken(self, error: BaseException) -> list[Delivery]:
+        """Fail the records in the buffer, since they must not overtake those that failed."""
+        fields = self._accumulator.take()
+        return self._uncommitted(fields, error) if fields else []
+
+    def _uncommitted(self, fields: list[Any], error: BaseException, *, in_doubt: bool = False) -> list[Delivery]:
+        """Count the records of a failed buffer."""
+        try:
+            counts = _counted(fields, len(self._current.snapshot.partitions))
+        except MemoryError:
+            counts = Counter({None: len(fields) // FIELDS})
+        self._add_missing(error, counts, in_doubt=in_doubt)
+        return failed(counts, error)
 
     def _idle(self) -> None:
         if self._error is None and self._destination.is_flushed:
             _unclosed.discard(self)
 
-    def commit_at_exit(self) -> tuple[int, BaseException | None]:
-        """Commit the records it holds; returns their number, and the error that its caller has not seen."""
-        count = len(self._accumulator)
+    def commit_at_exit(self) -> BaseException | None:
+        """Commit the records it holds; returns the error that its caller has not seen."""
         self._settle()
         error = self._error or self._flush_error()
         if error is not None:
             _unclosed.discard(self)
-        return count, error
+        return error
 
     def _flush_error(self) -> BaseException | None:
         try:
