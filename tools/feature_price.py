@@ -19,14 +19,15 @@ COMMON = {"url", "storage", "as_json"}
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature: patterns of its files, the settings and commands that it adds, and what it asks of a store.
+    """A feature: its files, the settings and commands that it adds, and its requests to a store.
 
-    A file that several patterns match is part of the first feature.
+    `library` has patterns of paths, `tests` a regular expression of paths in tests/. A file is part of the first feature
+    that matches it.
     """
 
     name: str
     library: tuple[str, ...]
-    tests: tuple[str, ...]
+    tests: str
     requests: str
     settings: str = ""
     commands: tuple[str, ...] = ()
@@ -44,20 +45,14 @@ FEATURES = (
             "distlog/gateway/apis/groups.py",
             "distlog/gateway/apis/positions.py",
         ),
-        (
-            "tests/gateway/groups/test_[dfors]*.py",
-            "tests/gateway/groups/test_group*.py",
-            "tests/gateway/groups/test_un*.py",
-            "tests/gateway/groups/test_commi*.py",
-            "tests/gateway/kafka_jars/test_kafka_group_tools.py",
-        ),
+        r"gateway/groups/test_([dfors]|comm|group|un)|gateway/kafka_jars/test_kafka_group",
         "3 a linger for the commits of all groups",
         r"group\.(?!consumer)|offsets\.",
     ),
     Feature(
         "gateway: groups, KIP-848",
         ("distlog/gateway/groups/*.py", "distlog/gateway/apis/consumer_groups.py"),
-        ("tests/gateway/groups/test_a*.py", "tests/gateway/groups/test_consumer*.py"),
+        r"gateway/groups/test_(a|consumer)",
         "the same; 12 GETs a minute for each topic of a group",
         r"group\.consumer\.",
     ),
@@ -69,7 +64,7 @@ FEATURES = (
             "distlog/core/transaction_state.py",
             "distlog/core/transactions/open_transactions.py",
         ),
-        ("tests/gateway/transactions/*.py", "tests/gateway/kafka_jars/test_kafka_transaction_tools.py"),
+        r"gateway/transactions/|gateway/kafka_jars/test_kafka_transaction",
         "six commits or more a transaction",
         r"transaction",
         ("transactions",),
@@ -87,11 +82,7 @@ FEATURES = (
             "distlog/gateway/apis/users.py",
             "distlog/gateway/server/quotas.py",
         ),
-        (
-            "tests/gateway/security/*.py",
-            "tests/gateway/apis/test_checks.py",
-            "tests/gateway/server/test_quotas.py",
-        ),
+        r"gateway/(security/|apis/test_checks|server/test_quotas)",
         "a GET each five seconds for each of three topics",
         r"authoriz|authenti|super\.users|ssl\.|sasl\.|allow\.everyone",
         ("users",),
@@ -99,7 +90,7 @@ FEATURES = (
     Feature(
         "gateway: protocol, records, topics, several gateways",
         ("distlog/gateway/**/*.py",),
-        ("tests/gateway/**/*.py",),
+        r"gateway/",
         "3 a linger and topic; 4.3 a second for the lease",
         r"broker\.|connection|max\.connections|node\.id|num\.|queued|socket|fetch\.max|auto\.create",
         ("serve",),
@@ -107,27 +98,27 @@ FEATURES = (
     Feature(
         "consumer groups without a gateway",
         ("distlog/core/groups/*.py", "distlog/core/following/*.py"),
-        ("tests/groups/*.py", "tests/following/*.py"),
+        r"(groups|following)/",
         "a PUT and a LIST a commit; 4 a minute for an idle member",
         commands=("groups",),
     ),
     Feature(
         "tiered storage",
         ("distlog/core/tiered/*.py",),
-        ("tests/tiered/*.py", "tests/spark/test_spark_tiered.py"),
+        r"tiered/|spark/test_spark_tiered",
         "a GET a segment to open; a GET a range",
         r"tiered",
     ),
     Feature(
         "tables in Parquet, Delta, Iceberg",
         ("distlog/spark/lake.py", "distlog/jobs/to_table.py", "distlog/spark/jobs/table_job.py"),
-        ("tests/spark/test_lake_tables.py", "tests/spark/test_to_table.py"),
+        r"spark/test_(lake|to_table)",
         "a read of the new records",
     ),
     Feature(
         "values with schemas",
         ("distlog/core/values/*.py", "distlog/spark/values.py"),
-        ("tests/values/*.py", "tests/spark/test_decoded_values.py"),
+        r"values/|spark/test_decoded",
         "one a schema, then cached",
     ),
     Feature(
@@ -138,14 +129,14 @@ FEATURES = (
             "distlog/spark/jobs/append_job.py",
             "distlog/jobs/append.py",
         ),
-        ("tests/files/*.py", "tests/spark/test_file_appends.py"),
+        r"files/|spark/test_file_appends",
         "an append: a PUT a task, a GET, a PUT",
         commands=("append",),
     ),
     Feature(
         "restore",
         ("distlog/core/maintenance/restore.py",),
-        ("tests/maintenance/test_restore*.py",),
+        r"maintenance/test_restore",
         "a HEAD for each file, and a commit",
         commands=("restore",),
     ),
@@ -161,18 +152,7 @@ FEATURES = (
             "distlog/spark/merging.py",
             "distlog/jobs/compact.py",
         ),
-        (
-            "tests/maintenance/test_batch_join.py",
-            "tests/maintenance/test_c[lo]*.py",
-            "tests/maintenance/test_key*.py",
-            "tests/maintenance/test_merge*.py",
-            "tests/maintenance/test_offset_map.py",
-            "tests/maintenance/test_rewrite_races.py",
-            "tests/maintenance/test_t*.py",
-            "tests/maintenance/test_uncleanable.py",
-            "tests/spark/test_spark_compaction*.py",
-            "tests/spark/test_spark_merging.py",
-        ),
+        r"maintenance/test_(batch_join|c[lo]|key|merge|offset_map|rewrite|t|un)|spark/test_spark_(compaction|merging)",
         "each segment that is rewritten, and a commit",
         r"cleaner|cleanup|cleanable|compaction|delete\.retention",
         ("compact",),
@@ -180,7 +160,7 @@ FEATURES = (
     Feature(
         "import and export of log directories",
         ("distlog/core/kafka_directory/*.py",),
-        ("tests/kafka_directory/*.py", "tests/spark/test_spark_adopted.py"),
+        r"kafka_directory/|spark/test_spark_adopted",
         "each file once, and a commit a topic",
         commands=("adopt", "export"),
     ),
@@ -198,14 +178,14 @@ FEATURES = (
             "distlog/spark/tasks.py",
             "distlog/spark/versions.py",
         ),
-        ("tests/spark/test_s[pti]*.py", "tests/spark/test_[fkmpr]*.py"),
+        r"spark/test_([fkmpr]|s[pti])",
         "7 a micro-batch from topic to topic",
         r"^spark:",
     ),
     Feature(
         "dump",
         ("distlog/core/dump/*.py",),
-        ("tests/dump/*.py",),
+        r"dump/",
         "each file once",
         commands=("dump",),
     ),
@@ -217,16 +197,21 @@ def lines_of(paths: Iterable[Path]) -> int:
     return sum(path.read_bytes().count(b"\n") for path in paths)
 
 
-def files_of(patterns: tuple[str, ...], counted: set[Path]) -> list[Path]:
-    """The files of the patterns that are not counted yet; ValueError if a pattern matches none."""
-    found = dict[Path, None]()
-    for pattern in patterns:
-        matches = [path for path in ROOT.glob(pattern) if path.suffix == ".py"]
+def files_of(feature: Feature, counted: set[Path]) -> tuple[list[Path], list[Path]]:
+    """The files of the library and of tests that are not counted yet; ValueError if a pattern matches none."""
+    library, tests = list[Path](), list[Path]()
+    for pattern in feature.library:
+        library += (matches := sorted(ROOT.glob(pattern)))
         if not matches:
             raise ValueError(f"no file matches {pattern}")
-        found |= dict.fromkeys(path for path in matches if path not in counted)
-    counted.update(found)
-    return list(found)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if re.match(feature.tests, path.relative_to(ROOT / "tests").as_posix()):
+            tests.append(path)
+    if not tests:
+        raise ValueError(f"no test matches {feature.tests}")
+    found = [sorted({*paths} - counted) for paths in (library, tests)]
+    counted.update(*found)
+    return found[0], found[1]
 
 
 def setting_names() -> set[str]:
@@ -255,7 +240,7 @@ def rows() -> Iterator[tuple[str, ...]]:
     """The rows of the table, then one for all files."""
     names, counted = setting_names(), set[Path]()
     for feature in FEATURES:
-        library, tests = (lines_of(files_of(patterns, counted)) for patterns in (feature.library, feature.tests))
+        library, tests = map(lines_of, files_of(feature, counted))
         settings = sum(bool(re.search(feature.settings, name)) for name in names) if feature.settings else 0
         options = settings + sum(map(options_of, feature.commands))
         yield feature.name, hundreds(library), hundreds(tests), str(options), feature.requests

@@ -17,5 +17,6 @@ def test_each_pattern_has_files_and_each_feature_a_row() -> None:
 
 
 def test_a_missing_file_is_refused() -> None:
-    with pytest.raises(ValueError, match="no file matches distlog/gone"):
-        feature_price.files_of(("distlog/core/dump/*.py", "distlog/gone.py"), set())
+    gone = feature_price.Feature("dump", ("distlog/core/dump/*.py", "distlog/gone.py"), "dump/", "")
+    with pytest.raises(ValueError, match=r"no file matches distlog/gone\.py"):
+        feature_price.files_of(gone, set())
