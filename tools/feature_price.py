@@ -21,8 +21,8 @@ COMMON = {"url", "storage", "as_json"}
 class Feature:
     """A feature: its files, the settings and commands that it adds, and its requests to a store.
 
-    `library` has patterns of paths, `tests` a regular expression of paths in tests/. A file is part of the first feature
-    that matches it.
+    `library` has patterns of paths, `tests` a regular expression of paths in tests/. A file counts for the first
+    feature that matches it.
     """
 
     name: str
