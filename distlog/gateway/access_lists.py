@@ -24,10 +24,6 @@ from distlog.gateway.security.acls import (
 from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, MetadataCache
 
-# ---
-# An ACL as a record: its fields are the key, by Kafka's words, and the value is {}. One without a value removes it.
-
-
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -72,10 +68,6 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         raise ValueError("this is no ACL") from None
 
 
-# ---
-# The client of a request, and what it may do.
-
-
 @dataclass(frozen=True, slots=True)
 class Client:
     """A client by its principal, as `User:alice`, and its address; denials of what it asks for go to `denials`."""
@@ -107,10 +99,6 @@ class Client:
     def _is_denied(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
         return False
-
-
-# ---
-# Reads and changes the ACLs of a root.
 
 
 class RootAcls:

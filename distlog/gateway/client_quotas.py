@@ -16,10 +16,8 @@ from distlog.gateway.server.quotas import (
     Entity,
 )
 
-# ---
 # A quota as a record: {"client-id": null, "user": "alice"} and its name in the key, a number in the value. Null is
 # the default entity. The newest record of a key counts, and one without a value removes the quota.
-
 
 #: The largest value of a quota, as of Kafka's LONG settings.
 _MOST = float(1 << 63)

@@ -24,10 +24,6 @@ from distlog.core.log_manager.scheduler import Scheduler, TaskRun
 from distlog.core.storage.storage import Storage
 from distlog.core.times import elapsed_s
 
-# ---
-# One of the gateways of a root: its id, its address, and its name in the gateways' group.
-
-
 _NAME = re.compile(
     r"gateway (?P<id>[0-9]{1,9}) at (?P<host>\S{1,255}):(?P<port>[0-9]{1,5}) on (?P<machine>\S{1,255})"
 )
@@ -86,14 +82,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# ---
-# The lease of a gateway, by which it is one of the gateways of a root, and holds some partitions of their groups.
-#
 # The gateways are a group of followers (distlog.core.groups) in the root's own folder, which share the partitions
 # of `__consumer_offsets`: each of them beats, and the partitions of a dead one go to the others. No clock is
 # compared with another's. The lease tells people and clients which gateway to ask. The epoch of the partition keeps
 # a gateway that lost it from committing (distlog.gateway.leadership).
-
 
 #: The group of the gateways is no topic's.
 ROOT_ID, GATEWAYS_GROUP = str(uuid.UUID(int=0)), "gateways"
@@ -268,12 +260,8 @@ def _weight(topic_id: str, partition: int, node_id: int) -> bytes:
     return hashlib.blake2b(f"{topic_id}/{partition}/{node_id}".encode(), digest_size=8).digest()
 
 
-# ---
-# The LogManager's tasks beside a gateway: of the gateways of a root that maintain it, one runs them at a time.
-#
 # That saves work and requests. A lease does not keep a task from running twice at once, after a pause of its process.
 # So each task must allow that (see distlog.core.log_manager.log_tasks).
-
 
 MAINTENANCE_GROUP = "maintenance"
 #: Tasks take minutes, and wait for minutes: another gateway may begin as much later.

@@ -15,9 +15,6 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
 from distlog.gateway.security.acls import check_principal
 
-# ---
-# The settings of consumer groups, by Kafka's names.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -74,10 +71,6 @@ class GroupSettings:
         least=1,
         most=MAX_INT,
     )
-
-
-# ---
-# The settings of ACLs, by Kafka's names.
 
 
 #: The classes of Kafka's brokers with ACLs: each means those of this gateway.
@@ -233,10 +226,6 @@ class GatewayConfig:
     def connection_limit(self) -> int:
         """The most connections, so that as many open files are left for logs."""
         return self.max_connections if self.open_files is None else min(self.max_connections, self.open_files // 2)
-
-
-# ---
-# Kafka's broker settings that a gateway knows, as a `server.properties` has them.
 
 
 #: The broker setting of each topic setting, in the same unit.

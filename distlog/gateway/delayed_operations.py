@@ -18,10 +18,6 @@ from distlog.gateway.server.fairness import CpuUse
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import SHORT_WAIT_S, Partition, VisibleEnd
 
-# ---
-# The memory of records in responses that clients have not taken yet.
-
-
 #: A fetch gets at most this share of the rest, or these bytes: a few slow clients cannot have all.
 _MEMORY_SHARE = 4
 _SMALLEST_BYTES = 64 << 10
@@ -45,10 +41,6 @@ class FetchMemory:
         """Give back bytes that were not read, or were sent. Negative: more was read, as one large batch."""
         with self._lock:
             self.used -= size
-
-
-# ---
-# Requests that wait, whatever they wait for.
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -107,12 +99,8 @@ class _Purgatory(ABC, Generic[Delayed]):
             time.sleep(min(max(self._shortest_s, _SHARE * duration_s), self._longest_s))
 
 
-# ---
-# Fetches that wait for records: Kafka's purgatory of DelayedFetch.
-#
 # An append through this gateway wakes the fetches that it completes. Appends of other processes are found by a look
 # now and then.
-
 
 #: How often the ends of local logs are read while fetches wait. Also after a look that took long, no fetch must wait
 #: much longer than it asked for.
@@ -293,11 +281,7 @@ def _owner(delayed: DelayedFetch) -> CpuUse:
     return share.part_of or share
 
 
-# ---
-# Produce requests that wait for a partition's lock, which another process or thread holds.
-#
 # No handler waits with them, so a partition whose lock is held for long holds up its own producers alone.
-
 
 #: How often locks are looked at while requests wait, also after a look that took long since the machine was busy.
 _APPEND_LOOK_S, _LONGEST_APPEND_PAUSE_S = 0.005, 0.1

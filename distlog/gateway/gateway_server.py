@@ -59,9 +59,6 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionServ
 
 _log = logging.getLogger("distlog.gateway")
 
-# ---
-# Kernels are loaded before the gateway listens, since the first request would wait for them for long.
-
 
 def warm_up() -> None:
     """Append to a small topic on disk, and read it, in the ways of the gateway."""
@@ -83,10 +80,6 @@ def _use_topic(folder: str) -> None:
             log.append_batches(batch)
     topic.refresh().read(0, 1)
     fetch_stored(topic.reader, with_tail(topic.handle, topic.current.snapshot, 0), 0, 2, 1)
-
-
-# ---
-# The metrics of connections and of waiting requests, as they are now.
 
 
 def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[Metric]:
@@ -138,10 +131,6 @@ def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: i
     return Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
 
 
-# ---
-# One deadline for the stop of a gateway, so that no part of it takes longer.
-
-
 class ShutdownDeadline:
     """The moment `timeout_s` from now."""
 
@@ -174,10 +163,6 @@ class ShutdownDeadline:
 
         threading.Thread(target=run, name="gateway-close", daemon=True).start()
         return self.result_of(done)
-
-
-# ---
-# Kafka's BrokerServer.
 
 
 #: How long a stop may take, and the share of that which is kept for the device: clients cannot use it up.

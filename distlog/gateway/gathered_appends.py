@@ -24,10 +24,6 @@ from distlog.core.topics.committed_batches import ConcurrentAppendError, Produce
 from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.refreshing_topic import RefreshingTopic
 
-# ---
-# A batch on its way into a commit, and its result.
-
-
 #: Raises an error if nothing may be appended behind a snapshot.
 Fence = Callable[[Snapshot], None]
 
@@ -110,10 +106,8 @@ def copy_result(result: Future[AppendInfo], to: Future[AppendInfo]) -> None:
         to.set_result(result.result())
 
 
-# ---
 # Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored. The snapshot knows
 # the last batches of each producer: nothing of a log is read (see `committed_batches`).
-
 
 #: The results of batches, by partition.
 Results = dict[int, Future[AppendInfo]]

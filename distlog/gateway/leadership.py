@@ -166,12 +166,8 @@ class _LeaderCommits(CommitDestination):
         return result
 
 
-# ---
-# Compaction of the gateways' own topics on an object store, where each commit is a segment of its own.
-#
 # A gateway that takes over a partition reads all of it. So its leader keeps the segments few, whether the root is
 # maintained or not. A process that leads it no more, or a cleaner, may do the same at the same time.
-
 
 #: So many new segments are worth a compaction of a small partition.
 LEAST_SEGMENTS = 64

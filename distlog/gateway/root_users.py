@@ -11,10 +11,8 @@ from distlog.gateway.root_records import RootRecords, UnknownValueError
 from distlog.gateway.security.users_file import HASHES, ScramSecret, check_name, parsed_secret, written_secret
 from distlog.gateway.topics.metadata_cache import CREDENTIALS_TOPIC, MetadataCache
 
-# ---
 # A credential as a record: the user and the mechanism in the key, and in the value a secret as the file of users has
 # it, without a password. A record without a value removes it.
-
 
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
@@ -50,10 +48,6 @@ def decode_credential(key: bytes, value: bytes | None) -> tuple[Credential, Scra
         return name, None if value is None else parsed_secret(name.mechanism, json.loads(value))
     except _MALFORMED:
         raise UnknownValueError(name, "this is no credential") from None
-
-
-# ---
-# Reads and changes the credentials of a root.
 
 
 class RootUsers:

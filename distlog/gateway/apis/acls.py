@@ -25,10 +25,6 @@ from distlog.gateway.security.acls import (
 )
 from distlog.gateway.server.request import Request
 
-# ---
-# ACLs and filters in requests. Wrong ones are wrong requests, as in Kafka.
-
-
 _DISABLED = {
     "error_code": ErrorCode.security_disabled,
     "error_message": "No authorizer is configured: the gateway was started without --acls.",
@@ -90,10 +86,6 @@ def _resource_fields(acl: Acl) -> Fields:
     return {"resource_type": acl.resource_type, "resource_name": acl.name, "pattern_type": acl.pattern_type}
 
 
-# ---
-# DescribeAcls: the ACLs that match a filter, by their resources.
-
-
 def describe_acls(request: Request, broker: Broker) -> Fields:
     """The ACLs as they are now."""
     if broker.acls is None:
@@ -112,10 +104,6 @@ def _described(acls: RootAcls, body: Any) -> Fields:
 
 
 DESCRIBE_ACLS = Api(29, "DescribeAcls", 1, 3, describe_acls)
-
-
-# ---
-# CreateAcls: adds ACLs, all of a request at once, but for those that cannot be.
 
 
 def create_acls(request: Request, broker: Broker) -> Fields:
@@ -138,10 +126,6 @@ def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
 
 
 CREATE_ACLS = Api(30, "CreateAcls", 1, 3, create_acls)
-
-
-# ---
-# DeleteAcls: removes the ACLs that match one of several filters.
 
 
 def delete_acls(request: Request, broker: Broker) -> Fields:

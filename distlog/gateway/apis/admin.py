@@ -16,9 +16,6 @@ from distlog.gateway.protocol.frames import Fields, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 
-# ---
-# ListGroups: all groups that this gateway coordinates, or only the ones in some states.
-
 
 def list_groups(request: Request, broker: Broker) -> Fields:
     """The groups by name; states and types are compared without regard to case, as Kafka does."""
@@ -40,10 +37,6 @@ def list_groups(request: Request, broker: Broker) -> Fields:
 
 
 LIST_GROUPS = Api(16, "ListGroups", 0, 5, list_groups)
-
-
-# ---
-# DescribeGroups: members of groups, and their assignments.
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
@@ -80,10 +73,6 @@ def _group_fields(group: GroupDescription) -> Fields:
 DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5, describe_groups)
 
 
-# ---
-# DeleteGroups: delete groups that have no members, with their positions.
-
-
 def delete_groups(request: Request, broker: Broker) -> None:
     """Respond when the deletion of each is durable, or was refused."""
     names = list(dict.fromkeys(request.body.groups_names))
@@ -115,10 +104,6 @@ class _DeletionResults:
 
 
 DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, delete_groups)
-
-
-# ---
-# ListTransactions: the transactional ids, and the states of their transactions (KIP-664, KIP-994, KIP-1152).
 
 
 _ANY = -1
@@ -157,10 +142,6 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
 
 
 LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 2, list_transactions)
-
-
-# ---
-# DescribeTransactions: the states of the transactions of some ids (KIP-664).
 
 
 _UNKNOWN: Fields = {"transaction_start_time": -1}
@@ -204,10 +185,6 @@ def _transaction_fields(state: TransactionState) -> Fields:
 DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", 0, 0, describe_transactions)
 
 
-# ---
-# DescribeProducers: the producers of partitions, and the starts of their open transactions there (KIP-664).
-
-
 #: The fields of a producer in the response, by their names in an entry of a producer snapshot.
 _NAMES = {
     "producer_id": "producer_id",
@@ -246,10 +223,6 @@ def _producers(broker: Broker, topic: str, number: int) -> Fields:
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, describe_producers)
 
 
-# ---
-# ElectLeaders: each partition has the leader that it should have.
-
-
 def elect_leaders(request: Request, broker: Broker) -> Fields:
     """No requested partition needs an election; without a list, Kafka leaves such partitions out."""
     topics = request.body.topic_partitions or ()
@@ -273,20 +246,12 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
 ELECT_LEADERS = Api(43, "ElectLeaders", 0, 2, elect_leaders)
 
 
-# ---
-# ListPartitionReassignments: nothing moves from one gateway to another.
-
-
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
     """None."""
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "topics": ()}
 
 
 LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0, list_partition_reassignments)
-
-
-# ---
-# DescribeQuorum: there is no log of metadata that controllers share.
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:

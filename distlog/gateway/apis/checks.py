@@ -45,9 +45,6 @@ from distlog.gateway.server.request import Request
 
 _O, _R = Operation, ResourceType
 
-# ---
-# Records.
-
 
 def _produce(request: Request, broker: Broker, client: Client) -> Fields | None:
     body = request.body
@@ -129,10 +126,6 @@ def _init_producer_id(request: Request, broker: Broker, client: Client) -> Field
     return None if is_allowed else denied(code, **no_producer)
 
 
-# ---
-# Metadata: a topic that may not be described is not in the list of all; asked for by name, it may exist or not.
-
-
 def _metadata(request: Request, broker: Broker, client: Client) -> None:
     body = request.body
     is_all = body.topics is None or (request.api_version == 0 and not body.topics)
@@ -207,10 +200,6 @@ def _with_rights(request: Request, client: Client, fields: Fields) -> Fields:
 
 def _describe_cluster(request: Request, broker: Broker, client: Client) -> None:
     amend(request, partial(_with_rights, request, client))
-
-
-# ---
-# Topics and their settings.
 
 
 def _create_topics(request: Request, broker: Broker, client: Client) -> Fields | None:
@@ -304,10 +293,6 @@ def _settings(operation: Operation, into: str, **fields: Any) -> Work:
     return check
 
 
-# ---
-# Groups.
-
-
 _TRANSACTION_KEY, _LIST = 1, 4
 _NO_COORDINATOR = {"node_id": -1, "host": "", "port": -1}
 
@@ -349,10 +334,6 @@ def _describe_groups(request: Request, broker: Broker, client: Client) -> Fields
         partial(client.may, _O.DESCRIBE, _R.GROUP),
         lambda each: {"group_id": each, "error_code": OF_GROUP, **_NO_GROUP},
     )
-
-
-# ---
-# Positions of groups.
 
 
 def _may_read(client: Client, topic: Any) -> bool:
@@ -471,10 +452,6 @@ def _topic_partitions(request: Request, broker: Broker, client: Client) -> Field
     return None if refused is None else {**refused, "next_cursor": None}
 
 
-# ---
-# Transactions.
-
-
 def _add_partitions(request: Request, broker: Broker, client: Client) -> Fields | None:
     topics, codes = request.body.v3_and_below_topics, list[ErrorCode]()
     if not client.may(_O.WRITE, _R.TRANSACTIONAL_ID, request.body.v3_and_below_transactional_id):
@@ -547,10 +524,6 @@ def _list_transactions(request: Request, broker: Broker, client: Client) -> None
 _no_producers = partial(no_partitions, OF_TOPIC, error_message=TEXTS[OF_TOPIC], active_producers=())
 
 
-# ---
-# Quotas, ACLs and users, which belong to the cluster.
-
-
 def _alter_quotas(request: Request, broker: Broker, client: Client) -> Fields | None:
     if client.may_with_cluster(_O.ALTER_CONFIGS):
         return None
@@ -584,10 +557,6 @@ def _plain_cluster(operation: Operation, **fields: Any) -> Work:
     """A check by an operation with the cluster, for a response without the text of an error."""
     refused = {**fields, "error_code": OF_CLUSTER}
     return lambda request, broker, client: None if client.may_with_cluster(operation) else refused
-
-
-# ---
-# The table: an API that is not in it is refused.
 
 
 _NO_RIGHT = Check("", anyone)

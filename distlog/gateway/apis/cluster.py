@@ -23,10 +23,6 @@ from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
 
-# ---
-# An admin request has many topics: the work for each succeeds or fails by itself.
-
-
 #: A topic's name, or its id where a request has that.
 Topic = TypeVar("Topic", bound=str | uuid.UUID)
 
@@ -78,10 +74,6 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[A
 NO_OPERATIONS = -(2**31)
 
 
-# ---
-# ApiVersions: the APIs of the gateway (KIP-35, KIP-511).
-
-
 KEY = 18
 #: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.
 _FEATURES = {"group.version": 1}
@@ -110,10 +102,6 @@ def api_versions(request: Request, broker: Broker) -> Fields:
 
 
 API_VERSIONS = Api(KEY, "ApiVersions", 0, 4, api_versions)
-
-
-# ---
-# Metadata: the topics, their partitions, and the leader of each of them.
 
 
 #: No leader epoch: there is no election. Clients then check no epochs.
@@ -239,10 +227,6 @@ def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
 METADATA = Api(3, "Metadata", 0, 12, metadata)
 
 
-# ---
-# DescribeTopicPartitions: topics in the order of their names, so many partitions at a time (KIP-966).
-
-
 #: Kafka's `max.request.partition.size.limit`.
 _MOST_PARTITIONS = 2000
 
@@ -287,10 +271,6 @@ def _partitions_from(broker: Broker, name: str, first: int, most: int) -> Fields
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions)
 
 
-# ---
-# DescribeCluster: the gateways of the root, which are the cluster.
-
-
 def describe_cluster(request: Request, broker: Broker) -> Fields:
     """The cluster's id and its brokers: the live gateways."""
     nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
@@ -304,10 +284,6 @@ def describe_cluster(request: Request, broker: Broker) -> Fields:
 
 
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1, describe_cluster)
-
-
-# ---
-# DescribeLogDirs: the root, as the one log directory, and the size of each partition's log.
 
 
 def describe_log_dirs(request: Request, broker: Broker) -> Fields:

@@ -16,10 +16,6 @@ from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 
-# ---
-# Settings of topics, of the gateway, and of groups, in Kafka's protocol.
-
-
 #: Kafka's settings of topics about replicas, tiers and old formats: they are accepted, and have no effect here.
 _IGNORED = frozenset(
     {
@@ -114,10 +110,6 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# ---
-# DescribeConfigs: the settings of topics, of groups, and of the gateway, which are fixed when it starts.
-
-
 #: ConfigResource.Type of Kafka's admin client.
 TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 #: Why the resources of these types have no settings that could be altered.
@@ -180,10 +172,6 @@ def _all_settings(broker: Broker, request: Request, resource: Any, **details: bo
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, describe_configs)
 
 
-# ---
-# ListConfigResources: the topics, brokers and groups that have settings (KIP-1142).
-
-
 #: In version 0 a client asks for resources of metrics, of which there are none.
 _METRICS_ALONE = 0
 _LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
@@ -211,10 +199,8 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
 LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, list_config_resources)
 
 
-# ---
 # IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).
 # AlterConfigs, which Kafka has deprecated, replaces all of them (KIP-133).
-
 
 #: AlterConfigOp.OpType of Kafka's admin client.
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)

@@ -17,9 +17,6 @@ from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.topic_index import TopicSummary
 
-# ---
-# ConsumerGroupHeartbeat: a member joins, goes on, tells what it has, and leaves.
-
 
 def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
     """Respond when what the heartbeat changes is durable."""
@@ -66,10 +63,6 @@ def _topics(places: Iterable[Place]) -> list[Fields]:
 
 
 CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 0, 1, consumer_group_heartbeat)
-
-
-# ---
-# ConsumerGroupDescribe: members, their assignments, and their targets.
 
 
 #: A member that speaks the newer protocol.

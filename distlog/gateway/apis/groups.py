@@ -8,10 +8,6 @@ from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 
-# ---
-# FindCoordinator: the gateway whose lease holds the partition of a group, or of a transactional id.
-
-
 #: From here on there is a list of keys.
 _LIST = 4
 #: The type of a key that is a transactional id.
@@ -40,10 +36,6 @@ def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
 
 
 FIND_COORDINATOR = Api(10, "FindCoordinator", 0, 4, find_coordinator)
-
-
-# ---
-# JoinGroup: be a member of the next generation; the response waits for the other members.
 
 
 #: From here on a client learns its id before it is a member (KIP-394), or that it need not assign (KIP-814).
@@ -93,10 +85,6 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
 JOIN_GROUP = Api(11, "JoinGroup", 0, 9, join_group)
 
 
-# ---
-# SyncGroup: get a member's assignment; the response waits for the leader, which brings all assignments.
-
-
 def sync_group(request: Request, broker: Broker) -> None:
     """Respond when the leader's assignments are stored."""
     body = request.body
@@ -128,10 +116,6 @@ def _respond_to_sync(request: Request, reply: SyncReply) -> None:
 SYNC_GROUP = Api(14, "SyncGroup", 0, 5, sync_group)
 
 
-# ---
-# Heartbeat: renews a member's session, and tells whether it should join again.
-
-
 def heartbeat(request: Request, broker: Broker) -> Fields:
     """The code for a member of a generation: none if it is one."""
     body, instance_id = request.body, request.get("group_instance_id")
@@ -144,10 +128,6 @@ def heartbeat(request: Request, broker: Broker) -> Fields:
 
 
 HEARTBEAT = Api(12, "Heartbeat", 0, 4, heartbeat)
-
-
-# ---
-# LeaveGroup: members leave, and the others share their partitions.
 
 
 #: The codes that are of a group, and not of a member: where the whole answer has one, admin clients ask again.

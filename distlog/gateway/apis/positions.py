@@ -19,10 +19,6 @@ from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
 
-# ---
-# The positions in a request that commits them, and the code of each partition.
-
-
 _NO_EPOCH = -1
 
 
@@ -81,10 +77,6 @@ def place_code(find: Callable[[str], HostedTopic], topic: str, number: int) -> E
     return ErrorCode.none
 
 
-# ---
-# OffsetCommit: keep the positions of a group; the response waits until they are durable.
-
-
 def offset_commit(request: Request, broker: Broker) -> None:
     """Keep the positions."""
     body, requested = request.body, RequestedPositions(request, broker)
@@ -99,10 +91,6 @@ def offset_commit(request: Request, broker: Broker) -> None:
 
 
 OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9, offset_commit)
-
-
-# ---
-# OffsetFetch: the positions of groups.
 
 
 #: A position; the code of its error; or None if there is none.
@@ -169,10 +157,6 @@ def _topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
 
 
 OFFSET_FETCH = Api(9, "OffsetFetch", 1, 9, offset_fetch)
-
-
-# ---
-# OffsetDelete: forget positions in topics that a group does not read any more.
 
 
 def offset_delete(request: Request, broker: Broker) -> None:

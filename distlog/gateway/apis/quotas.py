@@ -14,10 +14,6 @@ from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.server.quotas import CLIENT_ID, USER, Entity
 from distlog.gateway.server.request import Request
 
-# ---
-# DescribeClientQuotas: the quotas of the entities that match a filter.
-
-
 #: How a component of a filter matches: an exact name, the default, or any name.
 _EXACT, _DEFAULT, _ANY = range(3)
 #: Kafka's quotas of addresses, of which there are none: kafka-configs asks for them.
@@ -78,10 +74,6 @@ def _entity_fields(entity: Entity) -> list[Fields]:
 
 
 DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas)
-
-
-# ---
-# AlterClientQuotas: sets and removes quotas, of each entity by itself.
 
 
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:

@@ -45,10 +45,6 @@ from distlog.gateway.topics.partition import FailedBatches, FetchedData, LogOffs
 from distlog.gateway.transactions.transaction_coordinator import new_producer_id
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError
 
-# ---
-# Produce: appends record batches, each partition's by itself.
-
-
 _log = logging.getLogger("distlog.gateway")
 _NO_OFFSET = -1
 #: A batch's producer id and epoch.
@@ -394,10 +390,6 @@ def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
 PRODUCE = Api(0, "Produce", 3, 13, produce)
 
 
-# ---
-# Fetch: record batches from an offset on, as they are stored.
-
-
 #: From here on topics have their ids (KIP-516).
 _TOPIC_IDS = 13
 #: A fetch of a session (KIP-227) has an epoch above this. A session is optional, and no gateway offers one.
@@ -533,10 +525,6 @@ def _records(each: _FetchedPartition) -> ResponsePiece:
 FETCH = Api(1, "Fetch", 4, 17, fetch)
 
 
-# ---
-# ListOffsets: the offset at a time, or at one of the special times.
-
-
 #: KIP-405: the earliest offset on the broker's own disk, and the latest in tiered storage. A gateway has no tiers.
 _EARLIEST_LOCAL = -4
 _LATEST_TIERED = -5
@@ -615,9 +603,6 @@ def _listed_offset(hosted: HostedTopic, wanted: Any, committed: bool) -> _Listed
 LIST_OFFSETS = Api(2, "ListOffsets", 1, 9, list_offsets)
 
 
-# ---
-# OffsetForLeaderEpoch (KIP-320): whether a log was cut below the position of a consumer.
-#
 # There is one leader for ever, and acknowledged records are never cut. Epochs are those of an adopted log: one ends
 # where the next one begins, and the latest one where the log ends.
 
@@ -647,10 +632,6 @@ def _end(broker: Broker, topic: str, wanted: Any) -> Fields:
 OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch)
 
 
-# ---
-# DeleteRecords: raises the log start offsets of partitions.
-
-
 def delete_records(request: Request, broker: Broker) -> Fields:
     """Delete the records below an offset, -1 for all; each partition in a commit of its own."""
     topics = [
@@ -674,10 +655,6 @@ def _delete(broker: Broker, name: str, number: int, offset: int) -> Fields:
 
 
 DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2, delete_records)
-
-
-# ---
-# InitProducerId: an id for an idempotent producer; for a transactional one the next epoch, which fences the last.
 
 
 _NO_PRODUCER = ProducerId(-1, -1)

@@ -23,10 +23,6 @@ from distlog.gateway.protocol.frames import (
 )
 from distlog.gateway.server.request import Request
 
-# ---
-# CreateTopics. Replication factors and brokers are taken as they are: the storage replicates, or not.
-
-
 _DEFAULT_COUNT = -1
 #: The fields of a setting in CreateTopics; DescribeConfigs has more.
 _OF_SETTING = ("name", "value", "read_only", "config_source", "is_sensitive")
@@ -93,10 +89,6 @@ def _check_replicas(assignments: Sequence[Any]) -> None:
 CREATE_TOPICS = Api(19, "CreateTopics", 2, 7, create_topics)
 
 
-# ---
-# DeleteTopics: drops topics, with the positions of groups in them; vacuum deletes their files.
-
-
 _BY_STATE = 6
 
 
@@ -125,10 +117,6 @@ def _drop(broker: Broker, name: str, topic_id: uuid.UUID | None = None) -> Field
 
 
 DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, delete_topics)
-
-
-# ---
-# CreatePartitions: raises the number of a topic's partitions.
 
 
 def create_partitions(request: Request, broker: Broker) -> Fields:

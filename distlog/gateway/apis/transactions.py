@@ -23,9 +23,6 @@ from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import OWN_WAIT_S
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError, own_batch
 
-# ---
-# Requests of transactional producers, and Kafka's codes for their errors.
-
 
 def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
     """Do `work`, and return its code; `fenced` is this API's code for a producer that a newer one has fenced.
@@ -49,10 +46,6 @@ def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
 def fenced_code(api_version: int, since: int) -> ErrorCode:
     """The code for a fenced producer; clients before version `since` know only the older one."""
     return ErrorCode.producer_fenced if api_version >= since else ErrorCode.invalid_producer_epoch
-
-
-# ---
-# AddPartitionsToTxn: the partitions that a producer is about to write to in its transaction, all of them or none.
 
 
 _FENCED_SINCE = 2
@@ -84,10 +77,6 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
 ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn)
 
 
-# ---
-# AddOffsetsToTxn: positions of a group are about to be a part of a producer's transaction.
-
-
 def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
     """Add the partition with the group's positions to the transaction."""
     body = request.body
@@ -101,10 +90,6 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
 
 
 ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn)
-
-
-# ---
-# TxnOffsetCommit: positions of a group that count when the producer's transaction is committed.
 
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
@@ -145,10 +130,6 @@ def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> No
 TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", 0, 3, txn_offset_commit)
 
 
-# ---
-# EndTxn: commit or abort a producer's transaction.
-
-
 def end_txn(request: Request, broker: Broker) -> Fields:
     """Respond when the decision is on the device; by then it is visible, unless a partition's storage fails."""
     body = request.body
@@ -163,12 +144,8 @@ def end_txn(request: Request, broker: Broker) -> Fields:
 END_TXN = Api(26, "EndTxn", 0, 3, end_txn)
 
 
-# ---
-# WriteTxnMarkers: ends hanging transactions, for `kafka-transactions abort` (KIP-664).
-#
 # The coordinators of gateways write their markers themselves. So this request comes from an administrator's tool; a
 # transaction that has a coordinator is refused, since that may have decided otherwise.
-
 
 _MARKER = attrgetter("producer_id", "producer_epoch", "coordinator_epoch", "transaction_result")
 

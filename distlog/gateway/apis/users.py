@@ -24,10 +24,6 @@ from distlog.gateway.security.users_file import (
 from distlog.gateway.server.fairness import owner_of
 from distlog.gateway.server.request import Request
 
-# ---
-# SaslHandshake: a client chooses its mechanism. After version 0 it sends bare tokens.
-
-
 HANDSHAKE_KEY = 17
 
 
@@ -45,10 +41,6 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
 
 
 SASL_HANDSHAKE = Api(HANDSHAKE_KEY, "SaslHandshake", 0, 1, sasl_handshake)
-
-
-# ---
-# SaslAuthenticate: a client authenticates, in one step or two.
 
 
 AUTHENTICATE_KEY = 36
@@ -114,10 +106,6 @@ class _RefusedError(Exception):
         self.fields: Fields = {"error_code": code, "error_message": why}
 
 
-# ---
-# DescribeUserScramCredentials: the mechanisms and iterations of users, and nothing that is secret.
-
-
 def describe_users(request: Request, broker: Broker) -> Fields:
     """The requested users of the root, or all."""
     users, wanted = broker.users, request.body.users
@@ -147,10 +135,6 @@ def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, S
 
 
 DESCRIBE_USERS = Api(50, "DescribeUserScramCredentials", 0, 0, describe_users)
-
-
-# ---
-# AlterUserScramCredentials: sets or removes one credential of each user, as Kafka. A password never comes here.
 
 
 def alter_users(request: Request, broker: Broker) -> Fields:

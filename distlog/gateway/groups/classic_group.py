@@ -12,10 +12,6 @@ from typing import Any
 from distlog.gateway.config import GroupSettings
 from distlog.gateway.protocol.messages import ErrorCode
 
-# ---
-# The requests of members and the replies of the coordinator, independent of protocol versions.
-
-
 #: The names of a member's protocols, the preferred one first, with its subscription under each.
 Protocols = tuple[tuple[str, bytes], ...]
 
@@ -96,10 +92,6 @@ AnswerJoin = Callable[[JoinReply], None]
 AnswerSync = Callable[[SyncReply], None]
 
 
-# ---
-# The stored form of a group: enough for its members to go on after the gateway was killed, without a rebalance.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
     """A member as it is stored: with its subscription under the chosen protocol only. Times are in ms."""
@@ -125,10 +117,6 @@ class GroupRecord:
     leader: str | None = None
     since_ms: int
     members: tuple[MemberRecord, ...] = ()
-
-
-# ---
-# The members of one group, their protocols, and their leader.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -303,10 +291,6 @@ class Members:
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
 
-# ---
-# How long a group waits for its members to join.
-
-
 #: The least time for members to join, in ms: with none at all, a missing member would keep the timer busy for ever.
 SHORTEST_MS = 100
 
@@ -346,7 +330,6 @@ class Rebalance:
         return True
 
 
-# ---
 # After Kafka's GroupCoordinator (KIP-62, 134, 345, 394, 814). A group is Empty; PreparingRebalance while its
 # members join; CompletingRebalance until the leader has assigned; Stable until a member comes, goes, or changes its
 # subscription. Nothing here waits, reads a clock or does I/O: calls are answered by callbacks, at once or when the
@@ -552,10 +535,6 @@ class ClassicGroup:
             self._complete()
 
 
-# ---
-# Joins: the checks, and whether a join begins a new generation. The cases of Kafka's JoinGroup.
-
-
 def join(group: ClassicGroup, request: Join, answer: AnswerJoin) -> None:
     """Answer a join: when the generation begins, or at once if it changes nothing or is refused."""
     try:
@@ -664,10 +643,6 @@ def _wait(group: ClassicGroup, member: ClassicMember, request: Join, answer: Ans
     group.prepare()
 
 
-# ---
-# The leader assigns, and each member gets its assignment: Kafka's SyncGroup.
-
-
 def sync(group: ClassicGroup, request: SyncRequest, answer: AnswerSync) -> None:
     """Answer with the member's assignment, when the leader has brought it and it is stored."""
     try:
@@ -705,10 +680,6 @@ def _assign(group: ClassicGroup, request: SyncRequest) -> None:
             group.prepare()
 
     group.save(stored, assignments)
-
-
-# ---
-# Heartbeats, leaves, and the check of commits: Kafka's Heartbeat, LeaveGroup and OffsetCommit.
 
 
 def heartbeat(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:

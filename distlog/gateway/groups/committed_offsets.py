@@ -29,9 +29,6 @@ from distlog.gateway.groups.registry import Group, GroupRegistry
 from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 
-# ---
-# Positions of transactions count when these have ended, so the outcomes are read before the positions are used.
-#
 # The coordinator of a transaction may be another gateway, and puts end markers into the partition of the group. So
 # the group's coordinator reads the new markers there.
 
@@ -277,10 +274,6 @@ class CommittedOffsets:
 def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
     if any(len(each.metadata.encode("utf-8", "replace")) > MAX_METADATA_BYTES for each in positions.values()):
         raise GroupRefusedError(ErrorCode.offset_metadata_too_large)
-
-
-# ---
-# Commits positions of a group of Kafka's clients while no gateway runs, by the rules of a gateway.
 
 
 def commit_positions(topic: Storage, group: str, positions: Mapping[int, int], *, since_ms: int = 0) -> None:

@@ -26,10 +26,6 @@ from distlog.gateway.groups.group_configs import GroupConfigs
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.topic_index import TopicSummary
 
-# ---
-# The heartbeats of members, and the replies.
-
-
 #: The epochs of a member that joins, that leaves, and of a static one that leaves and will be back.
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 
@@ -86,10 +82,6 @@ class TopicsView(Protocol):
         ...
 
 
-# ---
-# The members of a group.
-
-
 @dataclass(slots=True)
 class ConsumerMember:
     """A member; deadlines are by the coordinator's clock, in ms."""
@@ -137,9 +129,6 @@ ConsumerChanges = Sequence[tuple[ConsumerKey, ConsumerValue | None]]
 SaveConsumers = Callable[[str, ConsumerChanges, Stored], None]
 
 
-# ---
-# One consumer group by Kafka's newer protocol.
-#
 # After Kafka's GroupMetadataManager, ConsumerGroup and CurrentAssignmentBuilder. The group's epoch grows when a
 # member comes, goes or changes its subscription, or when a subscribed topic changes. Then an assignor gives each
 # member a target. A member that must give partitions back does that first, in its own time; then it gets the next

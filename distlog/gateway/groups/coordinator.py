@@ -49,10 +49,6 @@ from distlog.gateway.groups.registry import MAX_TEXT_BYTES, Group, GroupRegistry
 from distlog.gateway.groups.subscribed_topics import SubscribedTopics, matches
 from distlog.gateway.protocol.messages import ErrorCode
 
-# ---
-# The requests of members of groups, in Kafka's words; answers may come later, from any thread.
-
-
 #: The size of the suffix that makes a name an id: a hyphen and a UUID.
 _OWN_ID_BYTES = 37
 
@@ -183,10 +179,6 @@ class ConsumerDescription:
     members: tuple[tuple[str, MemberFacts, CurrentAssignment, frozenset[Place]], ...]
 
 
-# ---
-# The administration of groups: Kafka's ListGroups, DescribeGroups and DeleteGroups.
-
-
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as it is now; subscriptions and assignments are shown only while it is stable, as in Kafka."""
@@ -256,10 +248,6 @@ def _description(group: Group) -> GroupDescription:
     )
 
 
-# ---
-# Positions in dropped topics are forgotten: in a new topic of the same name they would skip records.
-
-
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -305,10 +293,6 @@ class DroppedTopics:
                 self._ids.pop(name, None)
         if replaced:
             self._offsets.forget_older(replaced)
-
-
-# ---
-# The groups of a gateway as one service for its APIs, started and stopped with it.
 
 
 #: The pause after an error, and between the loader's checks for partitions that other gateways lead by now.

@@ -101,10 +101,6 @@ def _number(name: str, value: str) -> int:
     return int(text)
 
 
-# ---
-# A setting of a group as a record: {"group": "g"} and its name in the key, a number in the value.
-
-
 def encode_setting(group: str, name: str, value: int | None) -> tuple[bytes, bytes | None]:
     """The key and the value of a record."""
     key = json.dumps({"group": group, "setting": name}, sort_keys=True).encode()

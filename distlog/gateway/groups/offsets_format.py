@@ -32,9 +32,6 @@ from distlog.gateway.groups.consumer_records import (
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import PartitionTail
 
-# ---
-# The topics in a consumer's subscription, as Kafka's ConsumerProtocolSubscription has them first in any version.
-
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     """The topics; None if the bytes, which only clients interpret, are no such subscription."""
@@ -53,10 +50,6 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-# ---
-# The transactions that end in a partition of `__consumer_offsets`: they may contain positions.
-
-
 class EndedTransaction(NamedTuple):
     """A transaction that has its end marker in a partition."""
 
@@ -71,13 +64,9 @@ def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
             yield EndedTransaction(int(row["producer_id"]), control_type(batches.data, row) == COMMIT)
 
 
-# ---
-# The records of `__consumer_offsets`, byte for byte Kafka's: a broker that gets this topic goes on with its groups.
-#
 # Source: Kafka's GroupMetadataKey and GroupMetadataValue messages; `distlog.core.consumer_offsets` has the positions.
 # Values are written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Groups of the newer protocol
 # have other records (distlog.gateway.groups.consumer_records). Records of other kinds stay.
-
 
 _GROUP_KEY = 2
 _VALUE_VERSION = 3
@@ -156,10 +145,6 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
     )
 
 
-# ---
-# The store of the coordinator's groups and positions: records that survive the gateway.
-
-
 #: A key and its new value; None deletes it.
 GroupChange = (
     tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None] | tuple[ConsumerKey, ConsumerValue | None]
@@ -180,10 +165,6 @@ class GroupStore(Protocol):
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Callable[[ErrorCode], None]) -> None:
         """Keep changes of one group; `done` is called when they are durable, or with the error."""
-
-
-# ---
-# The positions of one group in each partition, and their expiry.
 
 
 class Positions:

@@ -61,10 +61,6 @@ from distlog.gateway.protocol.frames import FAILURES
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
-# ---
-# The records of calls go into one writer; each call is answered when all of its records are durable.
-
-
 _RECORD_OVERHEAD = 100
 #: Bytes that may be on their way: so few that a writer always has room for them, and `append` never waits.
 _MAX_WAITING_BYTES = 8 << 20

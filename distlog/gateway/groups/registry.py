@@ -29,9 +29,6 @@ from distlog.gateway.groups.group_configs import GroupConfigs
 from distlog.gateway.groups.offsets_format import GroupChange, GroupKey, GroupStore, PendingPosition, Positions
 from distlog.gateway.protocol.messages import ErrorCode
 
-# ---
-# A group of a gateway: its members, its positions, and the lock of both.
-
 
 @dataclass(slots=True)
 class Group:

@@ -34,9 +34,6 @@ from distlog.gateway.protocol.messages import (
 from distlog.gateway.protocol.messages import Fields as Fields
 from distlog.gateway.protocol.messages import ResponsePiece as ResponsePiece
 
-# ---
-# The errors that clients get: Kafka's code, by one table, and a text without the server's paths.
-
 
 class UnknownTopicIdError(errors.TopicNotFoundError):
     """No topic of the root has this id."""
@@ -165,13 +162,9 @@ def _is_for_clients(error: BaseException) -> bool:
     return isinstance(error, _ABOUT_REQUESTS)
 
 
-# ---
-# Received bytes are cut into frames: a length, and as many bytes, as Kafka's protocol has them.
-#
 # Received bytes go into a buffer that all connections share; only a frame that is larger than that, or incomplete,
 # has memory of its own. So an idle connection has none, and a length without its bytes costs no memory either:
 # unwritten pages of a large frame are only an address, and memory is requested as the frame comes.
-
 
 _LENGTH = 4
 #: The first request for memory; later ones double the frame's.
@@ -265,10 +258,6 @@ class FrameReader:
         return frame
 
 
-# ---
-# Requests are read in two parts: the head that all have, and the body.
-
-
 _HEAD = struct.Struct(">hhi")
 _PRODUCE = 0
 #: The largest request that carries no records: many small fields cost thirty times their size, and seconds.
@@ -328,12 +317,8 @@ def _reader(api_key: int, version: int) -> tuple[bool, MessageReader]:
     return schema.is_head_flexible, message_reader(schema.body)
 
 
-# ---
-# Responses are written from plain fields, so that a handler need not know the version of a request.
-#
 # A field that the version does not have is left out; a missing one has its default. Bytes from a log are not copied:
 # a response is a list of pieces.
-
 
 _RESPONSE_HEAD = struct.Struct(">ii")
 _CORRELATION_ID = struct.Struct(">i")

@@ -18,20 +18,13 @@ from kio.schema.errors import ErrorCode as ErrorCode
 from distlog.core.errors import CorruptionError
 from distlog.core.reading.chunks import StoredBatches
 
-# ---
-# The error for bytes that are no request.
-
 
 class InvalidRequestError(CorruptionError):
     """The bytes of a request do not follow Kafka's protocol: the connection must end."""
 
 
-# ---
-# The messages of Kafka's protocol.
-#
 # A file has all of them: to import kio's classes of a version takes ms, which a request would wait for. A message is
 # described by plain values, from which its reader and its writer are compiled.
-
 
 #: The kinds of fields that have a fixed size, by kio's names, as `struct` has them. Times are numbers of ms.
 FIXED = {
@@ -156,16 +149,12 @@ def empty_value(kind: str, *, is_array: bool) -> Any:
     return () if is_array else 0 if kind in FIXED else OTHERS.get(kind, {})
 
 
-# ---
-# Reads and writes messages of Kafka's protocol: one walk over a schema, which is compiled once into steps.
-#
 # Fields of fixed size that follow each other are one step, and an array of nothing else is read at once. A reader
 # gives plain values: a message is a named tuple, an array a tuple, a time a number of ms. A writer takes plain
 # fields, by name, without an object for a message; a missing one has its default.
 #
 # No count and no length from a request is trusted. It is compared with the bytes that are left, and with the items
 # that a request may have, before any object is made: an object for each of millions of small fields costs minutes.
-
 
 #: The fields of a message by kio's names; an array is a sequence of these. Times are ints: ms.
 Fields = Mapping[str, Any]

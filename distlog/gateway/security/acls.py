@@ -11,9 +11,6 @@ from typing import NamedTuple
 from distlog.core.errors import InvalidConfigError
 from distlog.core.paths import is_topic_name
 
-# ---
-# The words of ACLs, by Kafka's codes (`org.apache.kafka.common.acl`, `.resource`).
-
 
 class ResourceType(IntEnum):
     """The kind of a resource; ANY only in filters."""
@@ -198,10 +195,6 @@ class AclFilter(NamedTuple):
         if acl.pattern_type is PatternType.LITERAL:
             return acl.name == WILDCARD
         return self.name.startswith(acl.name)
-
-
-# ---
-# The decisions, as Kafka's StandardAuthorizer makes them.
 
 
 #: So many decisions are kept, with names of so many characters: they come from clients, so there is no end of them.

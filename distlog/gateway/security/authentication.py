@@ -19,10 +19,6 @@ from distlog.core.log_manager.log_manager import Metric, Value
 from distlog.gateway.security.event_log import EventLog
 from distlog.gateway.security.users_file import HASHES, MAX_NAME_BYTES, ScramSecret, Users, UsersFile, secret_of
 
-# ---
-# The checks of SASL's PLAIN (RFC 4616) and SCRAM (RFC 5802), on messages, without any network.
-
-
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
 _NONCE_BYTES = 24
@@ -178,10 +174,6 @@ def _decoded(text: str) -> bytes:
         raise AuthenticationFailedError("a malformed SCRAM message") from None
 
 
-# ---
-# The failures of an address make it wait: more of them, longer.
-
-
 #: In this time half of the failures are forgotten.
 _HALF_LIFE_S = 30.0
 #: So many failures double, triple, ... the delay of the next answer, up to this one.
@@ -209,10 +201,6 @@ class FailedLogins:
                 del self._failures[next(iter(self._failures))]
             self._failures[address] = count, now_s
         return min(shortest_s * max(count / _PATIENCE, 1), max(_LONGEST_DELAY_S, shortest_s))
-
-
-# ---
-# SASL as Kafka's clients speak it: one exchange for each connection, by the users of a file.
 
 
 _Secrets = Mapping[str, Mapping[str, ScramSecret]]

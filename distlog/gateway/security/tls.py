@@ -123,10 +123,6 @@ class TlsContext:
             _log.info("TLS: the certificate was read again from %s", self._files.certificate)
 
 
-# ---
-# The principal of a client by its certificate, as Kafka has it.
-
-
 #: The attributes of a name that RFC 2253 abbreviates, by OpenSSL's long names.
 _SHORT = {
     "commonName": "CN",

@@ -19,11 +19,7 @@ from distlog.core.errors import DistlogError, InvalidConfigError, StorageError, 
 from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.locks_and_pages import flocked
 
-# ---
-# The secret that a server keeps for SCRAM (RFC 5802 and 7677): enough to check a password, not to log in with it.
-#
 # As in Kafka and its clients, a name and a password are their UTF-8 bytes, without SASLprep.
-
 
 #: The hash function of each mechanism.
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -64,13 +60,11 @@ def new_secrets(password: str, random: Callable[[int], bytes]) -> dict[str, Scra
     return {mechanism: secret_of(mechanism, password, random(SALT_BYTES), ITERATIONS) for mechanism in HASHES}
 
 
-# ---
 # {"format": 1,
 #  "decoy": "<base64>",
 #  "users": {"alice": {"SCRAM-SHA-256": {"salt": "<base64>", "iterations": 16384,
 #                                        "stored_key": "<base64>", "server_key": "<base64>"},
 #                      "SCRAM-SHA-512": ...}}}
-
 
 _FORMAT = 1
 _DECOY_BYTES = 32
@@ -172,10 +166,6 @@ def parsed_secret(mechanism: str, fields: Any) -> ScramSecret:
     if len(stored) != size or len(server) != size or not salt:
         raise ValueError("keys")
     return ScramSecret(salt, iterations, stored, server)
-
-
-# ---
-# Reads and writes the file of users. Write access to it allows logins as any user; read access allows guessing.
 
 
 _log = logging.getLogger("distlog.gateway")

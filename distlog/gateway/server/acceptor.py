@@ -16,10 +16,6 @@ from distlog.gateway.server.request import ClientSession
 
 _log = logging.getLogger("distlog.gateway")
 
-# ---
-# Opens the sockets at which a gateway listens.
-
-
 _BACKLOG = 512
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -65,10 +61,6 @@ def _listening_socket(family: int, address: tuple[object, ...]) -> socket.socket
         listener.close()
         raise
     return listener
-
-
-# ---
-# Listens, and keeps the connections within their limits: Kafka's Acceptor.
 
 
 _LOOK_S = 1.0

@@ -33,10 +33,6 @@ from distlog.gateway.server.request import (
 )
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
-# ---
-# The timeouts of a client that does not go on.
-
-
 #: A large request or response has a second more for each of these bytes.
 BYTES_PER_S = 1 << 20
 _IDLE = "the client was idle for connections.max.idle.ms"
@@ -92,10 +88,6 @@ class ConnectionTimeouts:
         if is_idle and silent_ms > config.connections_max_idle_ms:
             return _IDLE
         return None
-
-
-# ---
-# The shared state of a gateway's connections, all in the thread of one event loop: Kafka's Processor.
 
 
 #: The principal of all clients where none has to authenticate.
@@ -217,10 +209,8 @@ def _attempt(work: Callable[[], None]) -> None:
         _log.exception("the work of a connection failed")
 
 
-# ---
 # One client's connection. A request is handled when the one before it was answered, as in Kafka. But Produce requests
 # may follow each other while they wait for a commit, which all of them share. Responses keep the order of requests.
-
 
 _log = logging.getLogger("distlog.gateway")
 #: The most unsent bytes before the rest of a response waits.

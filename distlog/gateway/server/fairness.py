@@ -9,12 +9,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-# ---
-# The use of handlers by each user or address, and by each client id of it.
-#
 # A use is a time of the CPU that halves as time passes, so a client that was idle owes nothing for an hour ago, and
 # gets nothing for it either.
-
 
 #: A client without a name is known by its address; of IPv6 by the network that one customer of a provider has.
 _IPV6_PREFIX = 64
@@ -133,14 +129,10 @@ class CpuUses:
         self._forget_at = max(_MANY, 2 * self._count)
 
 
-# ---
-# The requests that wait for handlers of one kind, in the order in which they are served.
-#
 # The client with the least use is next: first among users and addresses, then among the client ids of that one, and
 # of these requests the first that came. That alone is not enough: the threads of Python take turns, so one that
 # computes all the time slows every step of another down. So while several clients are active, the ones that use more
 # than their part have half of the time in all, and one handler each.
-
 
 #: The part of the time of all that use more than their part.
 _HEAVY_PART = 0.4

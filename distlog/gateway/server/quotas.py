@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# ---
-# The quotas that are set, and the one that counts for a client.
-
-
 PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
 #: All quotas by Kafka's names: bytes in a second, and percent of the time of one handler.
@@ -47,12 +43,8 @@ def _entities(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, st
         yield Entity.of({CLIENT_ID: client}), ("", client_id)
 
 
-# ---
-# The use that clients have made of their quotas.
-#
 # A use is a debt that the quota pays off as time passes. One second of it may be open at any time, as in Kafka's
 # windows; for more the client waits before its next request is read, and its response says how long.
-
 
 _BURST_S = 1.0
 #: Kafka's longest wait for handlers' time, and the longest one here for bytes, so that a client does not give up.

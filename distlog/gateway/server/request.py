@@ -17,10 +17,6 @@ from distlog.gateway.security.authentication import SaslExchange
 from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue
 from distlog.gateway.server.quotas import REQUEST_PERCENTAGE, Quotas
 
-# ---
-# One request of a client, from its connection to its response.
-
-
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -203,12 +199,8 @@ class TokenRequest(Request):
         return () if fields["error_code"] else (len(token).to_bytes(4, "big") + token,)
 
 
-# ---
-# The queue between the network's thread and the threads that handle requests: Kafka's RequestChannel.
-#
 # Clients are served in turn, and not in the order in which their requests come. It needs no bound of its own: a
 # connection has one request here, and reads no further meanwhile.
-
 
 #: How often clients are looked at that have used their part of the time.
 _PAUSE_S = 0.005
@@ -287,10 +279,6 @@ class RequestChannel:
         for _ in range(times):
             if self._looks.qsize() < self._handlers:
                 self._looks.put(True)
-
-
-# ---
-# The threads that take requests from the channel and handle them: Kafka's KafkaRequestHandlerPool.
 
 
 Result = TypeVar("Result")

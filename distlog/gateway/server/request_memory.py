@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-# ---
-# The memory of all requests that are received or handled (Kafka's queued.max.request.bytes).
-#
 # Used by the network's thread alone.
-
 
 #: So much of a request is always taken, so that large ones that do not arrive do not block the others.
 _ALWAYS_TAKEN = 64 << 10

@@ -44,10 +44,6 @@ from distlog.gateway.refreshing_topic import RefreshingTopic, monotonic_ms
 from distlog.gateway.topics.partition import SHORT_WAIT_S, FailedBatches, OpenPartitionLogs, Partition
 from distlog.gateway.topics.topic_index import LOOK_MS, TopicIndex, TopicSummary, client_id
 
-# ---
-# A topic that several threads want at the same time is loaded once, for all of them.
-
-
 T = TypeVar("T")
 _log = logging.getLogger("distlog.gateway")
 
@@ -97,10 +93,6 @@ class SharedLoads(Generic[T]):
         # before the result is set: a later call must not get an old one
         with self._lock:
             del self._under_way[name]
-
-
-# ---
-# A topic that the gateway serves, and its partitions.
 
 
 class HostedTopic(RefreshingTopic):
@@ -222,10 +214,6 @@ def _result_of(work: Callable[[], T]) -> Future[T]:
     except Exception as error:
         result.set_exception(error)
     return result
-
-
-# ---
-# A topic is opened on its first use.
 
 
 #: After so many names without a topic a listing tells of the next ones.

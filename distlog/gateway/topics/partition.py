@@ -42,14 +42,10 @@ from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.gathered_appends import Fence
 from distlog.gateway.refreshing_topic import RefreshingTopic
 
-# ---
-# The batches of idempotent producers that failed last, so that a later batch is not taken for the first one.
-#
 # A log takes any batch as the first one of an unknown producer. A client has up to five batches of a partition under
 # way. If the first one fails, and the second were taken, the client would believe that the first one is there, too,
 # and report it as delivered: it would be lost. So the second must fail as well, until the first one comes
 # again. Kafka has the lowest sequence number in its `VerificationStateEntry` for that.
-
 
 #: How many producers in partitions are remembered: the ones that failed last.
 REMEMBERED = 10_000
@@ -103,10 +99,6 @@ class FailedBatches:
                 sequence=batch.base_sequence,
                 expected=lowest,
             )
-
-
-# ---
-# The open files of partitions that are appended to, of which there must not be too many.
 
 
 #: How long work that may also be done later waits for a lock: other work must not wait behind it.
@@ -285,10 +277,6 @@ class OpenPartitionLogs:
             return [(each, self._logs.pop(each)) for each in unused if each in to_close]
 
 
-# ---
-# The new batches of a partition, from an offset on.
-
-
 #: The bytes of one read.
 READ_BYTES = 1 << 20
 
@@ -319,11 +307,7 @@ class PartitionTail:
             self.offset = batches.next_offset
 
 
-# ---
-# The leader epochs of a log that a broker left: the epoch of an offset, and the end of each epoch (KIP-320).
-#
 # A gateway gives its own batches none: records behind the adopted log are of no epoch, and the latest one goes on.
-
 
 #: Stands for no epoch, or no offset.
 NONE = -1

@@ -37,9 +37,6 @@ from distlog.gateway.transactions.transaction_log import (
     check_producer,
 )
 
-# ---
-# The end markers of decided transactions, as Kafka writes them.
-
 
 class _GoneError(Exception):
     """Another gateway has finished the transaction."""
@@ -112,7 +109,6 @@ def _is_ended(result: Future[Any]) -> bool:
     return True
 
 
-# ---
 # After Kafka's TransactionCoordinator (KIP-98, KIP-360). The state of a transaction is the newest record of its id in
 # `__transaction_state`. A record is on the device before the step that it stands for:
 #
@@ -144,7 +140,6 @@ def _is_ended(result: Future[Any]) -> bool:
 # - The records of a transaction are on the device before they are acknowledged, so before a producer commits them.
 #
 # Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
-
 
 #: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
 EXPIRATION_MS = 7 * 86_400_000
@@ -356,10 +351,6 @@ def _is_due(state: TransactionState | None, now_ms: int) -> bool:
     if state is None or not state.is_over:
         return state is None or state.is_decided or state.has_timed_out(now_ms)
     return state.updated_ms + EXPIRATION_MS <= now_ms
-
-
-# ---
-# The transactions of a gateway as one service for its APIs, started and stopped with it.
 
 
 #: The pause between checks for transactions that time out, or are not finished; after an error, before the next load.

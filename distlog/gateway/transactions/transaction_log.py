@@ -45,9 +45,6 @@ from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.topics.metadata_cache import HostedTopic, MetadataCache
 from distlog.gateway.topics.partition import READ_BYTES, PartitionTail
 
-# ---
-# The refusals of a coordinator: the producer is not the newest one, or has no such transaction open.
-
 
 class TransactionRefusedError(Exception):
     """The coordinator refuses a producer's request, with this code of Kafka's."""
@@ -70,10 +67,6 @@ def check_open(state: TransactionState | None, producer: ProducerId, place: Topi
     check_producer(state, producer)
     if state is None or state.status is not TransactionStatus.ONGOING or place not in state.partitions:
         raise TransactionRefusedError(ErrorCode.invalid_txn_state)
-
-
-# ---
-# Batches that the gateway itself appends: changes of transactions, and positions that are part of one.
 
 
 #: `max.message.bytes` of the topics that hold them. Requests that lead to such batches are smaller.
@@ -109,12 +102,8 @@ def own_batch(
     )
 
 
-# ---
-# The newest states of transactions as the log has them now, for any gateway, from any coordinator.
-#
 # Any gateway takes batches of a transaction, and does not talk with its coordinator. So it reads the state that the
 # coordinator has written, at the moment of the append. `transaction_coordinator` explains why that is enough.
-
 
 _log = logging.getLogger("distlog.gateway")
 _COLUMNS = ("offset", "key", "value")
@@ -182,10 +171,6 @@ class NewestStates:
                 take_state(self._states, row["key"], row["value"])
             except CorruptRecordError as error:  # noqa: PERF203 - one corrupt record must not hide all others
                 _log.error("%s (partition=%s offset=%s)", error, self._partition.number, row["offset"])
-
-
-# ---
-# A gateway writes to the partitions that it leads (distlog.gateway.leadership), and reads all of them.
 
 
 _CONFIG = TopicConfig.parse(
