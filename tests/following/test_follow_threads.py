@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 from followers import Time, drained, follow, rows, span
 from test_follow import append
 from test_follow import topic as topic
-from topics import NOW
 
-import distlog
-from distlog.core.reading import time_lookup
 from distlog.core.topics.topic import Topic
 
 
@@ -52,30 +47,6 @@ def test_an_interrupt_comes_through_at_once_and_loses_nothing(topic: Topic) -> N
     assert drained(follower) == span(0, 2, 3)
 
 
-class InterruptedDict(dict[int, int]):
-    """Raises once, after it was changed, as when Ctrl-C is pressed then."""
-
-    def __init__(self, content: dict[int, int]) -> None:
-        super().__init__(content)
-        self._left = 1
-
-    def update(self, *arguments: Any) -> None:  # type: ignore[override]
-        super().update(*arguments)
-        self._left -= 1
-        if self._left == 0:
-            raise KeyboardInterrupt
-
-
-def test_a_batch_that_the_caller_did_not_get_is_handed_out_again(topic: Topic) -> None:
-    append(topic, 0, 2)
-    follower = follow(topic, partitions=[0])
-    follower._assignment.position = InterruptedDict({0: 0})
-    with pytest.raises(KeyboardInterrupt):
-        next(follower)
-    assert follower.position == {0: 0}
-    assert drained(follower) == span(0, 0, 2)
-
-
 def test_a_second_thread_gets_an_error_and_the_first_one_its_records(topic: Topic) -> None:
     errors: list[BaseException] = []
 
@@ -97,24 +68,3 @@ def test_a_second_thread_gets_an_error_and_the_first_one_its_records(topic: Topi
     assert drained(follower) == span(0, 0, 1)
     (error,) = errors
     assert "another thread uses this follower" in str(error)
-
-
-def test_where_to_begin_by_time_is_looked_up_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an object store a look is a request: one after the other they took minutes."""
-    topic = distlog.create("memory://side-by-side/clicks", partitions=4, config={"retention.ms": -1})
-    topic.append(
-        [{"value": b"v", "timestamp": ms, "partition": number} for number in range(4) for ms in (NOW, NOW + 2)]
-    )
-    together, first_in = threading.Barrier(4, timeout=60), time_lookup.first_in
-
-    def meet(*asked: Any) -> Any:
-        together.wait()
-        return first_in(*asked)
-
-    monkeypatch.setattr(time_lookup, "first_in", meet)
-    start = datetime.fromtimestamp((NOW + 1) / 1000, timezone.utc)
-    with topic.follow(start=start, timeout=0) as follower:
-        assert follower.position == dict.fromkeys(range(4), 1)
-    with topic.follow(group="billing", start=start, timeout=0) as follower:
-        assert follower.position == dict.fromkeys(range(4), 1)
-    assert topic.reset_group("billing", start) == dict.fromkeys(range(4), 1)

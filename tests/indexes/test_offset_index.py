@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from index_files import offset_entries
 
 from distlog.core.errors import CorruptIndexError
-from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, OffsetIndex, OffsetPosition
+from distlog.core.indexes.offset_and_time_index import OFFSET_ENTRY, OffsetIndex
 
 BASE = 45
-SLOTS = 30
 MAX_INT = 2**31 - 1
 
 
@@ -46,34 +45,11 @@ def check_entries(index: OffsetIndex, pairs: Sequence[tuple[int, int]]) -> None:
 # What Kafka's OffsetIndexTest pins. Appends, limits and truncations are those of a segment: test_index_appends.
 
 
-def test_lookups_in_an_empty_index_give_the_base_offset_at_the_start(scratch: Path) -> None:
-    assert index_of(scratch, []).lookup(92) == OffsetPosition(BASE, 0)
-
-
-def test_every_offset_is_found_and_others_give_the_floor(scratch: Path) -> None:
-    pairs = [(BASE + 3 * step + 2, 100 * step) for step in range(1, SLOTS + 1)]
-    index = index_of(scratch, pairs)
-    for offset in range(BASE - 2, pairs[-1][0] + 5):
-        below = [pair for pair in pairs if pair[0] <= offset]
-        assert index.lookup(offset) == (below[-1] if below else (BASE, 0))
-
-
-def test_the_extremes_of_a_full_index_are_found(scratch: Path) -> None:
-    index = index_of(scratch, [(BASE + step + 1, step) for step in range(SLOTS)])
-    assert index.lookup(BASE) == (BASE, 0)
-    assert index.lookup(BASE + SLOTS) == (BASE + SLOTS, SLOTS - 1)
-
-
 def test_entries_have_absolute_offsets_and_the_first_may_be_the_base_offset(scratch: Path) -> None:
     pairs = [(BASE, 0), (BASE + 1, 10), (BASE + 2, 20)]
     index = index_of(scratch, pairs)
     check_entries(index, pairs)
     index.sanity_check()
-
-
-def test_no_entry_and_a_single_one_at_the_base_offset_are_sane(scratch: Path) -> None:
-    index_of(scratch, []).sanity_check()
-    index_of(scratch, [(BASE, 0)]).sanity_check()
 
 
 # Limits and layout.
@@ -90,27 +66,6 @@ def test_the_largest_numbers_fit(scratch: Path) -> None:
     index.sanity_check()
     assert index.lookup(2**62) == (BASE + MAX_INT, MAX_INT)
     assert index.lookup(BASE + MAX_INT - 1) == (BASE, 0)
-
-
-def test_ceiling_and_position_floor_bracket_a_target(scratch: Path) -> None:
-    index = index_of(scratch, [])
-    assert index.ceiling(0) is None
-    assert index.position_floor(99) == (BASE, 0)
-    index = index_of(scratch, [(BASE + 10 * step, 100 * step) for step in range(1, 6)])
-    assert [index.ceiling(BASE + offset) for offset in (0, 10, 11, 50)] == [
-        (55, 100),
-        (55, 100),
-        (65, 200),
-        (95, 500),
-    ]
-    assert index.ceiling(BASE + 51) is None
-    assert [index.position_floor(position) for position in (0, 99, 100, 499, 10**10)] == [
-        (BASE, 0),
-        (BASE, 0),
-        (55, 100),
-        (85, 400),
-        (95, 500),
-    ]
 
 
 # A model.
@@ -244,13 +199,6 @@ def check_answers(index: OffsetIndex, targets: list[int]) -> None:
             assert floor == (BASE, 0) or (floor.offset >= BASE and 0 <= floor.position <= target)
         except CorruptIndexError:
             pass
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=300), st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=5))
-def test_random_bytes_give_a_floor_or_a_corrupt_index_error(scratch: Path, raw: bytes, targets: list[int]) -> None:
-    scratch.write_bytes(raw)
-    check_answers(OffsetIndex(str(scratch), BASE), targets)
 
 
 def test_every_flipped_bit_gives_a_floor_or_a_corrupt_index_error(scratch: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import GcFloor, LogFloor
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.kafka_directory import adopt as adopt_module
-from distlog.core.storage.storage import Storage
 
 GOLDEN = golden_of("first")
 
@@ -211,44 +208,3 @@ def test_replicas_of_two_topics_of_one_name_are_not_mixed(tmp_path: Path) -> Non
     (log_dirs[1] / "codec-none-0" / "partition.metadata").write_text("version: 0\ntopic_id: MkU3OEVBNTcwNTJENDM2Qg")
     report = distlog.adopt(log_dirs, str(tmp_path / "topics"))
     assert isinstance(report.adopted[0].error, InvalidTopicError)
-
-
-def test_a_second_adoption_that_dies_adds_nothing_and_the_next_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trial = partition_of("first", tmp_path / "trial", "codec-none-0")
-    end = cut(trial, 150)
-    final, url = partition_of("first", tmp_path / "final", "codec-none-0"), str(tmp_path / "topic")
-    distlog.adopt(trial, url)
-    with monkeypatch.context() as patch:
-        patch.setattr("distlog.core.commits.commit_log.CommitLog.commit", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            distlog.adopt(final, url)
-    assert distlog.open(url).end_offsets() == {0: end}
-    topic = distlog.adopt(final, url).topic
-    assert read(topic) == GOLDEN["codec-none-0"].records()
-    assert topic.verify().ok
-
-
-def test_of_two_adoptions_at_once_the_later_one_leaves_the_files_of_the_first(
-    storage_url: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, adopting = "codec-none-0", adopt_module.adopting
-    trial, short, long = (partition_of("first", tmp_path / place, name) for place in ("trial", "short", "long"))
-    end, url = cut(trial, 100), f"{storage_url.url}/topic"
-    cut(short, 200)
-    distlog.adopt(trial, url, storage_options=storage_url.options)
-
-    def adopting_later(topic: Storage) -> AbstractContextManager[None]:
-        # the other adoption begins and ends between our look at the topic and our lock
-        monkeypatch.setattr(adopt_module, "adopting", adopting)
-        distlog.adopt(long, url, storage_options=storage_url.options)
-        return adopting(topic)
-
-    monkeypatch.setattr(adopt_module, "adopting", adopting_later)
-    report = distlog.adopt(short, url, storage_options=storage_url.options)
-    assert report.notes == ("topic: was adopted before",)
-    topic = distlog.open(url, storage_options=storage_url.options)
-    assert topic.end_offsets() != {0: end}
-    assert read(topic) == GOLDEN[name].records()
-    assert topic.verify().ok

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from log_dirs import contents, copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import CorruptRecordError, InvalidTopicError, StorageError
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.kafka_directory import adopt as adopt_module
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.producer_states import ProducerStates, read_producer_snapshot
 
@@ -156,52 +153,6 @@ def test_a_torn_end_is_cut_off_and_not_copied(s3_url: Address, tmp_path: Path) -
     assert remote.size(f"topic/topic-0/{segment.stem}.log") == segment.log_bytes
     assert read(report.topic) == golden_of("crashed")["crashed-0"].records()
     assert report.topic.verify().ok
-
-
-@pytest.mark.s3
-def test_a_put_that_comes_after_the_next_adoption_changes_nothing(
-    s3_url: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = partition_of("first", tmp_path, "codec-none-0")
-    logs, url = sorted(folder.glob("*.log")), f"{s3_url.url}/topic"
-    whole = {path: path.read_bytes() for path in logs}
-    # 1. of an early state of the log an adoption dies before its commit
-    os.truncate(logs[0], int(read_headers(whole[logs[0]])["size"][0]))
-    for path in logs[1:]:
-        path.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr("distlog.core.commits.commit_log.CommitLog.create", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            distlog.adopt(folder, url, storage_options=s3_url.options)
-    topic = Storage(url, s3_url.options)
-    early = {file.name: topic.read(file.name) for file in topic.list("topic-0")}
-    assert early
-    # 2. the log grows, and is adopted
-    for path, data in whole.items():
-        path.write_bytes(data)
-    adopted = distlog.adopt(folder, url, storage_options=s3_url.options).topic
-    # 3. what the first one sent comes again
-    topic.put_many(early)
-    assert read(adopted) == golden_of("first")["codec-none-0"].records()
-    assert adopted.verify().ok
-
-
-@pytest.mark.s3
-def test_of_two_adoptions_of_a_new_topic_to_a_bucket_one_makes_it(
-    s3_url: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, url = partition_of("first", tmp_path, "codec-none-0"), f"{s3_url.url}/topic"
-    place = adopt_module._place
-
-    def place_late(*given: Any, linked: bool) -> None:
-        monkeypatch.setattr(adopt_module, "_place", place)
-        distlog.adopt(folder, url, storage_options=s3_url.options)
-        place(*given, linked=linked)
-
-    monkeypatch.setattr(adopt_module, "_place", place_late)
-    report = distlog.adopt(folder, url, storage_options=s3_url.options)
-    assert report.notes == ("topic: was adopted before",)
-    assert (read(report.topic), report.topic.version) == (golden_of("first")["codec-none-0"].records(), 0)
 
 
 @pytest.mark.s3

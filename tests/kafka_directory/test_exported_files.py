@@ -5,18 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import distlog
 from distlog import StorageFullError, Topic
 from distlog.core.kafka_directory import export
-from distlog.core.kafka_directory.export import ExportedFiles
 from distlog.core.storage import durable_files
-from distlog.core.storage.storage import Storage
 
 
 def topic_of_segments(tmp_path: Path, count: int) -> Topic:
@@ -83,29 +79,3 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_export_and_the_next_one_goes
             topic.export(tmp_path / "kafka")
     topic.export(tmp_path / "kafka")
     assert contents(tmp_path / "kafka") == contents(tmp_path / "whole")
-
-
-def test_when_an_export_ends_by_an_error_nothing_is_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (segment,) = topic_of_segments(tmp_path, 1).snapshot.partitions[0].segments
-    begun, may_end, real = threading.Event(), threading.Event(), Storage.put_many
-
-    def slow(storage: Storage, files: Any) -> None:
-        begun.set()
-        assert may_end.wait(60)
-        real(storage, files)
-
-    monkeypatch.setattr(export, "_HELD_FILES", 1)
-    monkeypatch.setattr(Storage, "put_many", slow)
-
-    def die() -> None:
-        with ExportedFiles(Storage(str(tmp_path / "kafka"))) as files:
-            files.add(segment, dict.fromkeys((".log", ".index", ".timeindex"), b""))
-            assert begun.wait(60)
-            threading.Timer(0.2, may_end.set).start()
-            raise KeyError("damage")
-
-    with pytest.raises(KeyError):
-        die()
-    assert len(list((tmp_path / "kafka").iterdir())) == 3

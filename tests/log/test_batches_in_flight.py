@@ -10,9 +10,7 @@ from raw_batches import batch, record
 from topics import NOW
 
 from distlog.core.errors import OutOfOrderSequenceError
-from distlog.core.log import producers
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.log.producers import StoredProducers
 
 
 def send(log: PartitionLog, sequence: int, *, epoch: int = 0) -> tuple[int, int]:
@@ -40,25 +38,6 @@ def test_all_batches_that_may_be_in_flight_are_known_again_though_segments_began
         more = [send(other[0], number) for number in range(first, first + 5)]
         assert [send(process[0], number) for number in range(first, first + 5)] == more
     assert process.seen()[0] == [b"%d" % number for number in range(18)]
-
-
-def test_who_sends_gaps_has_the_last_segments_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, read = Process(folder), list[str]()
-    for number in range(3):
-        send(process[0], number)
-        process[0].roll()
-    other, see = Process(folder), StoredProducers._see
-    monkeypatch.setattr(producers, "LAST_BYTES", 100)
-    monkeypatch.setattr(
-        StoredProducers, "_see", lambda self, states, sealed: (read.append(sealed.stem), see(self, states, sealed))
-    )
-    assert send(other[0], 3) == (3, 4)
-    read.clear()
-    for _ in range(3):
-        with pytest.raises(OutOfOrderSequenceError):
-            send(other[0], 9)
-    # those that have LAST_BYTES together, and no more
-    assert read == [segment.stem for segment in process.head().partitions[0].segments][-2:]
 
 
 def test_what_is_known_of_the_epoch_before_is_not_taken_for_the_next(folder: Path) -> None:

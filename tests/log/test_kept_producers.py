@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bundled import rows
@@ -114,33 +113,6 @@ def test_retention_asks_storage_for_nothing_where_no_batch_has_a_producer(tmp_pa
         # the commit alone; what is deleted is from a topic that was here before
         assert (counters.puts - before.puts, counters.gets, counters.lists) == (1, before.gets, before.lists)
         assert counters.deletes - before.deletes == 1000
-
-
-def test_a_plan_that_is_made_again_stores_only_what_is_new(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. Retention stored what it needs. 2. It loses a race, and more is to go. 3. It stores what that told."""
-    process, racer = Process(folder), Process(folder)
-    send(process[0], 0)
-    process[0].roll()
-    send(process[0], 1)
-    process[0].roll()
-    append(process[0], b"plain")
-    topic = process.topic()
-    topic.delete_records({0: 1})
-    stored, put, put_if_absent = list[str](), Storage.put, Storage.put_if_absent
-
-    def race(storage: Storage, name: str, data: bytes, **options: Any) -> bytes:
-        monkeypatch.setattr(Storage, "put_if_absent", put_if_absent)
-        racer.topic().delete_records({0: 2})
-        return put_if_absent(storage, name, data, **options)
-
-    monkeypatch.setattr(Storage, "put_if_absent", race)
-    monkeypatch.setattr(Storage, "put", lambda *given: (stored.append(given[1]), put(*given)))
-    topic.retention()
-    assert [name for name in stored if "events-0" in name] == [
-        f"events-0/{offset:020d}.snapshot" for offset in (1, 2)
-    ]
-    topic.vacuum()
-    assert send(Process(folder)[0], 1) == (1, 2)
 
 
 def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_retention_cut(tmp_path: Path) -> None:

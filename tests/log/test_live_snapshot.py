@@ -13,8 +13,6 @@ from gated_writer import NEVER_MS
 from topics import NOW, contents, topic_on
 
 from distlog.core import paths
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.log import live_snapshot
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -75,42 +73,6 @@ def test_a_writers_records_are_seen_without_a_refresh_by_the_topic_that_it_is_of
             writer.flush()
             assert topic.end_offsets()[0] == count
             assert [record.offset for record in topic.records(0)] == list(range(count))
-
-
-def test_a_look_that_an_append_overtakes_does_not_hide_it(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread looks at the tails; before it is done, the writer of the same topic appends and flushes."""
-    with topic.writer(linger_ms=NEVER_MS) as writer:
-        writer.append(b"", partition=0)
-        writer.flush()
-        real = live_snapshot.with_tails
-
-        def overtaken(*arguments: Any) -> Snapshot:
-            found = real(*arguments)
-            monkeypatch.undo()
-            writer.append(b"", partition=0)
-            writer.flush()
-            return found
-
-        monkeypatch.setattr(live_snapshot, "with_tails", overtaken)
-        topic.refresh()
-        assert topic.end_offsets()[0] == 2
-
-
-def test_a_look_that_a_refresh_overtakes_does_not_take_it_back(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread looks at the tails; before it is done, another thread refreshes the topic, and sees more."""
-    write(topic, 0)
-    real = live_snapshot.with_tails
-
-    def overtaken(*arguments: Any) -> Snapshot:
-        found = real(*arguments)
-        monkeypatch.undo()
-        write(topic, 0)
-        assert topic.refresh().end_offsets()[0] == 2
-        return found
-
-    monkeypatch.setattr(live_snapshot, "with_tails", overtaken)
-    topic.refresh()
-    assert topic.end_offsets()[0] == 2
 
 
 def test_a_scan_that_was_planned_stays_at_its_end(topic: Topic) -> None:

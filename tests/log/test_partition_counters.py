@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 from partition_logs import Process, append, commit_sealed, encoded, new_topic
 
-from distlog.core.log import partition_log
-from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.log_validator import BatchRun
 from distlog.core.log.partition_lock import PartitionCounters, counters_in
-from distlog.core.segments.segment_state import BY_HEADERS
 from distlog.core.storage import locks_and_pages
-from distlog.core.storage.locks_and_pages import COUNTERS, LockGuard
+from distlog.core.storage.locks_and_pages import COUNTERS
 
 FSYNC_S = 0.01
 
@@ -61,28 +57,6 @@ def test_appends_and_syncs_of_all_processes_are_counted(tmp_path: Path) -> None:
     assert done.append_ns > 0
     one.close()
     two.close()
-
-
-def test_an_append_takes_from_the_wait_for_the_lock_on_and_not_what_its_caller_does_between_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, process, now_ns = new_topic(tmp_path / "events"), Process(tmp_path / "events"), [0]
-    real = ActivePartition.held
-
-    def waited(active: ActivePartition, timeout_s: float | None = None) -> LockGuard:
-        now_ns[0] += 5
-        return real(active, timeout_s)
-
-    monkeypatch.setattr(ActivePartition, "held", waited)
-    monkeypatch.setattr(partition_log, "perf_counter_ns", lambda: now_ns[0])
-    append(process[0], b"a")
-    assert counted(folder).append_ns == 5
-    runs = [BatchRun(*encoded(value), BY_HEADERS, BY_HEADERS) for value in (b"b", b"c")]
-    for appended in process[0].append_runs(runs):
-        now_ns[0] += 1000
-        assert counted(folder).appends == appended.end_offset
-    assert counted(folder)[:3] == (3, 3 * size_of(b"a"), 10)
-    process.close()
 
 
 def test_what_failed_is_not_counted(tmp_path: Path) -> None:

@@ -5,22 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Process, append, commit_sealed, encoded, sealed
+from partition_logs import Process, append, encoded, sealed
 
 from distlog.core import paths
 from distlog.core.commits.actions import Remove
-from distlog.core.errors import LockHeldError, StorageError
-from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.flush import Appended, LostRecordsError
-from distlog.core.log.partition_lock import FlushOutcome, mark
-from distlog.core.storage.locks_and_pages import FileLock
+from distlog.core.errors import StorageError
+from distlog.core.log.flush import Appended
 
 
 def test_a_flush_tells_everybody_how_far_the_device_has_the_log(folder: Path) -> None:
@@ -103,72 +97,6 @@ def test_who_waits_while_another_one_syncs_shares_the_next_sync(folder: Path) ->
     assert log.end() == (8, 8)
 
 
-def test_who_cannot_tell_the_end_of_its_sync_in_time_waits_no_longer_and_syncs_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process takes the partition's lock during the sync, and is stopped."""
-    monkeypatch.setattr("distlog.core.log.flush._TELLING_S", 0.05)
-    other = FileLock(str(folder / "events-0" / paths.LOCK_FILE))
-
-    class Taken(FailingCalls):
-        def fsync(self, fd: int) -> None:
-            os.fsync(fd)
-            if "fsync" not in self.made:
-                other.acquire(0)
-            self.made.append("fsync")
-
-    calls = Taken()
-    process = Process(folder, calls=calls, timeout_s=120)
-    appended, begun_s = process[0].append(*encoded(b"a")), time.monotonic()
-    with pytest.raises(LockHeldError):
-        process[0].flush(appended, timeout_s=0)
-    # it would wait for the two minutes that it may wait for a lock
-    assert time.monotonic() - begun_s < 60
-    with pytest.raises(LockHeldError):
-        process[0].flush(appended, timeout_s=0)
-    other.release()
-    assert process[0].end() == (1, 0)
-    process[0].flush(appended, timeout_s=0)
-    assert (calls.made.count("fsync"), process[0].end()) == (2, (1, 1))
-    process[0].flush(appended, timeout_s=0)
-    append(Process(folder)[0], b"b")
-    assert (calls.made.count("fsync"), process.seen(), process.anomalies()) == (2, {0: [b"a", b"b"]}, ())
-
-
-@pytest.mark.parametrize("outcome", [FlushOutcome.BEGUN, FlushOutcome.FAILED])
-def test_who_cannot_make_good_the_sync_of_another_in_time_waits_no_longer_and_does_it_later(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: FlushOutcome
-) -> None:
-    """Another process takes the partition's lock when the flush has looked what there is, and is stopped."""
-    other, held = FileLock(str(folder / "events-0" / paths.LOCK_FILE)), ActivePartition.held
-    process = Process(folder, timeout_s=120)
-    appended = process[0].append(*encoded(b"a"))
-    with FileLock(str(folder / "events-0" / paths.FLUSH_FILE)).held() as page:
-        page.write(mark(outcome, appended.stem))
-
-    @contextmanager
-    def followed_by_another(partition: ActivePartition, timeout_s: float | None) -> Iterator[None]:
-        with held(partition, timeout_s):
-            yield
-        monkeypatch.undo()
-        other.acquire(0)
-
-    monkeypatch.setattr(ActivePartition, "held", followed_by_another)
-    begun_s = time.monotonic()
-    with pytest.raises(LockHeldError):
-        process[0].flush(appended, timeout_s=0)
-    # it would wait for the two minutes that it may wait for a lock
-    assert time.monotonic() - begun_s < 60
-    other.release()
-    if outcome is FlushOutcome.BEGUN:
-        process[0].flush(appended, timeout_s=0)
-        assert process[0].end() == (1, 1)
-    else:
-        with pytest.raises(LostRecordsError):
-            process[0].flush(appended, timeout_s=0)
-        assert process[0].end() == (0, 0)
-
-
 def test_who_synced_while_another_rolled_has_what_it_waited_for(folder: Path) -> None:
     rolling = Process(folder)
 
@@ -187,27 +115,6 @@ def test_who_synced_while_another_rolled_has_what_it_waited_for(folder: Path) ->
     calls.is_on = True
     process[0].flush(kept)
     assert sealed(process.head()) == [(0, 1)]
-
-
-def test_a_flush_of_all_finds_the_seal_that_another_thread_learned_of_meanwhile(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The segment is sealed and removed as soon as the flush has looked what there is."""
-    process, other, held = Process(folder), Process(folder), ActivePartition.held
-    stem = process[0].append(*encoded(b"a")).stem
-
-    @contextmanager
-    def followed_by_the_seal(partition: ActivePartition, timeout_s: float | None) -> Iterator[None]:
-        with held(partition, timeout_s):
-            yield
-        monkeypatch.undo()
-        other[0].roll()
-        commit_sealed(other, Remove(0, stem))
-        process.snapshots.refresh()
-
-    monkeypatch.setattr(ActivePartition, "held", followed_by_the_seal)
-    process[0].flush()
-    assert process.head().partitions[0].log_end_offset == 1
 
 
 def test_what_was_sealed_is_on_the_device_whatever_became_of_its_segment(folder: Path) -> None:

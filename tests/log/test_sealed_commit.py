@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from active_segments import FailingCalls
-from conftest import Address
 from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
-import distlog
 from distlog.core.commits.actions import Action, Add, SetConfig, SetLogStartOffset
-from distlog.core.commits.partition_table import PartitionTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
-    StorageError,
 )
 from distlog.core.log.partition_lock import PageStatus
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
-from distlog.core.storage.locks_and_pages import LockGuard, SharedPage
-from distlog.core.storage.parallel import Task
 
 
 @pytest.fixture
@@ -37,10 +30,6 @@ def folder(tmp_path: Path) -> Path:
 def status(process: Process, partition: int = 0) -> PageStatus | None:
     record = process.record(partition)
     return record.status if record else None
-
-
-def nothing(snapshot: Snapshot) -> Sequence[Action] | None:
-    return None
 
 
 def every(process: Process, plan: object) -> Snapshot:
@@ -236,96 +225,3 @@ def test_partitions_are_sealed_side_by_side(folder: Path) -> None:
 
     after = commit_sealed(process, partitions=range(3), calls=Meeting())
     assert [sealed(after, number) for number in range(3)] == [[(0, 1)]] * 3
-
-
-def test_after_a_second_interrupt_a_lock_is_held_until_its_segment_is_left_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, other = Process(folder), Process(folder)
-    for number in range(2):
-        append(process[number], b"a")
-    begun, go_on, interrupted = threading.Event(), threading.Event(), list[str]()
-
-    class Slow(FailingCalls):
-        """Calls of `os`, of which a sync of the last partition's log takes long; that of the other one waits for it.
-
-        So a thread seals the last one: the main thread does nothing that comes behind the first one.
-        """
-
-        def fsync(self, file: int) -> None:
-            if (path := os.readlink(f"/proc/self/fd/{file}")).endswith(".log"):
-                if "events-1" in path:
-                    begun.set()
-                    assert go_on.wait(60)
-                assert begun.wait(60)
-            os.fsync(file)
-
-    def interrupting(what: str) -> Callable[..., None]:
-        def wait(*_: object) -> None:
-            assert begun.wait(60)
-            interrupted.append(what)
-            raise KeyboardInterrupt
-
-        return wait
-
-    # no signals: of one that comes right before a thread waits, Python tells that thread when it has waited
-    with monkeypatch.context() as patched:
-        patched.setattr(Task, "_wait_for_another", interrupting("result"))
-        patched.setattr(threading.Thread, "join", interrupting("thread"))
-        with pytest.raises(KeyboardInterrupt):
-            commit_sealed(process, partitions=range(2), calls=Slow())
-    assert interrupted == ["result", "thread"]
-    impatient = Process(folder, timeout_s=0)
-    assert append(other[0], b"b") == (1, 2)
-    with pytest.raises(StorageError, match="holds the lock"):
-        append(impatient[1], b"c")
-    go_on.set()
-    assert append(other[1], b"d") == (1, 2)
-    other[1].roll()
-    assert other.seen() == {0: [b"a", b"b"], 1: [b"a", b"d"], 2: []}
-    assert other.anomalies() == ()
-
-
-def test_an_append_to_many_partitions_makes_no_state_of_each_and_copies_no_earlier_segments(
-    memory_url: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = distlog.create(memory_url.url, 500)
-    rows = [{"partition": number, "value": b"v"} for number in range(500)]
-    topic.append(rows)
-
-    def made(table: PartitionTable, *_: object) -> None:
-        raise AssertionError("an append needs the partitions in columns alone")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PartitionTable, "_state", made)
-        patched.setattr(PartitionTable, "_settle", made)
-        for _ in range(3):
-            topic.append(rows)
-    assert topic.segments().num_rows == 4 * 500
-    assert topic.end_offsets() == dict.fromkeys(range(500), 4)
-
-
-def test_an_interrupt_right_behind_a_lock_gives_it_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, enter = Process(folder), LockGuard.__enter__
-    append(process[0], b"a")
-    version = process.head().version
-
-    def interrupted(guard: LockGuard) -> SharedPage:
-        enter(guard)
-        raise KeyboardInterrupt
-
-    over = list[bool]()
-
-    def commit() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            commit_sealed(process, partitions=range(1))
-        over.append(True)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LockGuard, "__enter__", interrupted)
-        thread = threading.Thread(target=commit, daemon=True)
-        thread.start()
-        thread.join(30)
-    assert over == [True]
-    assert process.head().version == version
-    assert append(Process(folder, timeout_s=5)[0], b"b") == (1, 2)

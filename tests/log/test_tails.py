@@ -18,7 +18,6 @@ from distlog.core.errors import StorageError
 from distlog.core.log.live_snapshot import tail, with_tails
 from distlog.core.log.log_segment import ReadableSegment
 from distlog.core.reading.point_read import first_records
-from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.topics.topic import Topic
 
@@ -147,25 +146,6 @@ def test_a_segment_that_was_sealed_since_is_walked_for_who_does_not_know(
     assert (found and found.next_offset, len(walks)) == (6, 1)
 
 
-def test_a_walk_counts_nothing_that_a_writer_who_came_meanwhile_has_not_counted(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The writer is between the write of its batch and that of the page: it may take the batch back."""
-    page = page_of(process)
-    before, walks, walk = page.read_bytes(), walked(monkeypatch), ReadableSegment.look_through
-    append(process[0], b"not counted")
-    end = with_tails(process.handle, process.head()).partitions[0].log_end_offset - 1
-    page.unlink()
-
-    def meanwhile(segment: ReadableSegment, *arguments: Any) -> Any:
-        page.write_bytes(before)
-        return walk(segment, *arguments)
-
-    monkeypatch.setattr(ReadableSegment, "look_through", meanwhile)
-    assert with_tails(process.handle, process.head()).partitions[0].log_end_offset == end
-    assert len(walks) == 1
-
-
 def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> None:
     page_of(process).unlink()
     (log,) = page_of(process).parent.glob("*.log")
@@ -198,32 +178,6 @@ def test_a_reader_needs_no_right_to_write(process: Process, monkeypatch: pytest.
     assert tail(process.handle, process.head(), 0)
     assert opened
     assert not any(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flags in opened)
-
-
-@pytest.mark.parametrize("index", ["whole", "without its index"])
-def test_a_time_is_looked_up_in_a_large_tail_by_its_index_and_not_by_a_scan(
-    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LogSegmentTest.testFindOffsetByTimestamp, for readers of a segment that still grows."""
-    process = Process(new_topic(tmp_path / "events"))
-    for number in range(100):
-        append(process[0], b"x" * 10_000, time=NOW + 10 * number)
-    topic = reader(process)
-    if index != "whole":
-        next(page_of(process).parent.glob("*.timeindex")).unlink()
-    read, real = [0], os.preadv
-
-    def preadv(*arguments: Any) -> int:
-        count = real(*arguments)
-        read[0] += count
-        return count
-
-    monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr(SegmentReader, "chunks", None if index == "whole" else SegmentReader.chunks)
-    for time, found in ((0, 0), (505, 51), (510, 51), (990, 99), (991, None)):
-        expected = None if found is None else (found, NOW + 10 * found)
-        assert topic.offsets_for_times(NOW + time) == {0: expected}
-    assert read[0] < (200_000 if index == "whole" else 10_000_000)
 
 
 def test_the_table_of_segments_tells_which_still_grow(process: Process) -> None:

@@ -11,13 +11,10 @@ from keyed_batches import keyed, last_offsets
 
 import distlog
 from distlog.core.commits import commit_json
-from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.errors import InvalidConfigError
 from distlog.core.maintenance import compaction, group_rewrite
-from distlog.core.maintenance.compaction import CleaningPlan
-from distlog.core.maintenance.group_rewrite import RewrittenPartition
 from distlog.core.maintenance.record_keys import SLOT_BYTES, OffsetMap, Verdicts, build_map
 from distlog.core.segments.segment_parts import part_of
-from distlog.core.topic_handle import TopicHandle
 
 
 def test_a_full_map_makes_another_round(tmp_path: Path) -> None:
@@ -136,21 +133,3 @@ def test_a_damaged_partition_is_named_and_those_of_its_round_are_cleaned(tmp_pat
     report = topic.compact()
     assert [each.error is None for each in report.partitions] == [True, False, True]
     assert [each.records_after for each in report.partitions] == [1, 2, 1]
-
-
-def test_what_a_round_has_cleaned_stays_when_the_storage_of_the_next_partition_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic, clean = _clicks(tmp_path, 3), compaction.clean_partition
-
-    def failing(handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int) -> RewrittenPartition:
-        if plan.partition == 1:
-            raise StorageError("on purpose")
-        return clean(handle, plan, dedupe_buffer_bytes)
-
-    monkeypatch.setattr(compaction, "clean_partition", failing)
-    for _ in range(2):
-        with pytest.raises(StorageError, match="on purpose"):
-            topic.compact()
-    partitions = topic.refresh().snapshot.partitions
-    assert [sum(one.record_count for one in each.segments) for each in partitions] == [1, 2, 2]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from partition_logs import Process, append, new_topic, sealed
@@ -14,8 +11,6 @@ from topics import NOW, Clock
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.maintenance.retention import LOG_END, PartitionRetention, retention
 
 #: Bytes of a batch with one record, a null key and a value of one byte.
@@ -130,44 +125,6 @@ def test_a_dry_run_names_the_active_segment_and_changes_nothing(tmp_path: Path) 
     (plan,) = removed(process, NOW + 2 * HOUR_MS, dry_run=True)
     assert ([segment.is_active for segment in plan.segments], plan.log_start_offset) == ([True], 1)
     assert process.head() == before
-
-
-def test_a_segment_that_got_younger_before_it_was_locked_stays_active(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, other = Process(topic_of(tmp_path, retention_ms=HOUR_MS)), Process(tmp_path / "events")
-    append(process[0], b"a", time=NOW - HOUR_MS)
-
-    class Late(ActivePartition):
-        @contextmanager
-        def held(self) -> Iterator[None]:
-            append(other[0], b"b", time=NOW)
-            with super().held():
-                yield
-
-    monkeypatch.setattr("distlog.core.log.sealed_commit.ActivePartition", Late)
-    version = process.head().version
-    assert removed(process, NOW + 1) == []
-    assert process.head().version == version
-    assert (sealed(process.head()), active(process.head())) == ([], 0)
-    assert process.seen() == {0: [b"a", b"b"]}
-
-
-def test_an_old_segment_that_became_active_since_the_expired_ones_were_sealed_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, other = Process(topic_of(tmp_path, retention_ms=HOUR_MS)), Process(tmp_path / "events")
-    append(process[0], b"a", time=NOW - HOUR_MS)
-
-    def late(*arguments: Any) -> Any:
-        done = sealed_commit(*arguments)
-        append(other[0], b"b", time=NOW - HOUR_MS)
-        return done
-
-    monkeypatch.setattr("distlog.core.maintenance.retention.sealed_commit", late)
-    (plan,) = removed(process, NOW + 1)
-    assert (plan.too_old, plan.log_start_offset, active(process.head())) == (1, 1, 1)
-    assert process.seen() == {0: [b"b"]}
 
 
 def test_a_topic_that_is_only_compacted_keeps_an_old_active_segment(tmp_path: Path) -> None:

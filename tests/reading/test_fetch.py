@@ -21,7 +21,6 @@ from distlog import CorruptRecordError, InvalidConfigError, OffsetOutOfRangeErro
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.reading import fetch as fetch_module
 from distlog.core.reading.fetch import FetchedBatches
-from distlog.core.reading.slices import SegmentSlice
 from distlog.core.storage.mapping import FileMap
 
 LOGS: dict[str, Callable[[str], Topic]] = {
@@ -145,14 +144,6 @@ def test_a_fetch_in_a_gap_goes_on_behind_it_even_in_another_segment(tmp_path: Pa
     assert [segment.log_bytes for segment in segments[:3]] == [0, 0, 0]
     first = min(read_headers(topic.storage.read(topic.reader.name(segments[3])))["base_offset"].tolist())
     assert topic.read(0, 0).base_offsets[0] == first >= 276
-
-
-def test_a_fetch_looks_at_no_segment_but_those_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = appended(str(tmp_path / "t"), *[5] * 20)
-    made = []
-    monkeypatch.setattr(fetch_module, "SegmentSlice", lambda *facts: made.append(facts) or SegmentSlice(*facts))
-    assert topic.read(0, 33).next_offset == 35
-    assert len(made) == 1
 
 
 def test_a_topic_without_records_has_nothing_to_fetch(memory_url: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,10 +16,9 @@ from open_files import open_below
 
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, Topic
-from distlog.core.batches.record_decoder import BatchSelection
 from distlog.core.reading import chunks as read_ahead
 from distlog.core.reading import pipeline
-from distlog.core.reading.chunks import OUTPUT_BYTES, Chunk
+from distlog.core.reading.chunks import OUTPUT_BYTES
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.storage.parallel import WorkerThreads
 
@@ -93,29 +91,6 @@ def test_any_number_of_workers_gives_the_same_batches(url: str, settings: dict[s
     assert cut.to_table() == topic.scan(start={0: 17, 1: 3000}, end=9000, columns=["offset", "value"]).to_table()
     assert cut.count() == 9000 - 17 + 9000 - 3000
     assert topic.scan(start_time=501, max_workers=3).count() == 20_000 - 501
-
-
-@pytest.mark.usefixtures("short_chunks")
-def test_chunks_of_one_segment_are_decoded_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = filled(str(tmp_path / "log"))
-    (segment,) = topic.snapshot.partitions[0].segments
-    assert segment.log_bytes > 20 * 100_000
-    both, met = threading.Barrier(2), threading.Event()
-    original, first = Chunk.selection, threading.get_ident()
-    deciders: set[int] = set()
-
-    def selection(chunk: Chunk) -> BatchSelection:
-        if chunk.pieces[0].file_position > 0 and not met.is_set():
-            both.wait(PATIENCE_S)
-            met.set()
-        deciders.add(threading.get_ident())
-        return original(chunk)
-
-    monkeypatch.setattr(Chunk, "selection", selection)
-    assert topic.scan(max_workers=2).to_table().num_rows == 20_000
-    assert met.is_set()
-    assert len(deciders) == 2
-    assert first in deciders
 
 
 @pytest.mark.parametrize("workers", [None, 1, 2, 8])
@@ -193,23 +168,6 @@ def test_an_error_of_the_walk_comes_behind_every_chunk_before_it(url: str) -> No
         assert given(iter(topic.scan(max_workers=workers))) == alone
 
 
-@pytest.mark.usefixtures("short_chunks")
-def test_an_error_within_a_chunk_comes_behind_what_is_before_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = filled(url)
-    original = Chunk.records
-
-    def records(chunk: Chunk, *asked: Any) -> Iterator[pa.RecordBatch]:
-        yield from original(chunk, *asked)
-        if chunk.pieces[0].file_position > 1_000_000:
-            raise CorruptRecordError("the rest is damaged")
-
-    monkeypatch.setattr(Chunk, "records", records)
-    alone = given(iter(topic.scan(max_workers=1)))
-    assert alone[0] > 9000
-    for workers in (2, 8):
-        assert given(iter(topic.scan(max_workers=workers))) == alone
-
-
 def closed(batches: Any) -> None:
     batches.close()
 
@@ -264,43 +222,6 @@ def test_what_a_scan_gives_holds_no_file(tmp_path: Path, settings: dict[str, str
     batches = list(topic.scan(max_workers=workers))
     assert sum(batch.num_rows for batch in batches) == 100_000
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-
-
-def test_only_a_few_windows_of_a_large_file_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000, None))
-    topic = filled(str(tmp_path / "log"), rows=50_000)
-    most = 0
-    for _ in topic.scan(max_workers=2):
-        maps = [line.split("-") for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
-        most = max(most, sum(int(end.split()[0], 16) - int(start, 16) for start, end, *_ in maps))
-    # of 6 MB: the chunks that wait, those that are decoded, and the one that is walked, with their first pages
-    assert most <= 6 * (100_000 + 2 * mmap.PAGESIZE)
-
-
-@pytest.mark.parametrize("settings", [{}, {"internal.segment.bytes": "20000"}])
-def test_a_scan_begins_with_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
-    monkeypatch.setattr(pipeline, "FIRST_BYTES", 50_000)
-    topic = filled(str(tmp_path / "log"), **settings)
-    first, *others = topic.scan(max_workers=1)
-    assert 0 < first.num_rows < 500
-    assert sum(batch.num_rows for batch in others) == 20_000 - first.num_rows
-
-
-@pytest.mark.usefixtures("short_chunks")
-def test_few_chunks_wait_however_large_the_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = filled(str(tmp_path / "log"), rows=50_000)
-    opened = []
-    original = pipeline._decoded
-
-    def counted(*args: Any) -> Any:
-        opened.append(1)
-        return original(*args)
-
-    monkeypatch.setattr(pipeline, "_decoded", counted)
-    for number, _ in enumerate(topic.scan(max_workers=2)):
-        # the first is not counted; the one that is read now, and three ahead
-        assert len(opened) <= number + 3
-    assert len(opened) == number > 40
 
 
 @pytest.mark.long

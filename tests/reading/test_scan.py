@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import golden
@@ -73,27 +73,6 @@ def test_a_thousand_small_segments_are_a_few_batches(memory_url: Any, codec: str
     assert part["value"] == topic.scan().to_table()["value"].slice(1234, 5678 - 1234)
 
 
-class NotingReader(SegmentReader):
-    """Notes which segments are read together."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.read: list[list[SegmentSlice]] = []
-
-    def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
-        self.read.append(list(slices))
-        return super().whole(slices)
-
-    def chunks(self, part: SegmentSlice, *given: Any) -> Iterator[Chunk]:
-        self.read.append([part])
-        return super().chunks(part, *given)
-
-    def groups(self) -> list[list[int]]:
-        """By their offsets, how many records each of the segments has that were read together."""
-        in_order = sorted(self.read, key=lambda group: group[0].segment.base_offset)
-        return [[piece.segment.record_count for piece in group] for group in in_order]
-
-
 class SmallSteps(SegmentReader):
     """Reads 100 kB at once."""
 
@@ -104,24 +83,6 @@ class SmallSteps(SegmentReader):
 def everything(reader: SegmentReader, topic: Topic) -> Iterator[pa.RecordBatch]:
     """The records of a topic as this reader finds them."""
     return pipeline.read(reader, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
-
-
-def test_small_segments_are_read_together_and_large_ones_alone(
-    memory_url: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "SMALL_BYTES", 2000)
-    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 2000)
-    monkeypatch.setattr(pipeline, "GROUP_BYTES", 4000)
-    counts = [5, 10, 200, *[10] * 30, 400, 3]
-    topic = appended(memory_url.url, *counts)
-    reader = NotingReader(topic.storage, topic.name, IndexCache())
-    assert sum(batch.num_rows for batch in everything(reader, topic)) == sum(counts)
-    groups = reader.groups()
-    assert groups[:2] == [[5, 10], [200]]
-    assert groups[-2:] == [[400], [3]]
-    assert sum(group == [10] * len(group) for group in groups) > 1
-    assert [count for group in groups for count in group] == counts
-    assert offsets(topic.scan().to_table()) == list(range(sum(counts)))
 
 
 @pytest.mark.long

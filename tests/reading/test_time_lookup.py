@@ -24,7 +24,6 @@ import distlog
 from distlog import EARLIEST, LATEST, MAX_TIMESTAMP, Topic
 from distlog.core.batches.record_encoder import encode
 from distlog.core.commits.actions import SetLogStartOffset
-from distlog.core.reading import segment_reader as segment_module
 from distlog.core.reading import time_lookup
 
 GOLDEN = golden.partitions()
@@ -171,27 +170,6 @@ def test_a_lookup_in_a_large_remote_segment_reads_little(
     topic.storage.counters.bytes_read = 0
     assert lookup(topic, 5) == (99_000, 99_000)
     assert topic.storage.counters.bytes_read < 300_000
-
-
-def test_the_largest_time_from_the_middle_of_a_segment_decodes_few_batches(
-    memory_url: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = appended(memory_url.url, 2000)
-    _delete_below(topic, 100)
-    assert lookup(topic, MAX_TIMESTAMP) == (1999, START + 19_990)
-    topic = distlog.create(memory_url.url + "2", config={"batch.bytes": "60"})
-    topic.append([{"value": b"v", "timestamp": 1000 - number} for number in range(500)])
-    _delete_below(topic, 103)
-    decoded = []
-    original = segment_module.Chunk.records
-
-    def counted(self: Any, *arguments: Any) -> Any:
-        decoded.append(len(self.batches))
-        return original(self, *arguments)
-
-    monkeypatch.setattr(segment_module.Chunk, "records", counted)
-    assert lookup(topic, MAX_TIMESTAMP) == (103, 897)
-    assert sum(decoded) <= 2
 
 
 def test_a_first_batch_with_a_base_time_of_no_record_is_looked_into() -> None:

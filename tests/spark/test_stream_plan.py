@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,6 @@ from distlog.core.errors import (
     TopicNotFoundError,
     UnsupportedVersionError,
 )
-from distlog.core.reading import time_lookup
-from distlog.spark.batch_source import Split, schema_of
-from distlog.spark.data_source import DistlogDataSource
 
 
 @pytest.fixture
@@ -57,23 +53,6 @@ def test_a_stream_starts_where_its_options_say(topic: Topic, options: dict[str, 
     stream = Stream(topic.url, **options)
     assert stream.run() == first
     assert stream.run() is None
-
-
-def test_times_are_looked_up_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an object store a look is a request: one after the other they took minutes."""
-    topic = distlog.create("memory://side-by-side/clicks", partitions=4, config={"retention.ms": -1})
-    rows = [(number, time) for number in range(4) for time in (NOW, NOW + 2)]
-    topic.append([{"value": b"v", "timestamp": time, "partition": number} for number, time in rows])
-    together, first_in = threading.Barrier(4, timeout=60), time_lookup.first_in
-
-    def meet(*asked: Any) -> Any:
-        together.wait()
-        return first_in(*asked)
-
-    monkeypatch.setattr(time_lookup, "first_in", meet)
-    assert Stream(topic.url, startingTimestamp=NOW + 1).run() == {number: [1] for number in range(4)}
-    read = DistlogDataSource({"path": topic.url, "startingTimestamp": str(NOW + 1), "endingTimestamp": str(NOW + 2)})
-    assert not [part for part in read.reader(schema_of(None, False)).partitions() if isinstance(part, Split)]
 
 
 def test_a_start_at_a_time_after_the_last_record_is_an_error_unless_it_means_the_end(topic: Topic) -> None:

@@ -16,10 +16,9 @@ from sink_queries import Query, values
 
 import distlog
 from distlog.core.commits.commit_log import CommitLog
-from distlog.spark import read, stream_sink
-from distlog.spark.batch_source import load_snapshot, schema_of
+from distlog.spark import stream_sink
+from distlog.spark.batch_source import schema_of
 from distlog.spark.known_topics import KNOWN_TOPICS
-from distlog.spark.read_options import ReadOptions
 from distlog.spark.stream_plan import FRESH_S, StreamOptions
 from distlog.spark.stream_source import DistlogStreamReader
 
@@ -136,27 +135,6 @@ def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
     made = reads_of_metadata(counted.proxy.requests)[2:]
     assert len(made) == 4
     assert max(made) <= 4
-
-
-@pytest.mark.parametrize("way", ["function", "format"])
-def test_a_process_that_reads_a_topic_again_loads_only_what_was_committed_since(
-    spark: SparkSession, counted: Counted, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    options = CaseInsensitiveDict({"path": counted.url, **counted.storage})
-    monkeypatch.setattr(KNOWN_TOPICS, "_known", {})
-    other, made = distlog.open(counted.url, storage_options=counted.options), list[int]()
-    for appends in (7, 0, 1, 0):
-        for _ in range(appends):
-            other.append([{"value": "x"}])
-        counted.proxy.reset()
-        if way == "function":
-            read(spark, counted.url, storage_options=counted.options)
-        else:
-            load_snapshot(ReadOptions.parse(options))
-        made.append(counted.proxy.count("GET"))
-    assert made[0] > 7
-    # the last commit, or the ones behind it; and that there is no later one
-    assert made[1:] == [2, 2, 2]
 
 
 def reads_of_metadata(requests: list[Request]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -118,29 +117,6 @@ def test_an_upload_that_is_no_segment_of_the_topic_is_left_alone(world: S3Topic)
     left = sorted(world.leave_upload(name) for name in names)
     world.topic.vacuum()
     assert world.left() == left
-
-
-@pytest.mark.s3
-def test_what_is_left_beside_a_finished_file_goes_when_it_is_old(
-    world: S3Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reply was lost and the upload begun twice; or an index, or a checkpoint, was being made anew."""
-    (live, *_) = world.topic.snapshot.partitions[0].segments
-    names = [f"log-0/{live.stem}.index", paths.checkpoint_file(1, HEX)]
-    old = sorted(world.leave_upload(name) for name in names)
-    started = dict.fromkeys(old, world.clock.now_ms - LONGEST_PUT_MS)
-    real = Storage.uploads
-
-    def dated(storage: Storage) -> list[UnfinishedUpload]:
-        return [dataclasses.replace(one, started_ms=started[one.name]) for one in real(storage)]
-
-    monkeypatch.setattr(Storage, "uploads", dated)
-    world.topic.vacuum()
-    assert world.left() == old
-    world.clock.now_ms += 1
-    world.topic.vacuum()
-    assert world.left() == []
-    assert world.topic.verify().ok
 
 
 @pytest.mark.s3

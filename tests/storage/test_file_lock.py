@@ -187,15 +187,6 @@ def test_a_lock_may_make_its_folder_also_when_that_was_removed(tmp_path: Path) -
         shutil.rmtree(folder.parent)
 
 
-def test_an_error_while_a_lock_is_taken_leaves_it_free(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(SharedPage, "tell_holder", interrupted)
-        with pytest.raises(KeyboardInterrupt), FileLock(path).held():
-            pass
-    with FileLock(path).held(0):
-        pass
-
-
 def test_an_interrupt_at_any_moment_of_its_taking_leaves_a_lock_free(path: str) -> None:
     lock, random = FileLock(path), Random(1)
     lock.page.tell_holder(0)
@@ -265,34 +256,6 @@ def test_too_many_open_files_is_an_error_that_says_what_to_do(path: str, monkeyp
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(StorageError, match=r"Too many open files: raise the limit of the process \(ulimit -n\)"):
         FileLock(path).acquire(1.0)
-
-
-def test_two_threads_that_open_the_file_at_once_leak_no_descriptor_and_the_lock_is_free_again(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One looks at the page without the lock, while the other takes the lock for the first time."""
-    lock, mapped = FileLock(path), FileLock._mapped
-    looks, holds = threading.Event(), threading.Event()
-
-    def mapped_late(self: FileLock) -> SharedPage:
-        if threading.current_thread() is looking:
-            looks.set()
-            holds.wait(0.3)
-        return mapped(self)
-
-    looking = threading.Thread(target=lambda: lock.page)
-    with monkeypatch.context() as patch:
-        patch.setattr(FileLock, "_mapped", mapped_late)
-        looking.start()
-        assert looks.wait(120)
-        with lock.held():
-            holds.set()
-            looking.join()
-    # others of this process come and go
-    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-    assert [os.path.realpath(link) for link in links].count(path) == 1
-    with FileLock(path).held(0):
-        pass
 
 
 def test_a_descriptor_that_nobody_knows_does_not_hold_the_lock_for_ever(

@@ -14,7 +14,7 @@ from forked_programs import run
 from open_files import open_below
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage import durable_files, local_files
+from distlog.core.storage import local_files
 from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.storage import FileInfo, Storage
 
@@ -43,14 +43,6 @@ def test_a_commit_syncs_file_then_links_then_syncs_the_folder(
         "unlink temporary",
         "fsync _commits",
     ]
-
-
-def test_the_folders_that_are_known_as_durable_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
-    monkeypatch.setattr(durable_files, "_MOST_FOLDERS", 8)
-    for number in range(20):
-        Storage(f"{tmp_path}/{number}").put("c/file", b"1")
-        assert len(durable_files.DURABLE_FOLDERS) <= 8
 
 
 def test_new_folders_are_synced_in_the_folders_that_they_are_made_in(

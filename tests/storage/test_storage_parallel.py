@@ -16,7 +16,7 @@ from waiting import until
 from distlog import StorageError
 from distlog.core.storage import parallel
 from distlog.core.storage import parallel as task_module
-from distlog.core.storage.parallel import Task, WorkerThreads, _Line, begin, cores, in_order, in_parallel
+from distlog.core.storage.parallel import Task, WorkerThreads, begin, cores, in_order, in_parallel
 
 
 def test_work_is_done_by_another_thread_and_waited_for() -> None:
@@ -241,30 +241,3 @@ def test_an_interrupt_of_work_is_raised_where_it_is_done_too() -> None:
         task.run()
     with pytest.raises(KeyboardInterrupt):
         task.wait()
-
-
-def test_who_is_interrupted_before_it_knows_that_the_turn_is_its_own_hangs_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Interrupted:
-        """A lock whose holder is interrupted as soon as it has it without having waited."""
-
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
-            self.release = self.lock.release
-
-        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-            found = self.lock.acquire(blocking, timeout)
-            if found and not blocking:
-                raise KeyboardInterrupt
-            return found
-
-    monkeypatch.setattr(parallel, "_PATIENCE_SECONDS", 0.01)
-    line, ended = _Line(numbered(9, [], abs), 3), threading.Event()
-    line._turn = Interrupted()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        line.take(blocking=False)
-    waiter = threading.Thread(target=lambda: (line.take(), ended.set()), daemon=True)
-    waiter.start()
-    line.is_over = True
-    assert ended.wait(60)

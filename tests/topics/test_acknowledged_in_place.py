@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from distlog.core.config import COMMIT_RETENTION_MS, DAY_MS
 from distlog.core.errors import OffsetOutOfRangeError, StorageError
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.log.segment_files import ActiveFile
 from distlog.core.topics.destinations import Delivery
 from distlog.core.topics.topic import Topic
 
@@ -86,29 +84,6 @@ def test_records_behind_a_partition_that_failed_are_not_appended(topic: Topic, s
     assert contents(topic.refresh())[0] == [b"0", b"a"]
 
 
-def test_an_interrupt_leaves_what_was_appended_in_doubt_and_the_rest_out(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = ActiveFile.write
-
-    def interrupted(file: ActiveFile, *arguments: Any) -> None:
-        folder, name = os.path.split(file.path)
-        if folder.endswith("-1") and name.endswith(".log"):
-            raise KeyboardInterrupt
-        write(file, *arguments)
-
-    monkeypatch.setattr(ActiveFile, "write", interrupted)
-    told: list[Delivery] = []
-    with pytest.raises(KeyboardInterrupt):
-        append_both(topic, told, range(2))
-    assert {delivery.partition for delivery in told} == {0, 1}
-    assert all(isinstance(delivery.error, KeyboardInterrupt) for delivery in told)
-    monkeypatch.undo()
-    # the lock is free, though the error is still referred to
-    append_both(topic, told, range(2, 3))
-    assert contents(topic.refresh()) == {0: [b"0", b"1", b"2"], 1: [b"2"]}
-
-
 @pytest.mark.parametrize("close", [True, False])
 def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topic, syncs: Syncs) -> None:
     topic.alter_config({"flush.messages": "5"})
@@ -129,36 +104,6 @@ def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topi
                 writer.append(b"%d" % number, partition=0)
             until(lambda: sum(delivery.record_count for delivery in told) == 9)
             assert syncs.count == synced + 2
-
-
-@pytest.mark.parametrize(
-    "error", [StorageError("too many open files"), KeyboardInterrupt()], ids=["error", "interrupt"]
-)
-def test_a_flush_that_did_not_sync_is_made_good_by_the_next(
-    error: BaseException, topic: Topic, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic.alter_config({"flush.messages": "1000"})
-    told: list[Delivery] = []
-    writer = topic.writer(linger_ms=0, on_delivery=told.append)
-    for partition in (0, 1):
-        writer.append(b"a", partition=partition)
-    until(lambda: len(told) == 2)
-    logs = [PartitionLog(topic.handle, partition, topic.current) for partition in (0, 1)]
-
-    def failing(log: PartitionLog, *arguments: Any, **named: Any) -> None:
-        monkeypatch.undo()
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PartitionLog, "flush", failing)
-        monkeypatch = patched
-        with pytest.raises(type(error)):
-            writer.flush()
-    assert (1, 0) in [log.end() for log in logs]
-    writer.close()
-    assert [log.end() for log in logs] == [(1, 1), (1, 1)]
-    for log in logs:
-        log.close()
 
 
 def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic, syncs: Syncs) -> None:

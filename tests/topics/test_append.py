@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,10 @@ from uncommitted import storage as storage
 
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.commits.actions import GcFloor
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import (
     InvalidRecordError,
-    StorageError,
     TransactionTooOldError,
 )
-from distlog.core.segments.segment_writer import SegmentWriter
-from distlog.core.storage.parallel import WorkerThreads
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult
 
@@ -176,33 +171,6 @@ def test_an_input_that_breaks_off_leaves_the_topic_as_it_was_and_no_file_open(lo
     assert files(local) == set()
 
 
-def test_when_a_file_cannot_be_finished_the_others_are_let_go(
-    local: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distlog.core.segments.segment_writer.LARGEST_PART", 0)
-    topic = topic_on(local, 4)
-    appender = topic.appender()
-    for partition in range(4):
-        appender.append([{"value": b"x" * 100_000}] * 20, partition)
-    before = Storage.put_many
-
-    def full(self: Storage, names: dict[str, Any]) -> None:
-        if any("topic-2/" in name for name in names):
-            raise StorageError("cannot put: No space left on device")
-        before(self, names)
-
-    monkeypatch.setattr(Storage, "put_many", full)
-    with pytest.raises(StorageError, match="No space left"):
-        appender.close()
-    monkeypatch.undo()
-    assert topic.append(values([1]), 0).version == 1
-    assert not [name for name in Path("/proc/self/fd").iterdir() if _target(name).startswith(local.url)]
-
-
-def _target(descriptor: Path) -> str:
-    return str(descriptor.readlink()) if descriptor.is_symlink() else ""
-
-
 # --- what is stored
 
 
@@ -250,51 +218,3 @@ def test_records_without_a_key_fill_every_partition_in_the_long_run(local: Stora
     topic.append([{"value": b"x" * 1000}] * 2000)
     counts = [len(found) for found in contents(topic).values()]
     assert min(counts) > 300
-
-
-def test_a_close_that_is_interrupted_twice_leaves_alone_what_a_thread_still_writes(
-    local: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1. One writer hangs in its thread. 2. An interrupt ends the wait for it. 3. So does another. 4. It goes on."""
-    writers: list[SegmentWriter] = []
-    take = SegmentWriter.append
-    monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (writers.append(self), take(self, *rows))[1])
-    monkeypatch.setattr("distlog.core.topics.appender.cores", lambda: 3)
-    appender = topic_on(local, partitions=2).appender()
-    for partition in (0, 1):
-        appender.append([{"value": b"v"}], partition)
-    hangs, goes_on = threading.Event(), threading.Event()
-    events: list[str] = []
-    real_close, real_abort = SegmentWriter.close, SegmentWriter.abort
-
-    def close(writer: SegmentWriter) -> list[SegmentInfo]:
-        if writer is writers[0]:
-            hangs.wait()
-            raise KeyboardInterrupt  # where the main thread waits for results
-        hangs.set()
-        goes_on.wait()
-        events.append("wrote")
-        return real_close(writer)
-
-    def abort(writer: SegmentWriter) -> None:
-        if writer is writers[1]:
-            events.append("gave up")
-        real_abort(writer)
-
-    crews: list[Interrupted] = []
-
-    class Interrupted(WorkerThreads):
-        def end(self, *, joined: bool) -> None:
-            crews.append(self)
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(SegmentWriter, "close", close)
-    monkeypatch.setattr(SegmentWriter, "abort", abort)
-    monkeypatch.setattr("distlog.core.topics.appender.WorkerThreads", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        appender.close()
-    appender.abort()
-    assert events == []
-    goes_on.set()
-    WorkerThreads.end(crews[0], joined=True)
-    assert events == ["wrote", "gave up"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +15,6 @@ from topics import NOW, contents, files, named_files, topic_on
 
 from distlog.core.batches.record_encoder import RecordInput
 from distlog.core.errors import InvalidRecordError, StorageError
-from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import appendable
 from distlog.core.topics import appender as appender_module
@@ -71,76 +70,17 @@ def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
     assert files(storage) == named_files(topic)
 
 
-def test_partitions_are_written_side_by_side(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, take = threading.Barrier(3, timeout=60), SegmentWriter.append
-    met = set[SegmentWriter]()
-
-    def meet(writer: SegmentWriter, *rows: Any) -> None:
-        if writer not in met:
-            met.add(writer)
-            together.wait()
-        take(writer, *rows)
-
-    monkeypatch.setattr(SegmentWriter, "append", meet)
-    writer = appender(storage, 3)
-    assert writer.append(table()) == ROWS
-    assert len(met) == 3
-    writer.abort()
-
-
-def test_one_worker_is_the_caller(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    used, take = set[threading.Thread](), SegmentWriter.append
-    monkeypatch.setattr(
-        SegmentWriter, "append", lambda self, *rows: (used.add(threading.current_thread()), take(self, *rows))[1]
-    )
-    writer = appender(storage, 1)
-    writer.append(table())
-    assert used == {threading.current_thread()}
-    writer.abort()
-
-
-def test_a_little_is_written_without_threads(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appender_module, "_SHARED_BYTES", 1 << 20)
-    writer = appender(storage, 4)
-    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was started"))
-    assert writer.append(table().slice(0, 100)) == 100
-    writer.abort()
-
-
-def test_slices_are_made_as_they_are_written(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = 0
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal taken
-        for batch in table().to_batches(max_chunksize=1000):
-            taken += 1
-            yield batch
-
-    may_write, take = threading.Event(), SegmentWriter.append
-    monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (may_write.wait(60), take(self, *rows))[1])
-    writer = appender(storage, 2)
-    reader = pa.RecordBatchReader.from_batches(table().schema, batches())
-    work = threading.Thread(target=writer.append, args=(reader,))
-    work.start()
-    work.join(0.2)
-    # as many tasks as may be begun, of three partitions each
-    assert taken <= 3
-    may_write.set()
-    work.join()
-    assert taken == ROWS / 1000
-    writer.abort()
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_of_the_rows_that_fit_nowhere_the_first_is_told_and_nothing_is_left_behind(
     workers: int, storage: Storage
 ) -> None:
     writer = appender(storage, workers)
-    before = files(storage)
+    before, threads = files(storage), set(threading.enumerate())
     with pytest.raises(InvalidRecordError, match=r"max.message.bytes.*partition=1 row_of_partition=3333 "):
         writer.append(table(large=[10_000, 10_001, 19_998]))
     writer.abort()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("distlog-ahead")]
+    left = set(threading.enumerate()) - threads
+    assert not [thread for thread in left if thread.name.startswith("distlog-ahead")]
     assert files(storage) == before
 
 

@@ -65,26 +65,6 @@ def test_a_transaction_goes_behind_what_was_appended_in_place_while_it_was_open(
     assert process.seen() == {0: [b"a", b"b"], 1: [b"c"], 2: []}
 
 
-def test_a_replayed_append_seals_nothing_needs_no_lock_and_returns_the_first_offsets(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, topic = Process(folder), Process(folder).topic()
-    first = topic.append(rows(b"a"), app_id="app", batch_id=7)
-    append(process[0], b"b")
-    topic = process.topic()
-    appender = topic.appender()
-    appender.append(rows(b"a"))
-    segments = appender.close()
-    monkeypatch.setattr("distlog.core.topics.append_commit.sealed_commit", partial(sealed_commit, timeout_s=0))
-    with process.holding(0):
-        again, after = commit_append(
-            topic.handle, topic.snapshot, segments, read_version=topic.version, app_id="app", batch_id=7
-        )
-    assert (again.replayed, again.version, again.offsets) == (True, first.version, first.offsets)
-    assert after.version == topic.version == process.head().version
-    assert after.partitions[0].active
-
-
 def test_an_append_of_nothing_seals_nothing(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
@@ -143,22 +123,6 @@ def test_writers_of_a_dropped_topic_get_an_error_and_lose_nothing_that_was_appen
     assert reader.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"a", b"b"]
     kinds = [type(action).__name__ for action in process.handle.log.history(1)[0].actions]
     assert kinds == ["Seal", "Add", "Drop"]
-
-
-def test_a_drop_that_comes_while_the_first_segment_is_opened_is_told_as_such(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, other = Process(folder), Process(folder)
-    real = process.handle.storage.put_if_absent
-
-    def put(name: str, data: bytes, **options: float) -> bytes:
-        monkeypatch.undo()
-        other.topic().drop()
-        return real(name, data, **options)
-
-    monkeypatch.setattr(process.handle.storage, "put_if_absent", put)
-    with pytest.raises(TopicNotFoundError, match="dropped"):
-        append(process[0], b"a")
 
 
 def test_writers_of_a_topic_that_was_dropped_and_created_again_are_refused(folder: Path) -> None:

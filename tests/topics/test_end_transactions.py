@@ -129,23 +129,6 @@ def test_a_metric_names_a_partition_with_a_late_transaction(adopted: Adopted) ->
     assert not is_late(limit + 1)
 
 
-def test_others_that_append_beside_an_abort_lose_nothing(adopted: Adopted, monkeypatch: pytest.MonkeyPatch) -> None:
-    from distlog.core.topics import end_transactions
-
-    topic, other = adopted(), []
-    encode = end_transactions.marker
-
-    def marker_late(*given: object, **named: object) -> object:
-        if not other:
-            other.append(distlog.open(topic.url).append([{"value": b"x"}]))
-        return encode(*given, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(end_transactions, "marker", marker_late)
-    topic.abort_transaction(0, 1)
-    topic.abort_transaction(0, 2)
-    assert values(topic) == [b"a", b"d", b"x"]
-
-
 def test_the_command_lists_and_aborts(adopted: Adopted, tmp_path: Path) -> None:
     topic = adopted()
     if not topic.storage.is_local:

@@ -21,7 +21,6 @@ from distlog.core import paths
 from distlog.core.commits import waiting_append
 from distlog.core.commits.actions import Action, Add, Drop, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit_json import Commit
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.commit_race import (
     CROWD,
     LONGEST_WAIT_S,
@@ -367,20 +366,6 @@ def test_an_append_waits_under_a_short_name_where_the_store_refuses_a_long_one(
     assert group.found == commit
     assert contents(topic.refresh())[0] == [b"v1", b"v7"]
     assert waiting(topic) == []
-
-
-def test_a_process_finds_out_once_that_a_store_takes_no_long_name(
-    topic: Topic, refused: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CommitLog, "was_crowded", lambda self, within_s: True)
-    for number in range(3):
-        append = long_append(topic, number)
-        group = GroupCommit(topic.storage, append, topic.snapshot)
-        committed(topic, group, append)
-        assert group.is_left, "it waited"
-        topic.refresh()
-    assert len(refused) == 1
-    assert contents(topic)[0] == [b"v0", b"v1", b"v2"]
 
 
 @pytest.mark.parametrize(

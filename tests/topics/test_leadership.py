@@ -67,23 +67,6 @@ def test_who_led_a_partition_before_appends_nothing_more_and_keeps_its_others(to
     assert contents(topic.refresh()) == {0: [b"first", b"second"], 1: [b"still mine"]}
 
 
-def test_an_append_that_was_on_its_way_is_refused_when_another_leads(
-    memory_url: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = distlog.create(memory_url.url, storage_options=memory_url.options)
-    before, commit = Leader(topic, 0), leadership_module.commit_append
-
-    def late(*arguments: object, **named: object) -> object:
-        monkeypatch.setattr(leadership_module, "commit_append", commit)
-        Leader(topic, 0).append(b"first")
-        return commit(*arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(leadership_module, "commit_append", late)
-    with pytest.raises(LeaderFencedError):
-        before.append(b"too late")
-    assert contents(topic.refresh()) == {0: [b"first"]}
-
-
 def test_who_begins_to_lead_in_place_waits_for_the_appends_that_are_under_way(tmp_path: Path) -> None:
     topic = distlog.create(str(tmp_path / "events"))
     Leader(topic, 0).append(b"first")

@@ -27,7 +27,6 @@ from distlog.core.errors import (
 )
 from distlog.core.log.flush import LostRecordsError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import committed_batches
 from distlog.core.topics.producer import Producer
 
 
@@ -172,31 +171,6 @@ def on_objects(request: pytest.FixtureRequest) -> distlog.Topic:
     """A topic on an object store."""
     address: Address = request.getfixturevalue(f"{request.param}_url")
     return distlog.create(f"{address.url}/events", partitions=2, storage_options=address.options)
-
-
-def test_a_reply_that_is_lost_between_the_looks_of_a_producer_doubles_nothing(
-    on_objects: distlog.Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, told, calls = committed_batches.commit_append, list[distlog.Delivery](), list[int]()
-
-    def losing(*given: Any, **named: Any) -> Any:
-        calls.append(1)
-        result = real(*given, **named)
-        if len(calls) == 2:
-            # others append behind what nobody heard of
-            again(on_objects).append([{"value": b"bulk"}], partition=0)
-            raise distlog.CommitStateUnknownError("the reply was lost")
-        return result
-
-    monkeypatch.setattr(committed_batches, "commit_append", losing)
-    monkeypatch.setattr("distlog.core.storage.retry.Deadline.pause", lambda self: True)
-    with on_objects.producer(on_delivery=told.append) as producer:
-        for value in (b"0", b"1", b"2"):
-            producer.append(value, partition=0)
-            producer.flush()
-    assert contents(again(on_objects))[0] == [b"0", b"1", b"bulk", b"2"]
-    assert [delivery.first_offset for delivery in told] == [0, 1, 3]
-    assert len(calls) == 3
 
 
 def test_on_an_object_store_the_numbers_of_its_records_go_on_in_each_partition(on_objects: distlog.Topic) -> None:

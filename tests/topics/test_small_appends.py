@@ -16,7 +16,6 @@ from topics import NOW, contents, topic_on
 
 from distlog.core import paths
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.segments import segment_writer
@@ -123,44 +122,6 @@ def test_what_is_not_one_small_batch_for_each_partition_is_written_as_before(
     found = written(next(storages), config, *batches)
     one_by_one(monkeypatch)
     assert found == written(next(storages), config, *batches)
-
-
-def test_slices_are_gathered_up_to_a_limit(storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.topics.appendable.SLICE_BYTES", 20_000)
-    many = appender_module.MOST_SMALL_BYTES
-    # many bytes are gathered only for many partitions
-    for limit, most, is_table in ((many, many, True), (50_000, many, True), (50_000, 50_000, False)):
-        monkeypatch.setattr(appender_module, "SMALL_BYTES", limit)
-        monkeypatch.setattr(appender_module, "MOST_SMALL_BYTES", most)
-        topic = topic_on(next(storages), PARTITIONS)
-        appender = topic.handle and appender_module.Appender(
-            topic.storage, topic.name, topic.config, PARTITIONS, read_version=0, first_partition=0,
-            clock=lambda: NOW, random=Random(0),
-        )  # fmt: skip
-        assert appender.append(rows()) == 5 * PARTITIONS
-        assert isinstance(appender.close(), SegmentTable) == is_table
-
-
-def test_values_of_a_dictionary_are_not_all_repeated_in_memory(
-    storages: Iterator[Storage], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distlog.core.topics.appendable.SLICE_BYTES", 800_000)
-    steps, normalize, writer = list[str](), appender_module.normalize, appender_module.SegmentWriter
-
-    def noted(name: str, real: Any) -> Any:
-        return lambda *arguments, **named: (steps.append(name), real(*arguments, **named))[1]
-
-    monkeypatch.setattr(appender_module, "normalize", noted("normalize", normalize))
-    monkeypatch.setattr(appender_module, "SegmentWriter", noted("writer", writer))
-    total = 200 * PARTITIONS
-    values = pa.DictionaryArray.from_arrays(np.arange(total, dtype=np.int32) % 2, pa.array([b"x" * 2000, b"y"]))
-    partitions = pa.array(np.arange(total, dtype=np.int32) % PARTITIONS)
-    batch = pa.RecordBatch.from_pydict({"partition": partitions, "value": values})
-    found = written(next(storages), TopicConfig(), batch)
-    assert steps.index("writer") < 5 < steps.count("normalize")
-    plain = batch.set_column(1, "value", values.cast(pa.binary()))
-    one_by_one(monkeypatch)
-    assert found[0] == written(next(storages), TopicConfig(), plain)[0]
 
 
 @pytest.mark.long

@@ -13,10 +13,7 @@ from test_producer import topic as topic
 from transacting import seen
 
 import distlog
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
     InvalidConfigError,
     InvalidRecordError,
     ProducerFencedError,
@@ -214,40 +211,6 @@ def test_a_forked_child_can_neither_commit_nor_abort(local: distlog.Topic) -> No
     producer.commit()
     producer.close()
     assert seen(again(local))[0] == [b"0"]
-
-
-@pytest.mark.parametrize("is_in_place", [False, True])
-def test_a_commit_without_an_answer_is_made_once_or_known_when_it_is_tried_again(
-    is_in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for ending in ("commit", "abort"):
-        url = f"{tmp_path}/{ending}" if is_in_place else f"memory://{tmp_path}/{ending}"
-        topic = distlog.create(url, partitions=2)
-        producer = topic.producer("payments")
-        monkeypatch.setattr(producer._destination, "_timeout_s", 0.0)
-        producer.begin()
-        fill(producer, 0, 1)
-        producer.flush()
-        with monkeypatch.context() as patches:
-            put = CommitLog._put
-
-            def silent(log: CommitLog, *arguments: Any, put: Any = put) -> Any:
-                put(log, *arguments)
-                raise CommitStateUnknownError("no answer")
-
-            patches.setattr(CommitLog, "_put", silent)
-            with pytest.raises(CommitStateUnknownError):
-                producer.commit()
-        if ending == "commit":
-            assert producer.commit().offsets == {0: (0, 1), 1: (0, 1)}
-        else:
-            with pytest.raises(CommitConflictError, match="committed"):
-                producer.abort()
-        assert seen(again(topic)) == {0: [b"0"], 1: [b"1"]}
-        with producer.begin():
-            fill(producer, 2)
-        producer.close()
-        assert seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1"]}
 
 
 def test_threads_share_a_transaction(topic: distlog.Topic) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import resource
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,12 +18,10 @@ from writers_in_place import clock as clock
 from writers_in_place import syncs as syncs
 from writers_in_place import topic as topic
 
-from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
+from distlog.core.errors import InvalidRecordError, TopicNotFoundError
 from distlog.core.log import partition_log
-from distlog.core.log.flush import LostRecordsError
 from distlog.core.log.partition_log import FILES_OF_LOG, PartitionLog, most_open_logs
-from distlog.core.log.segment_files import ActiveFile
-from distlog.core.storage import durable_files, locks_and_pages
+from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import destinations
 from distlog.core.topics.destinations import CommitDestination, Delivery, InPlaceDestination
@@ -129,49 +125,6 @@ def test_the_files_of_some_partitions_only_stay_open(
     assert open_files(tmp_path) == before
 
 
-def test_a_log_that_cannot_be_let_go_of_for_want_of_files_stays_open_meanwhile(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 1)
-    many, before = topic_on(Storage(str(tmp_path / "many")), 2), open_files(tmp_path)
-    many.alter_config({"flush.messages": "1000"})
-    writer = many.writer(linger_ms=NEVER_MS)
-    writer.append(b"v0", partition=0)
-    writer.append(b"v1", partition=1)
-
-    def refuse(path: str) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-
-    with monkeypatch.context() as context:
-        made = locks_and_pages.open_lock
-        context.setattr(
-            locks_and_pages, "open_lock", lambda path: refuse(path) if path.endswith(".flush") else made(path)
-        )
-        with pytest.raises(StorageError, match="Too many open files"):
-            writer.flush()
-    writer.close()
-    assert open_files(tmp_path) == before
-
-
-def test_what_the_disk_lost_of_a_log_that_nobody_had_open_is_told(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(destinations, "most_open_logs", lambda writer, logs: 1)
-    many = topic_on(Storage(str(tmp_path / "many")), 2)
-    many.alter_config({"flush.messages": "1000"})
-    told: SimpleQueue[Delivery] = SimpleQueue()
-    writer = many.writer(linger_ms=0, on_delivery=told.put)
-    for partition in range(2):
-        writer.append(b"v%d" % partition, partition=partition)
-        told.get()
-    # the kernel could not write it, dropped the pages, and forgot that with the file's inode
-    (log,) = (tmp_path / "many" / "many-0").glob("*.log")
-    log.write_bytes(bytes(log.stat().st_size))
-    with pytest.raises(LostRecordsError):
-        writer.close()
-    assert contents(many.refresh()) == {0: [], 1: [b"v1"]}
-
-
 def test_as_many_logs_stay_open_as_the_process_may_have_files(
     topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,26 +217,6 @@ def test_the_active_segments_of_a_buffers_partitions_begin_in_one_commit(topic: 
             writer.append(b"%d" % number, partition=number % 20)
     assert many.refresh().version == version + 1
     assert contents(many) == {n: [b"%d" % number for number in range(n, 60, 20)] for n in range(20)}
-
-
-def test_a_partition_that_cannot_be_opened_keeps_no_other_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many, told, create = topic_on(Storage(str(tmp_path / "many")), 4), list[Delivery](), ActiveFile.create
-
-    def refused(file: ActiveFile) -> None:
-        if "topic-2" in file.path or "many-2" in file.path:
-            raise StorageError("no such luck", file=file.path)
-        create(file)
-
-    monkeypatch.setattr(ActiveFile, "create", refused)
-    writer = many.writer(linger_ms=NEVER_MS, on_delivery=told.append)
-    for partition in range(4):
-        writer.append(b"a", partition=partition)
-    with pytest.raises(StorageError, match="no such luck"):
-        writer.close()
-    assert sorted(one.partition for one in told if one.error is None) == [0, 1, 3]
-    assert contents(many) == {0: [b"a"], 1: [b"a"], 2: [], 3: [b"a"]}
 
 
 def test_after_a_close_nothing_of_the_logs_is_read_when_the_machine_was_restarted(
