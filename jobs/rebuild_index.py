@@ -2,9 +2,7 @@
 
 import sys
 
-from distlog.jobs.rebuild_index import main, parser
-
-__all__ = ["main", "parser"]
+from distlog.jobs.rebuild_index import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,9 +2,7 @@
 
 import sys
 
-from distlog.jobs.to_table import main, parser
-
-__all__ = ["main", "parser"]
+from distlog.jobs.to_table import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,1 +1,1 @@
-"""The jobs as programs: `python -m distlog.jobs.append`. The programs in `jobs/` are the same, for spark-submit."""
+"""The jobs: `python -m distlog.jobs.append`, or `spark-submit jobs/append.py`."""

@@ -1,20 +1,168 @@
 """Append files to a topic, in the order in which they are given, and by path."""
 
+from __future__ import annotations
+
+import argparse
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from distlog.spark.jobs.append_job import add_file_options, append_inputs
-from distlog.spark.jobs.job import add_settings, job_parser, run_job
+from pyspark.sql import SparkSession
 
-parser = job_parser(__doc__)
-parser.add_argument(
-    "--input", required=True, action="append", metavar="PATH", help="file, folder, pattern or URL; may be repeated"
-)
-add_file_options(parser)
-parser.add_argument("--create", action="store_true", help="create the topic if it does not exist")
-parser.add_argument("--partitions", type=int, metavar="N", help="with --create: how many partitions; by default 1")
-add_settings(parser, "--config", "with --create: a setting, as in retention.ms=604800000; may be repeated")
+from distlog.console.append_help import APPEND_HELP
+from distlog.console.output import Summary
+from distlog.core.display import counted
+from distlog.core.errors import InvalidConfigError
+from distlog.core.files.file_reader import FileReader, warning_of_no_records
+from distlog.core.files.formats import FORMATS
+from distlog.core.files.read_options import FAIL, SKIP, ReadOptions
+from distlog.core.files.text_lines import unescaped
+from distlog.core.storage.input_storage import InputStorage
+from distlog.core.times import TIME_UNITS, now_ms
+from distlog.core.topics.append_commit import check_batch, expiry_text
+from distlog.core.topics.appendable import early_text
+from distlog.core.topics.open_topic import open as open_topic
+from distlog.core.topics.open_topic import open_or_create
+from distlog.jobs.job import add_settings, argument, job_parser, run_job
+from distlog.spark.file_append import FilesResult, append_files
+from distlog.spark.sink import WriteOptions, parse_batch_id
 
+#: What options take that is not any text.
+_TAKEN: Mapping[str, Mapping[str, Any]] = {
+    "--format": {"choices": FORMATS},
+    "--timestamp-unit": {"choices": TIME_UNITS, "default": "ms"},
+    "--key-separator": {"type": argument(unescaped)},
+    "--partition": {"type": int},
+    "--bad-lines": {"choices": (FAIL, SKIP), "default": FAIL},
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = job_parser(__file__, __doc__)
+    help = "file, folder, pattern or URL; may be repeated"
+    parser.add_argument("--input", required=True, action="append", metavar="PATH", help=help)
+    for name, (metavar, text) in APPEND_HELP.items():
+        if name == "--header":
+            add_settings(parser, name, text, twice=True)
+            continue
+        placeholder: Mapping[str, Any] = {"metavar": metavar} if metavar else {}
+        # argparse fills in what stands after a percent sign
+        parser.add_argument(name, help=text.replace("%", "%%"), **placeholder, **_TAKEN.get(name, {}))
+    parser.add_argument("--create", action="store_true", help="create the topic if it does not exist")
+    parser.add_argument(
+        "--partitions", type=int, metavar="N", help="with --create: number of partitions (default: 1)"
+    )
+    add_settings(parser, "--config", "with --create: a setting, as in retention.ms=604800000; may be repeated")
+    return parser
+
+
+def append_inputs(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
+    """Append the files that the arguments name, all in one commit. With --create, create the topic first."""
+    started = time.monotonic()
+    options = read_options(chosen)
+    if (chosen.app_id is None) != (chosen.batch_id is None):
+        raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
+    if not chosen.create and (chosen.config or chosen.partitions is not None):
+        raise InvalidConfigError("--partitions and --config need --create; `distlog alter` changes a topic")
+    batch_id = check_batch(chosen.app_id, chosen.batch_id)
+    storage = dict(chosen.storage)
+    reader = FileReader(options, InputStorage(input_settings(spark, chosen.input, storage)))
+    files = reader.files(chosen.input)
+    # before any task starts, and before a topic is created
+    reader.check_first_files(files)
+    if chosen.create:
+        topic = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
+    else:
+        topic = open_topic(chosen.topic, storage_options=storage)
+    write = WriteOptions(
+        topic.storage,
+        chosen.app_id,
+        None if batch_id is None else parse_batch_id(str(batch_id)),
+        chosen.compression,
+    )
+    result = append_files(spark, topic, reader, files, write)
+    if result.without_records:
+        print(f"append.py: {warning_of_no_records(result.without_records)}", file=sys.stderr)
+    return _summary(chosen.topic, topic.config.retention_ms, result, time.monotonic() - started)
+
+
+def read_options(chosen: argparse.Namespace) -> ReadOptions:
+    """The options of the reader. Raises InvalidConfigError for arguments that cannot be meant."""
+    return ReadOptions(
+        format=chosen.format,
+        key=chosen.key,
+        value=chosen.value,
+        timestamp=chosen.timestamp,
+        timestamp_unit=chosen.timestamp_unit,
+        key_separator=chosen.key_separator,
+        pattern=chosen.pattern,
+        time_format=chosen.time_format,
+        headers=tuple(chosen.header),
+        partition=chosen.partition,
+        bad_lines=chosen.bad_lines,
+        now_ms=now_ms(),
+    )
+
+
+# Hadoop's settings of its client of S3, and the settings of fsspec's.
+_HADOOP = "spark.hadoop.fs.s3a."
+_S3A_SCHEMES = ("s3a://", "s3n://")
+
+
+def input_settings(spark: SparkSession, inputs: Sequence[str], storage: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the client that reads the inputs: for s3a:// those that Spark has for Hadoop go first."""
+    if not any(given.lower().startswith(_S3A_SCHEMES) for given in inputs):
+        return dict(storage)
+
+    def hadoop(name: str) -> str | None:
+        return spark.conf.get(_HADOOP + name, None)
+
+    endpoint, region = hadoop("endpoint"), hadoop("endpoint.region")
+    if endpoint and "://" not in endpoint:
+        is_plain = (hadoop("connection.ssl.enabled") or "true").lower() == "false"
+        endpoint = f"{'http' if is_plain else 'https'}://{endpoint}"
+    found: dict[str, Any] = {
+        "endpoint_url": endpoint,
+        "key": hadoop("access.key"),
+        "secret": hadoop("secret.key"),
+        "token": hadoop("session.token"),
+        "client_kwargs": {"region_name": region} if region else None,
+    }
+    return {**storage, **{name: value for name, value in found.items() if value}}
+
+
+def _summary(url: str, retention_ms: int, result: FilesResult, seconds: float) -> Summary:
+    appended, skipped = result.appended, result.skipped
+    records = appended.record_count
+    facts: dict[str, Any] = {
+        "topic": url,
+        "version": appended.version,
+        "records": records,
+        "offsets": {str(partition): list(span) for partition, span in sorted(appended.offsets.items())},
+        "replayed": appended.replayed,
+        "skipped": skipped,
+        "expired": appended.expired,
+        "early_ms": appended.early_ms,
+        "seconds": round(seconds, 3),
+    }
+    verb = "had appended" if appended.replayed else "appended"
+    version = "" if appended.version is None else f" as version {appended.version}"
+    lines = [f"{verb} {counted(records, 'record')} to {url}{version} in {seconds:.1f} s"]
+    lines += [
+        f"partition {number}: offsets {first} to {end}" for number, (first, end) in sorted(appended.offsets.items())
+    ]
+    if skipped:
+        lines.append(f"left out {counted(skipped, 'bad line')}")
+    if appended.expired:
+        lines.append(expiry_text(appended.expired, retention_ms))
+    if appended.early_ms is not None:
+        lines.append(early_text(appended.early_ms))
+    return Summary("\n".join(lines), facts)
+
+
+parser = _parser()
 main = partial(run_job, parser, append_inputs)
 
 if __name__ == "__main__":

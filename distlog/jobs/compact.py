@@ -1,12 +1,28 @@
 """Keep the last record of each key, or merge small segments."""
 
+import argparse
 import sys
 from functools import partial
 
-from distlog.spark.jobs.maintenance_job import compact_topic, compaction_parser, run_maintenance
+from distlog.core.maintenance.merge import CompactReport
+from distlog.jobs.job import job_session
+from distlog.jobs.maintenance import compaction_parser, run_maintenance
+from distlog.spark.frames import compact
 
-parser = compaction_parser(__doc__)
 
+def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
+    """Compact a topic, or merge its small segments, by Spark tasks."""
+    return compact(
+        job_session("compact"),
+        url,
+        dry_run=chosen.dry_run,
+        dedupe_buffer_bytes=chosen.dedupe_buffer_size,
+        memory=chosen.memory,
+        storage_options=dict(chosen.storage),
+    )
+
+
+parser = compaction_parser(__file__, __doc__)
 main = partial(run_maintenance, parser, compact_topic)
 
 if __name__ == "__main__":

@@ -1,13 +1,123 @@
 """Read a topic to the console, Parquet or JSON."""
 
+from __future__ import annotations
+
+import argparse
 import sys
+import time
+from collections.abc import Mapping
 from functools import partial
 
-from distlog.console import arguments
-from distlog.spark.jobs.job import argument, job_parser, run_job
-from distlog.spark.jobs.read_job import CONSOLE_LIMIT, read_topic
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-parser = job_parser(__doc__)
+from distlog.console import arguments
+from distlog.console.output import Milliseconds, Summary, text
+from distlog.core.display import counted
+from distlog.core.errors import InvalidConfigError
+from distlog.jobs.job import argument, job_parser, run_job
+from distlog.spark.frames import read
+
+#: How many records are printed if no limit is given: enough to see what the topic holds.
+CONSOLE_LIMIT = 20
+
+
+def read_topic(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
+    """Read the records that the arguments name, and print them or write them to files."""
+    started = time.monotonic()
+    if chosen.format and not chosen.output:
+        raise InvalidConfigError("--format needs --output")
+    rows = read(
+        spark,
+        chosen.topic,
+        start=chosen.start,
+        end=chosen.end,
+        start_time=chosen.since,
+        end_time=chosen.until,
+        partitions=chosen.partitions,
+        include_headers=True,
+        limit=chosen.limit if chosen.output or chosen.limit is not None else CONSOLE_LIMIT,
+        storage_options=dict(chosen.storage),
+    ).drop("topic")
+    count = _write(rows, chosen) if chosen.output else _print(rows, as_json=chosen.json)
+    seconds = time.monotonic() - started
+    place = chosen.output or "the console"
+    facts = {"topic": chosen.topic, "records": count, "output": chosen.output, "seconds": round(seconds, 3)}
+    return Summary(f"read {counted(count, 'record')} of {chosen.topic} to {place} in {seconds:.1f} s", facts)
+
+
+def _write(rows: DataFrame, chosen: argparse.Namespace) -> int:
+    seen = Observation("rows")
+    watched = rows.observe(seen, F.count(F.lit(1)).alias("records"))
+    if chosen.format == "json":
+        watched.select(json_line()).write.text(chosen.output)
+    else:
+        watched.write.parquet(chosen.output)
+    return int(seen.get["records"])
+
+
+def _print(rows: DataFrame, *, as_json: bool) -> int:
+    if as_json:
+        lines = [row[0] for row in rows.select(json_line()).collect()]
+    else:
+        names = ("partition", "offset", "timestamp", "key", "value")
+        table = rows.withColumn("timestamp", F.unix_millis("timestamp")).select(*names).collect()
+        lines = ["\t".join(_cell(name, row[name]) for name in names) for row in table]
+        print(*names, sep="\t")
+    for line in lines:
+        print(line)
+    return len(lines)
+
+
+def _cell(name: str, value: object) -> str:
+    if name == "timestamp" and isinstance(value, int):
+        return str(Milliseconds(value))
+    return text(bytes(value) if isinstance(value, bytearray) else value)
+
+
+def json_line() -> Column:
+    """A record as the command line prints it: bytes as text if they are UTF-8, else {"base64": "..."}.
+
+    It is an expression of Spark, not the kernel of `lines`, since Spark's plan writes it where the records are: no
+    worker of Python is started, and no record crosses to one.
+    """
+    header = F.transform(
+        "headers",
+        lambda each: _object({"key": _json_text(each["key"]), "value": _json_bytes(each["value"])}),
+    )
+    return _object(
+        {
+            "partition": F.col("partition").cast("string"),
+            "offset": F.col("offset").cast("string"),
+            "timestamp": F.unix_millis("timestamp").cast("string"),
+            "timestamp_type": F.col("timestampType").cast("string"),
+            "key": _json_bytes(F.col("key")),
+            "value": _json_bytes(F.col("value")),
+            "headers": F.concat(F.lit("["), F.concat_ws(", ", header), F.lit("]")),
+        }
+    ).alias("value")
+
+
+def _object(members: Mapping[str, Column]) -> Column:
+    pieces = [piece for name, value in members.items() for piece in (F.lit(f', "{name}": '), value)]
+    pieces[0] = F.lit(f'{{"{next(iter(members))}": ')
+    return F.concat(*pieces, F.lit("}"))
+
+
+def _json_bytes(column: Column) -> Column:
+    decoded = column.cast("string")
+    encoded = F.concat(F.lit('{"base64": "'), F.base64(column), F.lit('"}'))
+    return (
+        F.when(column.isNull(), F.lit("null")).when(F.is_valid_utf8(decoded), _json_text(decoded)).otherwise(encoded)
+    )
+
+
+def _json_text(column: Column) -> Column:
+    """The text as a JSON string: Spark's JSON of a list of one, without the brackets."""
+    return F.regexp_replace(F.to_json(F.array(column)), r"^\[|\]$", "")
+
+
+parser = job_parser(__file__, __doc__)
 parser.add_argument("--partitions", type=argument(arguments.partitions), metavar="0,1", help="only these partitions")
 start = parser.add_mutually_exclusive_group()
 start.add_argument(

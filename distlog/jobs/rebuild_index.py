@@ -1,17 +1,32 @@
 """Rebuild bad and missing index files from the logs."""
 
+import argparse
 import sys
 from functools import partial
 
-from distlog.spark.jobs.maintenance_job import maintenance_parser, rebuild_topic, run_maintenance
+from distlog.core.maintenance.rebuild import RebuildReport
+from distlog.jobs.job import job_session
+from distlog.jobs.maintenance import maintenance_parser, run_maintenance
+from distlog.spark.frames import rebuild_indexes
 
-parser = maintenance_parser(__doc__)
+
+def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
+    """Repair the indexes of a topic by Spark tasks."""
+    return rebuild_indexes(
+        job_session("rebuild_index"),
+        url,
+        force=chosen.force,
+        dry_run=chosen.dry_run,
+        storage_options=dict(chosen.storage),
+    )
+
+
+parser = maintenance_parser(__file__, __doc__)
 parser.add_argument(
     "--force",
     action="store_true",
     help="also rebuild good indexes that the topic's present settings would make differently",
 )
-
 main = partial(run_maintenance, parser, rebuild_topic)
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
 """Delete old segments, by each topic's retention.ms and retention.bytes."""
 
+import argparse
 import sys
 from functools import partial
 
-from distlog.spark.jobs.maintenance_job import maintenance_parser, retain, run_maintenance
+from distlog.core.maintenance.run import RetentionReport
+from distlog.core.topics.open_topic import open as open_topic
+from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
-parser = maintenance_parser(__doc__)
 
+def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
+    """Delete the old segments of a topic."""
+    return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
+
+
+parser = maintenance_parser(__file__, __doc__)
 main = partial(run_maintenance, parser, retain)
 
 if __name__ == "__main__":

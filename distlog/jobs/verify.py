@@ -1,12 +1,21 @@
 """Check every checksum, record, index and commit."""
 
+import argparse
 import sys
 from functools import partial
 
-from distlog.spark.jobs.maintenance_job import maintenance_parser, run_maintenance, verify_topic
+from distlog.core.maintenance.verify import VerifyReport
+from distlog.jobs.job import job_session
+from distlog.jobs.maintenance import maintenance_parser, run_maintenance
+from distlog.spark.frames import verify
 
-parser = maintenance_parser(__doc__, read_only=True)
 
+def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
+    """Check all of a topic by Spark tasks."""
+    return verify(job_session("verify"), url, storage_options=dict(chosen.storage))
+
+
+parser = maintenance_parser(__file__, __doc__, read_only=True)
 main = partial(run_maintenance, parser, verify_topic)
 
 if __name__ == "__main__":

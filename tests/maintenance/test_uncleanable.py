@@ -171,12 +171,12 @@ def test_tasks_give_the_reason_back_and_do_not_fail(spark: Any, tmp_path: Path) 
 def test_the_job_of_all_that_is_due_fails_with_it(
     spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from distlog.spark.jobs.maintenance_job import compaction_parser, maintain_topic, run_maintenance
+    from distlog.jobs.maintain import main
 
     assert spark
     damage(topic_of_three(f"{tmp_path}/log"))
     given = ["--topic", f"{tmp_path}/log", "--json"]
-    assert run_maintenance(compaction_parser(None), maintain_topic, given) == 1
+    assert main(given) == 1
     facts = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (facts["failed"], facts["topics"][0]["compact"]["ok"]) == (1, False)
     assert "vacuum" in facts["topics"][0]

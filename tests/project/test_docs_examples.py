@@ -7,10 +7,10 @@ import builtins
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def run(command: str, folder: Path, cli: CommandLine) -> str:
     command = command.replace("/data/logs", f"{folder}/logs")
     if command.startswith("spark-submit "):
         job, *arguments = shlex.split(command.removeprefix("spark-submit "))
-        given = runpy.run_path(str(ROOT / job))["parser"].parse_args(arguments)
+        given = import_module(f"distlog.jobs.{Path(job).stem}").parser.parse_args(arguments)
         assert given.topic or given.root, command
         return ""
     if re.search(r"[|*>]|&&", command):

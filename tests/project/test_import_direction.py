@@ -207,16 +207,8 @@ def test_kernels_are_loops_alone() -> None:
     ] == []
 
 
-def test_jobs_only_say_what_they_take() -> None:
-    jobs = [module for module in modules() if module.startswith(("jobs.", "distlog.jobs."))]
-    assert len(jobs) > 10
-    logic = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.Try, ast.Lambda)
-    assert [job for job in jobs if any(isinstance(node, logic) for node in nodes(job))] == []
-    assert [job for job in jobs if modules()[job].read_text(encoding="utf-8").count("\n") > 45] == []
-
-
 def test_only_the_spark_package_and_what_runs_it_import_pyspark() -> None:
-    allowed = ("distlog.spark", "jobs", "demo", "benchmarks", "pyspark_distlog")
+    allowed = ("distlog.spark", "distlog.jobs", "jobs", "demo", "benchmarks", "pyspark_distlog")
     assert [module for module in importers("pyspark") if not module.startswith(allowed)] == []
 
 

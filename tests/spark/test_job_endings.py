@@ -14,12 +14,12 @@ pytest.importorskip("pyspark")
 
 PROGRAM = """
 import sys
-from distlog.spark.jobs.job import exit_status, job_parser
+from distlog.jobs.job import exit_status, job_parser
 
 def run(chosen):
     {body}
 
-sys.exit(exit_status(job_parser("Do it."), run, {given!r}))
+sys.exit(exit_status(job_parser("job.py", "Do it."), run, {given!r}))
 """
 
 
@@ -31,13 +31,13 @@ def ended(body: str, *given: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_failure_is_a_line_and_an_object() -> None:
     run = ended('raise OSError("two\\nlines")', "--json")
-    assert (run.returncode, run.stderr) == (1, "-c: two lines\n")
+    assert (run.returncode, run.stderr) == (1, "job.py: two lines\n")
     assert json.loads(run.stdout) == {"error": "two lines", "type": "OSError"}
 
 
 def test_a_wrong_command_line_is_too() -> None:
     run = ended("return 0", "--json", "--no")
-    assert (run.returncode, run.stderr.splitlines()[-1]) == (2, "-c: unrecognized arguments: --no")
+    assert (run.returncode, run.stderr.splitlines()[-1]) == (2, "job.py: unrecognized arguments: --no")
     assert json.loads(run.stdout)["error"] == "unrecognized arguments: --no"
 
 
@@ -85,25 +85,6 @@ def test_an_error_of_py4j_that_an_interrupt_led_to_is_an_interrupt() -> None:
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
 
 
-def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
-    """py4j's objects have finalizers, in which Python drops what is raised, and prints its stack."""
-    dropped = (
-        "import os, signal, time, weakref; kept = {1}; "
-        "watch = weakref.ref(kept, lambda _: os.kill(os.getpid(), signal.SIGINT)); del kept; "
-    )
-    run = ended(dropped + "time.sleep(60)")
-    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
-    run = ended(dropped + 'raise OSError("the JVM is gone")')
-    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
-
-
-def test_what_else_goes_wrong_in_a_finalizer_is_told() -> None:
-    body = "import weakref; kept = {1}; watch = weakref.ref(kept, lambda _: 1 / 0); del kept; return 0"
-    run = ended(body)
-    assert (run.returncode, run.stdout) == (0, "")
-    assert run.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
-
-
 def test_a_pipe_of_somebody_else_that_broke_is_a_failure() -> None:
     run = ended("raise BrokenPipeError(32, 'Broken pipe')")
-    assert (run.returncode, run.stderr) == (1, "-c: [Errno 32] Broken pipe\n")
+    assert (run.returncode, run.stderr) == (1, "job.py: [Errno 32] Broken pipe\n")

@@ -18,7 +18,7 @@ import distlog
 from distlog.console.output import Report, Summary
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.spark.jobs.maintenance_job import maintenance_parser, run_maintenance
+from distlog.jobs.maintenance import maintenance_parser, run_maintenance
 
 JOBS = Path(__file__).parents[2] / "jobs"
 OLD = {"retention.ms": 1000, "file.delete.delay.ms": 0}
@@ -164,7 +164,7 @@ def test_what_a_topic_cannot_take_is_status_2_as_for_the_command_line(
 ) -> None:
     old_topic(f"{tmp_path}/wrong")
     old_topic(f"{tmp_path}/right")
-    parser = maintenance_parser("A job.")
+    parser = maintenance_parser("job.py", "A job.")
     assert run_maintenance(parser, refuse, ["--topic", f"{tmp_path}/wrong"]) == 2
     assert run_maintenance(parser, refuse, ["--topic", f"{tmp_path}/right"]) == 0
     assert run_maintenance(parser, refuse, ["--root", str(tmp_path), "--json"]) == 1
@@ -179,7 +179,7 @@ def test_a_job_that_is_a_program_looks_for_no_garbage_among_what_it_imported(
     """The looks at its end would take a quarter of the CPU of one without Spark."""
     frozen: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("by a program"))
-    parser = maintenance_parser("A job.")
+    parser = maintenance_parser("job.py", "A job.")
     run_maintenance(parser, dict, ["--root", str(tmp_path)])
     assert not frozen
     monkeypatch.setattr(sys, "argv", ["a-job", "--root", str(tmp_path)])

@@ -162,7 +162,7 @@ def test_the_job_takes_the_size_of_the_dedupe_buffer(
         sizes.append(dedupe_buffer_bytes)
         return compact(*args, dedupe_buffer_bytes=dedupe_buffer_bytes, **options)
 
-    monkeypatch.setattr("distlog.spark.jobs.maintenance_job.compact", noted)
+    monkeypatch.setattr("distlog.jobs.compact.compact", noted)
     script = str(Path(__file__).parents[2] / "jobs" / "compact.py")
     for given, status in ((["--dedupe-buffer-size", "128"], 2), (["--dedupe-buffer-size", "2097152"], 0)):
         monkeypatch.setattr(sys, "argv", [script, "--topic", topic.url, *given])

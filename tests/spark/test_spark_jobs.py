@@ -16,7 +16,7 @@ from submitted import NO_TOPIC
 
 import distlog
 from distlog.console.arguments import offsets, partitions
-from distlog.spark.jobs.job import reason
+from distlog.jobs.job import reason
 
 pytestmark = pytest.mark.spark
 LOG_LINES = [

@@ -13,8 +13,8 @@ from fault_proxy import FaultProxy
 from pyspark.sql import DataFrame, SparkSession
 
 import distlog
+from distlog.jobs.append import append_inputs
 from distlog.spark import append
-from distlog.spark.jobs.append_job import append_inputs
 
 pytestmark = pytest.mark.spark
 

@@ -22,8 +22,8 @@ from topics import NOW, values
 import distlog
 from distlog import EARLIEST, Topic
 from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
+from distlog.jobs.job import reason
 from distlog.spark import stream
-from distlog.spark.jobs.job import reason
 
 pytestmark = pytest.mark.spark
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import runpy
@@ -16,8 +15,6 @@ from pyspark.sql import SparkSession
 from topics import files, named_files
 
 import distlog
-from distlog.spark.jobs import job, maintenance_job
-from distlog.spark.jobs.append_job import append_inputs
 
 pytestmark = pytest.mark.spark
 
@@ -63,15 +60,10 @@ class Jobs:
 
     def __call__(self, name: str, *given: object) -> dict[str, Any]:
         """What the job says with --json."""
-        parser: argparse.ArgumentParser = runpy.run_path(str(JOBS / f"{name}.py"))["parser"]
         storage = [part for pair in self._options.items() for part in ("--storage", "=".join(pair))]
         arguments = ["--topic", self.url, "--json", *storage, *map(str, given)]
         self._capfd.readouterr()
-        if name == "append":
-            assert job.run_job(parser, append_inputs, arguments) == 0
-        else:
-            work = {"rebuild_index": "rebuild_topic", "retention": "retain"}.get(name, f"{name}_topic")
-            assert maintenance_job.run_maintenance(parser, getattr(maintenance_job, work), arguments) == 0
+        assert runpy.run_path(str(JOBS / f"{name}.py"))["main"](arguments) == 0
         facts: dict[str, Any] = json.loads(self._capfd.readouterr().out.splitlines()[-1])
         return facts if name == "append" else facts["topics"][0]  # type: ignore[no-any-return]
 

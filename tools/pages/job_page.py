@@ -1,9 +1,9 @@
-"""The reference of the jobs for spark-submit, from the parsers of jobs/*.py."""
+"""The reference of the jobs for spark-submit, from their parsers."""
 
 from __future__ import annotations
 
 import argparse
-import runpy
+from importlib import import_module
 from pathlib import Path
 
 from tools.pages.markdown import code, table
@@ -24,10 +24,9 @@ def text() -> str:
 
 
 def _section(path: Path) -> str:
-    parser: argparse.ArgumentParser = runpy.run_path(str(path))["parser"]
+    parser: argparse.ArgumentParser = import_module(f"distlog.jobs.{path.stem}").parser
     rows = [_row(action) for action in parser._actions if action.dest != "help"]
-    told = (parser.description or "").split(": spark-submit")[0].rstrip(".")
-    return "\n\n".join([f"## jobs/{path.name}", f"{told}.", table(["option", "meaning"], rows)])
+    return "\n\n".join([f"## jobs/{path.name}", str(parser.description), table(["option", "meaning"], rows)])
 
 
 def _row(action: argparse.Action) -> list[str]:

@@ -16,17 +16,9 @@ from distlog.console.output import DONE, FAILED, Report, Summary, fail, print_re
 from distlog.core.display import counted
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
-from distlog.core.maintenance.merge import CompactReport
-from distlog.core.maintenance.rebuild import RebuildReport
-from distlog.core.maintenance.run import RetentionReport
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
-from distlog.core.maintenance.verify import VerifyReport
 from distlog.core.storage.storage import Storage
-from distlog.core.topic_handle import topic_log
 from distlog.core.topics.open_topic import find_topics
-from distlog.core.topics.open_topic import open as open_topic
-from distlog.spark.frames import compact, rebuild_indexes, verify
-from distlog.spark.jobs.job import JobParser, add_shared_arguments, argument, exit_status, job_session, reason
+from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, reason
 from distlog.spark.merging import MERGE_MEMORY_BYTES
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
@@ -36,12 +28,12 @@ _LEAST_BUFFER_BYTES = 1 << 20
 Work = Callable[[str, argparse.Namespace], Report]
 
 
-def maintenance_parser(description: str | None, *, read_only: bool = False) -> argparse.ArgumentParser:
+def maintenance_parser(file: str, description: str | None, *, read_only: bool = False) -> argparse.ArgumentParser:
     """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run.
 
     A job that is `read_only` has no --dry-run, since it changes nothing.
     """
-    parser = JobParser(description)
+    parser = JobParser(file, description)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--topic", metavar="URL", help="the path or URL of the topic")
     where.add_argument("--root", metavar="URL", help="a folder: all topics right below it")
@@ -51,9 +43,9 @@ def maintenance_parser(description: str | None, *, read_only: bool = False) -> a
     return parser
 
 
-def compaction_parser(description: str | None) -> argparse.ArgumentParser:
+def compaction_parser(file: str, description: str | None) -> argparse.ArgumentParser:
     """`maintenance_parser` with --dedupe-buffer-size and --memory, for jobs that compact."""
-    parser = maintenance_parser(description)
+    parser = maintenance_parser(file, description)
     parser.add_argument(
         "--dedupe-buffer-size",
         type=argument(_size),
@@ -127,70 +119,3 @@ def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> To
     if not chosen.json:
         print_report(Summary(f"{url}: {report}", facts), as_json=False)
     return TopicMaintenance(facts, status_of(report))
-
-
-def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
-    """Delete the old segments of a topic; the work of `distlog.jobs.retention`."""
-    return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
-
-
-def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
-    """Compact a topic, or merge its small segments, by Spark tasks; the work of `distlog.jobs.compact`."""
-    return compact(
-        job_session("compact"),
-        url,
-        dry_run=chosen.dry_run,
-        dedupe_buffer_bytes=chosen.dedupe_buffer_size,
-        memory=chosen.memory,
-        storage_options=dict(chosen.storage),
-    )
-
-
-def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
-    """Delete the files that no reader or writer can need, also of a dropped topic; for `distlog.jobs.vacuum`."""
-    storage = Storage(url, dict(chosen.storage))
-    return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
-
-
-def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
-    """Check all of a topic by Spark tasks; the work of `distlog.jobs.verify`."""
-    return verify(job_session("verify"), url, storage_options=dict(chosen.storage))
-
-
-def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
-    """Repair the indexes of a topic by Spark tasks; the work of `distlog.jobs.rebuild_index`."""
-    return rebuild_indexes(
-        job_session("rebuild_index"),
-        url,
-        force=chosen.force,
-        dry_run=chosen.dry_run,
-        storage_options=dict(chosen.storage),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class MaintenanceReports:
-    """The reports of the operations on a topic, by the operation's name, in the order in which they ran."""
-
-    reports: Mapping[str, Report]
-
-    def __str__(self) -> str:
-        return "; ".join(str(report) for report in self.reports.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts of each operation, by its name, and whether all of them went well."""
-        facts = {name: report.to_dict() for name, report in self.reports.items()}
-        return {**facts, "ok": all(each.get("ok", True) for each in facts.values())}
-
-
-def maintain_topic(url: str, chosen: argparse.Namespace) -> MaintenanceReports:
-    """Do all maintenance that a topic's config asks for; the work of `distlog.jobs.maintain`.
-
-    Retention comes first, so that no segment is compacted that retention deletes. Vacuum comes last, and deletes the
-    files of segments that were removed more than `file.delete.delay.ms` ago. A dropped topic is only vacuumed.
-    """
-    try:
-        done: dict[str, Report] = {"retention": retain(url, chosen), "compact": compact_topic(url, chosen)}
-    except TopicNotFoundError:
-        done = {}
-    return MaintenanceReports({**done, "vacuum": vacuum_topic(url, chosen)})

@@ -9,12 +9,10 @@ import logging
 import os
 import re
 import select
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
@@ -27,59 +25,12 @@ from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_s
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
 
-# ---
-# Ctrl-C in a finalizer, as py4j's objects have: Python drops what is raised there, and prints its stack.
-
-
-#: How long after it was dropped an interrupt comes again, in seconds: the finalizer has ended then.
-AGAIN_S = 0.05
-
-
-class NoInterruptLost:
-    """A `with` block of the main thread in which an interrupt that Python dropped is quiet, and comes again."""
-
-    def __init__(self) -> None:
-        self.was_dropped = False
-        self._again: threading.Timer | None = None
-
-    def __enter__(self) -> NoInterruptLost:
-        self._before, sys.unraisablehook = sys.unraisablehook, self._dropped
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        sys.unraisablehook = self._before
-        if self._again is not None:
-            self._again.cancel()
-            self._again.join()
-
-    def _dropped(self, what: Any) -> None:
-        if not isinstance(what.exc_value, KeyboardInterrupt):
-            self._before(what)
-            return
-        self.was_dropped = True
-        self._again = threading.Timer(AGAIN_S, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-        self._again.start()
-
-
-# ---
-# Standard error, also under spark-submit, which sends what a Python program writes there to standard output.
-
-
-@contextmanager
-def errors_apart() -> Iterator[None]:
-    """Send all that is written to `sys.stderr` to standard error, also under spark-submit."""
-    before = sys.stderr
-    sys.stderr = _JvmErrors(before) if "PYSPARK_GATEWAY_PORT" in os.environ else before
-    try:
-        yield
-    finally:
-        sys.stderr = before
-
 
 class _JvmErrors(io.TextIOBase):
-    """The standard error of the JVM that spark-submit runs; `otherwise` takes what a JVM that has ended cannot."""
+    """The standard error of the JVM: spark-submit sends a Python program's own to standard output.
+
+    `otherwise` takes what a JVM that has ended cannot.
+    """
 
     def __init__(self, otherwise: TextIO) -> None:
         self._otherwise = otherwise
@@ -104,10 +55,10 @@ _USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$"
 
 
 class JobParser(argparse.ArgumentParser):
-    """A parser that raises InvalidConfigError for wrong arguments, after it printed what is right."""
+    """The parser of the program in `file`: for wrong arguments it prints the usage, and raises InvalidConfigError."""
 
-    def __init__(self, description: str | None) -> None:
-        super().__init__(description=description, allow_abbrev=False)
+    def __init__(self, file: str, description: str | None) -> None:
+        super().__init__(Path(file).name, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage, and raise."""
@@ -115,9 +66,9 @@ class JobParser(argparse.ArgumentParser):
         raise InvalidConfigError(message)
 
 
-def job_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the arguments of every job: --topic, --storage and --json."""
-    parser = JobParser(description)
+def job_parser(file: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of the job in `file`, with the arguments of every job: --topic, --storage and --json."""
+    parser = JobParser(file, description)
     parser.add_argument("--topic", required=True, metavar="URL", help="the path or URL of the topic")
     add_shared_arguments(parser)
     return parser
@@ -192,12 +143,11 @@ def exit_status(
     # py4j logs stacks by the root logger itself: of an interrupt, and of a JVM that is gone, which it raises as well
     logging.getLogger().addFilter(_is_news)
     try:
-        with errors_apart(), NoInterruptLost() as interrupts:
+        with redirect_stderr(_JvmErrors(sys.stderr) if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr):
             try:
                 return run(parser.parse_args(given))
             except Exception as error:
-                interrupted = interrupts.was_dropped or _follows_an_interrupt(error)
-                return INTERRUPTED if interrupted else _status_after(error, parser.prog, given)
+                return INTERRUPTED if _follows_an_interrupt(error) else _status_after(error, parser.prog, given)
     except KeyboardInterrupt:
         return INTERRUPTED
 
