@@ -3,7 +3,7 @@
     python examples/compacted_table.py --source logs/orders --target logs/totals --checkpoint /tmp/totals
 
 The target has `cleanup.policy=compact`: whoever reads it from its start after a compaction gets each key's last
-value. Spark writes updates only by `foreachBatch`; distlog appends each batch exactly once there too.
+value. Spark writes updates only by `foreachBatch`; with `app_id` and `batch_id` each batch is appended exactly once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def start(spark: SparkSession, source: str, target: str, checkpoint: str) -> Str
     """Begin the query, or go on where its checkpoint says; it ends when all that is there was read."""
 
     def append(changed: DataFrame, batch: int) -> None:
-        changed.write.format("distlog").mode("append").save(target)
+        distlog.spark.append(changed, target, app_id="totals", batch_id=batch)
 
     records = spark.readStream.format("distlog").option("startingOffsets", "earliest").load(source)
     stream = totals(records).writeStream.foreachBatch(append).outputMode("update")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from pyspark.sql.types import StructType
 
 from distlog.core import paths
 from distlog.core.arrays import integers
-from distlog.core.commits.actions import REPEATED_APP, SetTransaction
-from distlog.core.commits.commit_json import UNNAMED, Origin
 from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -30,7 +27,6 @@ from distlog.core.errors import (
     CommitStateUnknownError,
     CorruptMetadataError,
     InvalidConfigError,
-    InvalidRecordError,
 )
 from distlog.core.maintenance.merge import merge_tails
 from distlog.core.segments.segment_writer import codec_of
@@ -191,23 +187,15 @@ def parse_batch_id(text: str) -> BatchId:
 
 
 # ---
-# Finds the commit of a Spark write by its `write_id` and, for a batch of a stream, its `run_id`.
-#
-# Both ids are in the commit. With them Spark may ask twice for one commit, and two writes of one micro-batch are not
-# taken for a write that is repeated after a restart.
+# Finds the commit of a Spark write by its `write_id`, since Spark may ask twice for one commit.
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A batch of a streaming query.
-
-    The query's id lasts as long as its checkpoint; the run's id lasts until the query is stopped. `run_id` is None if
-    Spark does not give it.
-    """
+    """A batch of a streaming query; the query's id lasts as long as its checkpoint."""
 
     query_id: str
     batch_id: int
-    run_id: str | None
 
 
 def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool:
@@ -227,63 +215,6 @@ def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool
         text = "the write took longer than commits are kept, so nobody can tell whether it was committed before"
         raise CommitStateUnknownError(text, read_version=after, log_floor=floor) from None
     return False
-
-
-def is_of_run(storage: Storage, version: int, run_id: str | None) -> bool:
-    """True if the commit of `version` was made in this run of a streaming query; False if `run_id` is None.
-
-    A commit that vacuum has deleted was made before this run began to write the batch.
-    """
-    commit = None if run_id is None else CommitFiles(storage).read(version, whole=False)
-    return commit is not None and commit.run_id == run_id
-
-
-# ---
-# Tells a micro-batch that is written again after a restart from a second write of the same micro-batch.
-#
-# A foreachBatch function may write twice to one topic. Without txnAppId both writes have the query and the batch as
-# their transaction, and the second would be taken for a repetition of the first, and lost.
-
-
-def check_first_write(
-    handle: TopicHandle,
-    batch: MicroBatch,
-    segments: Sequence[SegmentInfo],
-    earlier: AppendResult,
-    write_id: str | None,
-) -> None:
-    """Raise InvalidRecordError unless this is the run's first write of a micro-batch that an earlier run committed.
-
-    `earlier` is what was committed. One commit notes that this run has repeated the batch, so the run's next write of
-    it is seen to be another; it has the `write_id`, so that this write is known again when Spark asks twice for it.
-    """
-    if earlier.version is None:
-        return
-    records = sum(segment.record_count for segment in segments)
-    is_second = is_of_run(handle.storage, earlier.version, batch.run_id)
-    if records != earlier.record_count or is_second or not _is_first_of_run(handle, batch, write_id):
-        raise InvalidRecordError(
-            "another write has appended this micro-batch to the topic: give each write of a foreachBatch function "
-            "its own txnAppId, and the batch's number as txnVersion",
-            query=batch.query_id,
-            batch=batch.batch_id,
-            records=records,
-            records_before=earlier.record_count,
-        )
-
-
-def _is_first_of_run(handle: TopicHandle, batch: MicroBatch, write_id: str | None) -> bool:
-    if batch.run_id is None:
-        return True
-    note = SetTransaction(f"{REPEATED_APP}{batch.query_id}", f"{batch.batch_id} in {batch.run_id}"[:LONGEST_NAME], {})
-
-    def plan(current: Snapshot) -> list[SetTransaction] | None:
-        return None if current.transaction(note.app_id, note.batch_id) else [note]
-
-    _, snapshot = KNOWN_TOPICS.load(handle.storage)
-    noted, snapshot = handle.log.commit(snapshot, "append", plan, origin=Origin(write_id, batch.run_id))
-    KNOWN_TOPICS.keep(handle, snapshot)
-    return noted is not None
 
 
 # ---
@@ -374,16 +305,7 @@ def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | Non
     """The micro-batch that a task, or a function of foreachBatch, is part of by Spark's local properties, or None."""
     query_id = local_property("sql.streaming.queryId")
     batch_id = local_property("streaming.sql.batchId")
-    if not query_id or not batch_id:
-        return None
-    tag = _RUN_TAG.search(local_property("spark.job.tags") or "")
-    run_id = tag[1] if tag else local_property("spark.jobGroup.id") or ""
-    return MicroBatch(query_id, int(batch_id), run_id[:LONGEST_NAME] or None)
-
-
-#: A tag of all jobs of a run, in which is the session that Spark makes for it. A foreachBatch function may change the
-#: group of its jobs, which is the run's id at first.
-_RUN_TAG = re.compile(r"spark-session-([0-9a-f-]{36})-execution-root-id-")
+    return MicroBatch(query_id, int(batch_id)) if query_id and batch_id else None
 
 
 # ---
@@ -391,6 +313,13 @@ _RUN_TAG = re.compile(r"spark-session-([0-9a-f-]{36})-execution-root-id-")
 
 
 _log = logging.getLogger(__name__)
+
+#: The error of an append in foreachBatch that Spark could repeat, and nobody could recognize.
+UNNAMED_BATCH = (
+    "nothing was appended: Spark may repeat a batch of foreachBatch, so name it: "
+    'append(df, url, app_id="NAME", batch_id=batch_id), or '
+    'df.write.format("distlog").option("txnAppId", "NAME").option("txnVersion", batch_id)'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,9 +337,9 @@ def commit_segments(
     planned: TopicFacts,
     segments: Sequence[SegmentInfo],
     transaction: WriteTransaction,
-    origin: Origin,
     *,
     merges: bool,
+    write_id: str | None = None,
     tells_times: bool = True,
 ) -> AppendResult:
     """Append `segments` in one commit, then merge if the write `merges`; raises what `commit_append` raises.
@@ -428,7 +357,7 @@ def commit_segments(
         app_id=transaction.app_id,
         batch_id=transaction.batch_id,
         in_order=transaction.in_order,
-        origin=origin,
+        write_id=write_id,
         written_by=planned.config,
     )
     KNOWN_TOPICS.keep(handle, snapshot)
@@ -452,31 +381,26 @@ def commit_written(
 ) -> AppendResult:
     """Append what the tasks of a batch write have `written`, in the order of the tasks, in one commit.
 
-    A micro-batch's write without a transaction of its own uses the query and the batch as its transaction. Raises
-    what `commit_segments` raises, and InvalidRecordError for a second write of a micro-batch.
+    Raises what `commit_segments` raises, and InvalidConfigError for a micro-batch without txnAppId.
     """
     segments = [segment for message in written for segment in message.segments]
     batch = next((message.micro_batch for message in written if message.micro_batch), batch)
-    own = batch if options.app_id is None else None
-    transaction = WriteTransaction(options.app_id, options.batch_id)
-    if own is not None:
-        if not segments:
-            return replayed(snapshot, own.query_id, own.batch_id) or AppendResult(None)
-        transaction = WriteTransaction(own.query_id, own.batch_id, in_order=True)
-    run_id = batch.run_id if batch else None
-    result = commit_segments(
+    if batch is not None and options.app_id is None:
+        raise InvalidConfigError(UNNAMED_BATCH, query=batch.query_id, batch=batch.batch_id)
+    if batch is not None and not segments:
+        return replayed(snapshot, options.app_id, options.batch_id) or AppendResult(None)
+    # Spark numbers the batches of a query, so that the newest number is enough to know all that were committed
+    in_order = batch is not None and options.batch_id == batch.batch_id
+    return commit_segments(
         handle,
         snapshot,
         planned,
         segments,
-        transaction,
-        Origin(write_id, run_id) if write_id or run_id else UNNAMED,
+        WriteTransaction(options.app_id, options.batch_id, in_order),
         merges=options.merges(is_micro_batch=batch is not None),
+        write_id=write_id,
         tells_times=tells_times,
     )
-    if own is not None and result.replayed:
-        check_first_write(handle, own, segments, result, write_id)
-    return result
 
 
 def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]) -> None:

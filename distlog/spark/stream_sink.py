@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from distlog.core.commits.commit_json import Origin
 from distlog.core.errors import CommitConflictError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topic_handle import TopicHandle
@@ -91,7 +90,6 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             planned,
             segments,
             WriteTransaction(app_id, batchId, in_order=True),
-            Origin(run_id=batch.run_id if batch else None),
             merges=self._options.merges(is_micro_batch=True),
         )
         if result.replayed:

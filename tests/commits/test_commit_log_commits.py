@@ -19,7 +19,6 @@ from histories import (
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, SetTransaction
-from distlog.core.commits.commit_json import Origin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -38,11 +37,11 @@ def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
 
 def test_a_commit_says_which_write_it_comes_from(storage: Storage, log: CommitLog) -> None:
     created = log.create(1, CONFIG)
-    _, head = log.commit(created, "append", appending(), origin=Origin("a write", "a run"))
+    _, head = log.commit(created, "append", appending(), write_id="a write")
     log.commit(head, "append", appending())
     named, unnamed = log.commits(1, 3)
-    assert (named.write_id, named.run_id, named.writer) == ("a write", "a run", unnamed.writer)
-    assert (unnamed.write_id, unnamed.run_id) == (None, None)
+    assert (named.write_id, named.writer) == ("a write", unnamed.writer)
+    assert unnamed.write_id is None
     assert b"write_id" not in storage.read(paths.commit_file(2))
 
 

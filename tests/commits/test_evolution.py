@@ -16,7 +16,7 @@ from topics import NOW, TINY, contents, topic_on, values
 from distlog.core import paths
 from distlog.core.commits import checkpoint, fields
 from distlog.core.commits.actions import Add, Drop, Pin, Requires
-from distlog.core.commits.commit_json import Commit, Origin
+from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
@@ -71,9 +71,9 @@ def test_unknown_fields_of_a_segment_survive_checkpoints_and_rebuilt_indexes(sto
 def test_an_older_library_reads_a_commit_that_says_which_write_it_comes_from(storage: Storage) -> None:
     log = commit_log(storage)
     plan = [Add(segment(0, 0))]
-    made, _ = log.commit(log.create(1, CONFIG), "append", lambda head: plan, origin=Origin("a write", "a run"))
+    made, _ = log.commit(log.create(1, CONFIG), "append", lambda head: plan, write_id="a write")
     assert made is not None
-    known = [spec for spec in dataclasses.fields(Commit) if spec.name not in ("write_id", "run_id")]
+    known = [spec for spec in dataclasses.fields(Commit) if spec.name != "write_id"]
     definitions: Any = [
         (spec.name, spec.type, dataclasses.field(default=spec.default, metadata=spec.metadata)) for spec in known
     ]
@@ -87,7 +87,7 @@ def test_a_commit_of_an_older_or_newer_library_is_of_no_write_that_is_known(stor
     append(log, log.create(1, CONFIG))
     rewrite(storage, 1, lambda body: body.update(colour="blue", write_id=None))
     (commit,) = log.commits(1, 2)
-    assert (commit.write_id, commit.run_id) == (None, None)
+    assert commit.write_id is None
     assert log.load().version == 1
 
 

@@ -91,6 +91,8 @@ def hidden_names(page: str) -> set[str]:
                 if isinstance(node, ast.Import | ast.ImportFrom)
                 for alias in node.names
             }
+            known |= {node.arg for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.arg)}
+            known |= {node.name for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.FunctionDef)}
             hidden |= {node.id for node in names} - known
     return hidden
 

@@ -39,7 +39,7 @@ def test_the_lines_of_spark_run(page: str, reader: Reader, spark: Any) -> None:
     reader.pastes(page)
     if page == "docs/streaming.md":
         assert reader.names["behind"] == 5
-        assert distlog.open(reader.names["topic"].url).scan().count() == 36
+        assert distlog.open(reader.names["topic"].url).scan().count() == 37
 
 
 def test_the_lines_of_the_readme_are_the_same() -> None:
@@ -48,7 +48,7 @@ def test_the_lines_of_the_readme_are_the_same() -> None:
 
 def test_these_are_all_examples_in_python() -> None:
     run = [[one for one in examples(text) if one.language == "python" and not one.why] for text in (SPARK, STREAMING)]
-    assert [len(found) for found in run] == [2, 3]
+    assert [len(found) for found in run] == [2, 4]
 
 
 def test_the_options_of_reads_are_in_the_tables() -> None:

@@ -60,13 +60,12 @@ class SinkReplay(StoreScenario):
 
         batch, table = self.batches[number]
         storage, rows = Storage(self.stage.url, {}), table.to_batches()[0]
-        facts = TopicFacts.of(KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)[1], None, None)
-        writer, messages = DistlogWriter(WriteOptions(storage), facts), list[WrittenSegments]()
+        facts = TopicFacts.of(KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)[1], "query", number)
+        writer, messages = DistlogWriter(WriteOptions(storage, "query", number), facts), list[WrittenSegments]()
         for part in (rows.slice(0, 1), rows.slice(1)):
             message = writer.write(iter([part]))
             assert isinstance(message, WrittenSegments)
-            run = MicroBatch("query", number, f"run-{living().process.pid}")
-            messages.append(replace(message, micro_batch=run))
+            messages.append(replace(message, micro_batch=MicroBatch("query", number)))
         writer.commit(messages)  # type: ignore[arg-type]
         batch.acknowledge(facts.topic_id)
 

@@ -68,18 +68,15 @@ sink.Random = _random  # type: ignore[assignment,misc]
 
 def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Exception], ...]) -> None:
     """Write micro-batches; one that a run did not see committed is written again by the next run."""
-    run = 0
     while stage.goes_on():
         if memory.pending is None:
             memory.pending = stage.records(process.random, memory.name)
             memory.number += 1
         batch, table = memory.pending
-        run_id = f"run-{process.pid}-{run}"
         try:
-            result = _written(stage, process, memory, table, run_id)
+            result = _written(stage, process, memory, table)
         except passing as error:
             # the query ends, and is begun again
-            run += 1
             if isinstance(error, TopicNotFoundError):
                 stage.open()
             process.world.pause(process.random.uniform(0, 30))
@@ -92,22 +89,22 @@ def drive(stage: Stage, process: Process, memory: Memory, passing: tuple[type[Ex
             return
         if process.random.random() < 0.1:
             # Spark has not noted that the batch is done
-            run += 1
             continue
         memory.pending = None
         stage.rest(process.random)
 
 
-def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table, run_id: str) -> str:
+def _written(stage: Stage, process: Process, memory: Memory, table: pa.Table) -> str:
     """Write and commit a micro-batch; the id of the topic that has it."""
     storage, random = Storage(stage.url, {}), process.random
     _, snapshot = sink.KNOWN_TOPICS.load(storage, recent_ms=RECENT_MS)
-    facts = TopicFacts.of(snapshot, None, None)
+    options = WriteOptions(storage, f"query-{memory.name}", memory.number)
+    facts = TopicFacts.of(snapshot, options.app_id, options.batch_id)
     batch = memory.pending[0] if memory.pending else Batch([], [])
     batch.tried.add(facts.topic_id)
-    writer = DistlogWriter(WriteOptions(storage), facts)
+    writer = DistlogWriter(options, facts)
     rows = table.to_batches()[0]
-    micro_batch = MicroBatch(f"query-{memory.name}", memory.number, run_id)
+    micro_batch = MicroBatch(f"query-{memory.name}", memory.number)
     cut = random.randrange(rows.num_rows + 1)
     messages = []
     for part in (rows.slice(0, cut), rows.slice(cut)):

@@ -61,7 +61,8 @@ def main(folder: str) -> None:
         threading.Event().wait()
 
     def write_and_wait(frame: DataFrame, batch: int) -> None:
-        frame.write.format("distlog").mode("append").save(f"{folder}/each/clicks")
+        writer = frame.write.format("distlog").mode("append").option("txnAppId", "each").option("txnVersion", batch)
+        writer.save(f"{folder}/each/clicks")
         if batch == KILLED_BATCH:
             wait_to_be_killed("each")
 

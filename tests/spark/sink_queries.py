@@ -42,17 +42,17 @@ def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogS
 
 
 class Query:
-    """A streaming query into the topic at `url`; each start has a run id of its own."""
+    """A streaming query into the topic at `url`."""
 
-    def __init__(self, url: str, query_id: str = "query", run_id: str = "run", **options: Any) -> None:
-        self.url, self.query_id, self.run_id, self.options = url, query_id, run_id, options
+    def __init__(self, url: str, query_id: str = "query", **options: Any) -> None:
+        self.url, self.query_id, self.options = url, query_id, options
 
     def write(self, batch_id: int, *tasks: Sequence[str]) -> list[WrittenSegments]:
         """The messages of the tasks of a micro-batch; each task has rows without a key."""
         planned = sent(writer(self.url, **self.options))
         made = [planned.write(iter([rows(values)] if values else [])) for values in tasks]
         # what Spark tells a task
-        batch = MicroBatch(self.query_id, batch_id, self.run_id) if self.query_id else None
+        batch = MicroBatch(self.query_id, batch_id) if self.query_id else None
         return [sent(dataclasses.replace(message, micro_batch=batch)) for message in made]
 
     def commit(self, batch_id: int, messages: Sequence[Any]) -> None:

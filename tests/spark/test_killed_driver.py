@@ -66,7 +66,8 @@ def test_a_batch_that_was_committed_and_that_spark_has_not_noted_is_there_once(
     topics = {name: distlog.open(str(killed / name / "clicks")) for name in ("each", "sink")}
 
     def save(frame: DataFrame, batch: int) -> None:
-        frame.write.format("distlog").mode("append").save(topics["each"].url)
+        writer = frame.write.format("distlog").mode("append").option("txnAppId", "each").option("txnVersion", batch)
+        writer.save(topics["each"].url)
 
     for name, topic in topics.items():
         checkpoint = killed / name / "checkpoint"

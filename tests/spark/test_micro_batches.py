@@ -1,16 +1,14 @@
-"""Micro-batches that are written again, twice, or not at all, as Spark may do it; without Spark."""
+"""Micro-batches of foreachBatch that are written again, without a name, or not at all; without Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from planned_writes import commit, of_micro_batch, values, write, writer
 
 import distlog
-from distlog.core.errors import InvalidRecordError
-from distlog.spark import sink
+from distlog.core.errors import InvalidConfigError
 
 
 @pytest.fixture
@@ -18,67 +16,44 @@ def topic(tmp_path: Path) -> distlog.Topic:
     return distlog.create(str(tmp_path / "clicks"), partitions=2)
 
 
-def test_a_micro_batch_that_is_repeated_after_a_restart_is_written_once(topic: distlog.Topic) -> None:
-    for run in ("before", "after"):
-        planned = writer(topic.url)
-        commit(planned, of_micro_batch(write(planned, "a"), run))
+def save(topic: distlog.Topic, batch: int, *values: str, app_id: str = "app", times: int = 1) -> None:
+    """Write a micro-batch; Spark asks `times` times for its commit."""
+    planned = writer(topic.url, txnAppId=app_id, txnVersion=str(batch))
+    message = of_micro_batch(write(planned, *values), batch)
+    for _ in range(times):
+        commit(planned, message)
+
+
+def test_a_micro_batch_without_a_name_is_refused(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
-    commit(planned, of_micro_batch(write(planned, "b"), "after", batch=4))
-    assert values(topic) == ["a", "b"]
+    with pytest.raises(InvalidConfigError, match=r'app_id="NAME", batch_id=batch_id.*"txnVersion", batch_id'):
+        commit(planned, of_micro_batch(write(planned, "a")))
+    assert topic.refresh().version == 0
 
 
-def test_spark_may_ask_twice_for_the_commit_of_a_micro_batch_that_is_repeated(topic: distlog.Topic) -> None:
-    for run in ("before", "after"):
-        planned = writer(topic.url)
-        message = of_micro_batch(write(planned, "a"), run)
+def test_a_micro_batch_that_is_repeated_is_written_once(topic: distlog.Topic) -> None:
+    for _ in range(2):
+        save(topic, 3, "a", times=2)
+    save(topic, 4, "b")
+    save(topic, 4, "c", app_id="second")
+    assert sorted(values(topic)) == ["a", "b", "c"]
+
+
+def test_of_two_drivers_that_write_a_micro_batch_at_once_one_does(topic: distlog.Topic) -> None:
+    drivers = [writer(topic.url, txnAppId="app", txnVersion="3") for _ in range(2)]
+    messages = [of_micro_batch(write(planned, "a")) for planned in drivers]
+    for planned, message in zip(drivers, messages, strict=True):
         commit(planned, message)
-        commit(planned, message)
-    second = writer(topic.url)
-    with pytest.raises(InvalidRecordError, match="its own txnAppId"):
-        commit(second, of_micro_batch(write(second, "a"), "after"))
     assert values(topic) == ["a"]
 
 
-@pytest.mark.parametrize(("run", "rows"), [("same", ["b"]), ("other", ["b", "c"])])
-def test_a_second_write_of_a_micro_batch_is_an_error_and_not_lost(
-    topic: distlog.Topic, run: str, rows: list[str]
-) -> None:
-    planned = writer(topic.url)
-    commit(planned, of_micro_batch(write(planned, "a"), "same"))
-    second = writer(topic.url)
-    with pytest.raises(InvalidRecordError, match="its own txnAppId"):
-        commit(second, of_micro_batch(write(second, *rows), run))
-    named = writer(topic.url, txnAppId="second", txnVersion="3")
-    commit(named, of_micro_batch(write(named, *rows), run))
-    assert values(topic) == ["a", *rows]
-
-
-def test_a_second_write_of_a_micro_batch_is_an_error_in_every_run(topic: distlog.Topic) -> None:
-    for run in ("one", "two", "three"):
-        first, second = writer(topic.url), writer(topic.url)
-        messages = of_micro_batch(write(first, "a"), run), of_micro_batch(write(second, "b"), run)
-        commit(first, messages[0])
-        with pytest.raises(InvalidRecordError, match="its own txnAppId"):
-            commit(second, messages[1])
-        assert values(topic) == ["a"]
-
-
-def test_of_two_writes_of_a_micro_batch_at_once_the_second_is_not_lost_in_silence(
-    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = writer(topic.url), writer(topic.url)
-    messages = of_micro_batch(write(first, "a"), "run"), of_micro_batch(write(second, "b"), "run")
-    real = sink.commit_append
-
-    def late(*given: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        commit(first, messages[0])
-        return real(*given, **options)
-
-    monkeypatch.setattr(sink, "commit_append", late)
-    with pytest.raises(InvalidRecordError, match="its own txnAppId"):
-        commit(second, messages[1])
-    assert values(topic) == ["a"]
+def test_only_the_newest_batches_of_a_query_are_remembered(topic: distlog.Topic) -> None:
+    """Numbers in order take no room of batch.ids.bytes, and a lower one is skipped."""
+    for number in range(20):
+        save(topic, number, "a")
+    assert len(topic.refresh().snapshot.transactions) <= 10
+    save(topic, 3, "again")
+    assert values(topic) == ["a"] * 20
 
 
 def test_micro_batches_merge_small_segments_and_other_writes_only_if_they_are_told(topic: distlog.Topic) -> None:
@@ -91,20 +66,11 @@ def test_micro_batches_merge_small_segments_and_other_writes_only_if_they_are_to
     commit(planned, write(planned, "a"))
     assert topic.refresh().segments().num_rows == 1
     for number in range(8):
-        planned = writer(topic.url)
-        commit(planned, of_micro_batch(write(planned, "a"), "run", number))
+        save(topic, number, "a")
     assert topic.refresh().segments().num_rows == 2
     assert values(topic) == 18 * ["a"]
 
 
 def test_a_micro_batch_without_rows_is_no_commit(topic: distlog.Topic) -> None:
-    planned = writer(topic.url)
-    commit(planned, of_micro_batch(write(planned), "run"))
+    save(topic, 3)
     assert topic.refresh().version == 0
-
-
-def test_a_micro_batch_below_the_last_is_skipped(topic: distlog.Topic) -> None:
-    for number, run in ((7, "run"), (3, "another run")):
-        planned = writer(topic.url)
-        commit(planned, of_micro_batch(write(planned, f"{number}"), run, number))
-    assert values(topic) == ["7"]

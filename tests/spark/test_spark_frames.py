@@ -203,9 +203,12 @@ def test_append_of_a_frame_in_foreachBatch_tells_a_replay(  # noqa: N802 - Spark
     (tmp_path / "in" / "1.txt").write_text("a\nb")
     results = []
 
+    def write(df: DataFrame, batch: int) -> None:
+        results.append(append(df, topic.url, app_id="copy", batch_id=batch))
+
     def run() -> None:
         stream = spark.readStream.format("text").load(str(tmp_path / "in"))
-        query = stream.writeStream.foreachBatch(lambda df, batch: results.append(append(df, topic.url)))
+        query = stream.writeStream.foreachBatch(write)
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         query.start().awaitTermination()
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from conftest import S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy
 from kafka.partitioner.default import murmur2
-from planned_writes import KEY_VALUE, commit, of_micro_batch, sent, values, write, writer
-from pyspark import TaskContext
+from planned_writes import KEY_VALUE, commit, sent, values, write, writer
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
@@ -34,7 +31,7 @@ from distlog.core.errors import (
 )
 from distlog.core.storage.storage import Storage
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink import WrittenSegments, is_committed, is_of_run
+from distlog.spark.sink import WrittenSegments, is_committed
 
 
 @pytest.fixture
@@ -176,57 +173,22 @@ def test_a_topic_that_was_made_again_meanwhile_gets_nothing(topic: distlog.Topic
     assert values(anew) == []
 
 
-def test_a_commit_has_the_ids_of_its_write_and_its_run(topic: distlog.Topic) -> None:
-    planned = writer(topic.url)
-    commit(planned, of_micro_batch(write(planned, "a"), "run"))
-    plain = writer(topic.url)
-    commit(plain, write(plain, "b"))
+def test_a_commit_has_the_id_of_its_write(topic: distlog.Topic) -> None:
+    for value in "ab":
+        planned = writer(topic.url)
+        commit(planned, write(planned, value))
     first, second = CommitFiles(topic.storage).read_existing(1), CommitFiles(topic.storage).read_existing(2)
-    assert (first.run_id, second.run_id) == ("run", None)
     assert first.write_id
     assert second.write_id not in (None, first.write_id)
     assert first.writer == second.writer
     assert first.write_id not in first.writer
 
 
-def in_task_of(run: str | None, tags: str | None = None) -> Any:
-    """The context of a task of a micro-batch."""
-    told = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "3"}
-    told |= {"spark.jobGroup.id": run, "spark.job.tags": tags}
-    return SimpleNamespace(getLocalProperty=told.get, partitionId=lambda: 0)
-
-
-@pytest.mark.parametrize(("told", "kept"), [(None, None), ("", None), ("a run", "a run"), ("x" * 2000, "x" * 1000)])
-def test_whatever_spark_calls_a_run_can_be_committed(
-    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, told: str | None, kept: str | None
-) -> None:
-    planned = writer(topic.url)
-    with monkeypatch.context() as patch:
-        patch.setattr(TaskContext, "get", lambda: in_task_of(told))
-        message = write(planned, "a")
-    commit(planned, message)
-    assert CommitFiles(topic.storage).read_existing(1).run_id == kept
-
-
-def test_a_run_is_known_by_the_tag_of_its_session_whatever_its_jobs_are_called(
-    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, other = "cb643511-fc53-4bfb-b979-3c5be17d0a4b", "f5143f4f-0cf1-4853-94f5-141bca18b9f7"
-    tags = f"mine,spark-session-{other},spark-session-{run}-execution-root-id-6"
-    planned = writer(topic.url)
-    with monkeypatch.context() as patch:
-        patch.setattr(TaskContext, "get", lambda: in_task_of("nightly", tags))
-        message = write(planned, "a")
-    commit(planned, message)
-    assert CommitFiles(topic.storage).read_existing(1).run_id == run
-
-
 def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.Topic) -> None:
-    name = "distlog 1.0 host write=mine run=same"
+    name = "distlog 1.0 host write=mine"
     log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer=name)
     log.commit(topic.snapshot, "config", lambda head: [SetConfig({})])
     assert not is_committed(topic.storage, "mine", 0, head=1)
-    assert not is_of_run(topic.storage, 1, "same")
 
 
 def test_of_a_commit_between_no_manifest_is_read_to_find_a_write(topic: distlog.Topic) -> None:

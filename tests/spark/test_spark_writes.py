@@ -167,41 +167,34 @@ def files(folder: Path, lines: Sequence[str]) -> None:
         (folder / "in" / f"{number}.txt").write_text(line)
 
 
-def append_in_thread(df: DataFrame, url: str) -> None:
-    thread = InheritableThread(target=append, args=(df, url))
+def save_batch(df: DataFrame, batch: int, url: str) -> None:
+    save(df, url, txnAppId="copy", txnVersion=str(batch))
+
+
+def append_in_thread(df: DataFrame, batch: int, url: str) -> None:
+    thread = InheritableThread(target=append, args=(df, url), kwargs={"app_id": "copy", "batch_id": batch})
     thread.start()
     thread.join()
 
 
-@pytest.mark.parametrize("write", [save, append_in_thread])
-def test_foreachBatch_is_exactly_once_without_further_ado(  # noqa: N802 - Spark's name
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, write: Callable[[DataFrame, str], None]
+@pytest.mark.parametrize("write", [save_batch, append_in_thread])
+def test_foreachBatch_with_a_name_is_exactly_once(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, write: Callable[[DataFrame, int, str], None]
 ) -> None:
     files(tmp_path, ["a", "b"])
-    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
+    run_stream(spark, tmp_path, lambda df, batch: write(df, batch, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
     for done in (tmp_path / "checkpoint" / "commits").glob("*1*"):
         done.unlink()  # as if the driver had died before Spark noted that batch 1 was done
-    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
+    run_stream(spark, tmp_path, lambda df, batch: write(df, batch, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
 
 
-def test_two_writes_of_one_foreachBatch_need_names(  # noqa: N802 - Spark's name
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+@pytest.mark.parametrize("write", [save, append])
+def test_foreachBatch_without_a_name_is_refused(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, write: Callable[[DataFrame, str], object]
 ) -> None:
     files(tmp_path, ["a"])
-
-    def twice(df: DataFrame, batch: int) -> None:
-        save(df, topic.url)
-        save(df, topic.url)
-
-    with pytest.raises(Exception, match="its own txnAppId"):
-        run_stream(spark, tmp_path, twice)
-    assert values(topic) == ["a"]
-
-    def named(df: DataFrame, batch: int) -> None:
-        save(df, topic.url)
-        save(df, topic.url, txnAppId="second", txnVersion=str(batch))
-
-    run_stream(spark, tmp_path, named)
-    assert values(topic) == ["a", "a"]
+    with pytest.raises(Exception, match=r'app_id="NAME", batch_id=batch_id.*"txnAppId", "NAME"'):
+        run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
+    assert values(topic) == []

@@ -14,7 +14,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 import distlog
 from distlog.core.commits.actions import SetTransaction
 from distlog.core.commits.snapshot_loader import CommitFiles
-from distlog.spark import append
 
 pytestmark = pytest.mark.spark
 
@@ -155,63 +154,6 @@ def save(frame: DataFrame, url: str, **options: str) -> None:
     frame.write.format("distlog").mode("append").options(**options).save(url)
 
 
-@pytest.mark.parametrize("by", ["the format", "append"])
-def test_two_writes_of_one_foreachBatch_without_names_never_lose_the_second(  # noqa: N802 - Spark's name
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, by: str
-) -> None:
-    put_in(tmp_path, "a")
-
-    def write(frame: DataFrame, word: str) -> None:
-        rows = frame.selectExpr(f"concat('{word} ', value) as value")
-        if by == "append":
-            append(rows, topic.url)
-        else:
-            save(rows, topic.url)
-
-    def twice(frame: DataFrame, batch: int) -> None:
-        write(frame, "first")
-        write(frame, "second")
-
-    for _ in range(3):  # Spark repeats the batch at each start, and finds the first write done
-        with pytest.raises(Exception, match="its own txnAppId"):
-            run_each(spark, tmp_path, twice)
-        assert values(topic) == ["first a"]
-
-    def named(frame: DataFrame, batch: int) -> None:
-        write(frame, "first")
-        save(
-            frame.selectExpr("concat('second ', value) as value"), topic.url, txnAppId="second", txnVersion=str(batch)
-        )
-
-    run_each(spark, tmp_path, named)
-    assert values(topic) == ["first a", "second a"]
-    forget(tmp_path, 0)
-    run_each(spark, tmp_path, named)
-    assert values(topic) == ["first a", "second a"]
-
-
-def test_a_job_group_of_a_foreachBatch_function_hides_neither_a_repetition_nor_a_second_write(  # noqa: N802 - Spark's name
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
-) -> None:
-    put_in(tmp_path, "a")
-
-    def grouped(frame: DataFrame, batch: int) -> None:
-        spark.sparkContext.setJobGroup("nightly", "the same in each run")
-        save(frame, topic.url)
-
-    def twice(frame: DataFrame, batch: int) -> None:
-        grouped(frame, batch)
-        spark.sparkContext.setJobGroup("hourly", "another for each write")
-        save(frame, topic.url)
-
-    with pytest.raises(Exception, match="its own txnAppId"):
-        run_each(spark, tmp_path, twice)
-    for _ in range(2):
-        run_each(spark, tmp_path, grouped)
-        forget(tmp_path, 0)
-    assert values(topic) == ["a"]
-
-
 def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(  # noqa: N802 - Spark's name
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:
@@ -219,7 +161,7 @@ def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(
     versions: list[int] = []
 
     def write_batch(frame: DataFrame, batch: int) -> None:
-        save(frame.where("value <> 'a'"), topic.url)
+        save(frame.where("value <> 'a'"), topic.url, txnAppId="copy", txnVersion=str(batch))
         versions.append(topic.refresh().version)
 
     run_each(spark, tmp_path, write_batch)

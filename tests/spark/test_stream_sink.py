@@ -13,20 +13,18 @@ from sink_queries import KEY_VALUE, Query, result_of, sent, values, writer
 from sink_queries import topic as topic
 
 import distlog
-from distlog.core.commits.snapshot_loader import CommitFiles
 from distlog.core.errors import CommitConflictError, InvalidConfigError, InvalidRecordError, TopicNotFoundError
 from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.data_source import DistlogDataSource
 
 
-def test_a_micro_batch_is_one_commit_that_names_the_query_its_run_and_the_batch(topic: distlog.Topic) -> None:
+def test_a_micro_batch_is_one_commit_that_names_the_query_and_the_batch(topic: distlog.Topic) -> None:
     query = Query(topic.url)
     query.commit(0, query.write(0, ["a", "b"], ["c"]))
     query.batch(1, "d")
     assert values(topic) == ["a", "b", "c", "d"]
     assert topic.version == 2
     assert result_of(topic, "query", 1) == AppendResult(2, {0: (3, 4)}, replayed=True)
-    assert CommitFiles(topic.storage).read_existing(1).run_id == "run"
 
 
 def test_nothing_is_seen_before_the_commit_and_an_abort_deletes_nothing(topic: distlog.Topic) -> None:

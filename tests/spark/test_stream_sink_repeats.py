@@ -24,7 +24,7 @@ def test_a_batch_that_comes_again_keeps_its_offsets_and_its_files_are_left_to_va
     query.batch(1, "b")
     first, named = result_of(topic, "query", 1), files(topic.storage)
     assert named == named_files(topic)
-    restarted = Query(topic.url, run_id="another run")
+    restarted = Query(topic.url)
     restarted.batch(1, "b")
     restarted.batch(2, "c")
     assert values(topic) == ["a", "b", "c"]
@@ -107,7 +107,7 @@ def test_after_an_unknown_outcome_the_batch_is_there_once(
         broken.setattr(Storage, "put_if_absent", no_answer)
         with pytest.raises(CommitStateUnknownError):
             query.commit(0, messages)
-    Query(topic.url, run_id="another run").batch(0, "a")
+    Query(topic.url).batch(0, "a")
     assert values(topic) == ["a"]
     assert topic.refresh().version == 1
 

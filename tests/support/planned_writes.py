@@ -44,6 +44,6 @@ def values(topic: distlog.Topic) -> list[str]:
     return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
 
 
-def of_micro_batch(message: WriterCommitMessage, run: str, batch: int = 3) -> WrittenSegments:
+def of_micro_batch(message: WriterCommitMessage, batch: int = 3) -> WrittenSegments:
     assert isinstance(message, WrittenSegments)
-    return WrittenSegments(message.segments, MicroBatch("query", batch, run))
+    return WrittenSegments(message.segments, MicroBatch("query", batch))

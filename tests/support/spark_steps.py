@@ -155,10 +155,14 @@ class Steps:
         """A stream into a topic by `append` in foreachBatch."""
         source, topic = self._topic("each", 20), self._topic("every")
         frame = stream(self.spark, source, start=distlog.EARLIEST).select("key", "value")
-        self._finish(frame.writeStream.foreachBatch(lambda batch, number: append(batch, topic.url)), "each")
+
+        def write(batch: Any, number: int) -> None:
+            append(batch, topic.url, app_id="each", batch_id=number)
+
+        self._finish(frame.writeStream.foreachBatch(write), "each")
         for done in (self._folder / "each.checkpoint" / "commits").glob("*0*"):
             done.unlink()
-        self._finish(frame.writeStream.foreachBatch(lambda batch, number: append(batch, topic.url)), "each")
+        self._finish(frame.writeStream.foreachBatch(write), "each")
         assert sum(topic.refresh().end_offsets().values()) == 20
 
     def maintain(self) -> None:

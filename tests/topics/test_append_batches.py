@@ -163,7 +163,7 @@ def test_a_batch_that_no_commit_can_hold_is_refused_before_anything_is_written(
     assert files(local) == set()
 
 
-@pytest.mark.parametrize("app_id", ["producer:billing", "leader:0", "repeated:query", "producer:"])
+@pytest.mark.parametrize("app_id", ["producer:billing", "leader:0", "producer:"])
 def test_an_application_cannot_pass_for_a_producer_or_a_leader(app_id: str, local: Storage) -> None:
     topic = topic_on(local, 1)
     for append in (topic.append, lambda rows, **ids: topic.transaction(**ids)):

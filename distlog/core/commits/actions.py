@@ -131,7 +131,7 @@ MAX_PARTITIONS = 100_000
 MAX_MANIFEST_BYTES = 1 << 30
 #: Where the application ids of leaders, of producers, and of micro-batches that came again begin. No other
 #: application's may: its batches would end a leader, fence a producer, or hide a write.
-LEADER_APP, PRODUCER_APP, REPEATED_APP = RESERVED_APPS = ("leader:", "producer:", "repeated:")
+LEADER_APP, PRODUCER_APP = RESERVED_APPS = ("leader:", "producer:")
 
 
 @dataclass(frozen=True, slots=True)

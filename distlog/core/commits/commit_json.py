@@ -398,26 +398,10 @@ def _write_action(action: Action) -> dict[str, Any]:
 #      "operation":"append","writer":"distlog 0.1.0 ...","actions":[{"add":{...}},...],"crc32c":2882343476}
 #
 # A commit that needs named features has a member `requires` (see `features`). Unknown members are ignored.
-# `write_id` and `run_id` are optional: they say which write made the commit, if that must be recognised.
+# `write_id` is optional: a write that may be repeated finds its commit by it.
 
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The write that made a commit, if that must be recognised.
-
-    There is one `write_id` per write, so that a repeated commit finds the first one. There is one `run_id` per start
-    of the streaming query that the write is a batch of.
-    """
-
-    write_id: str | None = None
-    run_id: str | None = None
-
-
-#: For a commit whose write need not be known again.
-UNNAMED = Origin()
 
 
 #: The operation of a commit that makes an empty topic.
@@ -440,9 +424,8 @@ class Commit:
     requires: Requires = stored(Requires.of, default=NOTHING)
     # How long its writer has retried, since other commits came first: newer writers let it go first.
     waited_ms: int = stored(LONG, default=0)
-    # See Origin.
+    # The write that made the commit, if that must be recognized.
     write_id: str | None = stored(optional(NAME), default=None)
-    run_id: str | None = stored(optional(NAME), default=None)
     # The stem of an append that waits in line, if many do: its writer commits next, see `commit_race`.
     next_append: str | None = stored(optional(Text(NEW_STEM_PATTERN)), default=None)
     # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.

@@ -15,7 +15,7 @@ from random import Random
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
 from distlog.core.commits.checkpoint import CHECKPOINT_COMMITS, CheckpointWriter
-from distlog.core.commits.commit_json import CREATE, UNNAMED, Commit, Origin
+from distlog.core.commits.commit_json import CREATE, Commit
 from distlog.core.commits.commit_race import (
     CROWDED_S,
     JUST_NOW_S,
@@ -240,7 +240,7 @@ class CommitLog:
         head = self._head_to_create_on(absent_ms)
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
         limit = self._commit_limit if imported else MAX_CONDITIONAL_BYTES
-        attempts = self._attempts("import" if imported else CREATE, UNNAMED, limit)
+        attempts = self._attempts("import" if imported else CREATE, None, limit)
         while True:
             attempt = attempts.make(head, topic_id or str(uuid.uuid4()), actions)
             attempts.write_manifest()
@@ -336,7 +336,7 @@ class CommitLog:
         plan: Plan,
         *,
         read_version: int | None = None,
-        origin: Origin = UNNAMED,
+        write_id: str | None = None,
         timeout_s: float = TIMEOUT_S,
         group: GroupCommit | None = None,
     ) -> tuple[Commit | None, Snapshot]:
@@ -344,7 +344,7 @@ class CommitLog:
 
         `plan` returns the actions for the snapshot that it gets, or None when there is nothing to do, or raises an
         error for the caller. After each lost race it is called again, with the newest snapshot. `read_version` is
-        the oldest version that was read before a new data file was begun. `origin` is stored in the commit.
+        the oldest version that was read before a new data file was begun. `write_id` is stored in the commit.
         On a fresh snapshot and without a race this is one PUT. The new snapshot is durable, also if there was nothing
         to do because another writer did it.
 
@@ -353,7 +353,7 @@ class CommitLog:
         the data files must be kept; UnsupportedVersionError when only a newer library may write the topic.
         """
         race = CommitRetries(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
-        head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
+        head, attempts = snapshot, self._attempts(operation, write_id, self._commit_limit)
         if group is None or not self._may_join_line:
             group = GroupCommit(self._storage, None, snapshot)
         group.knows(self._past, has_short_names=self._has_short_names)
@@ -507,9 +507,9 @@ class CommitLog:
         """The log floor, if the commit that `error` is about is below it by now; else None."""
         return self._loader.floor_above(error)
 
-    def _attempts(self, operation: str, origin: Origin, limit: int) -> CommitPreparation:
+    def _attempts(self, operation: str, write_id: str | None, limit: int) -> CommitPreparation:
         author, clock = self._writer, self._clock
-        return CommitPreparation(self._storage, operation, writer=author, origin=origin, clock=clock, limit=limit)
+        return CommitPreparation(self._storage, operation, writer=author, write_id=write_id, clock=clock, limit=limit)
 
     def _put(self, attempt: PreparedCommit, timeout_s: float, put_time: PutTime) -> bytes | None:
         """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""

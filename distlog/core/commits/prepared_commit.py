@@ -36,7 +36,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     each,
 )
-from distlog.core.commits.commit_json import Commit, CommitWriter, Origin, in_tables, uses_columns
+from distlog.core.commits.commit_json import Commit, CommitWriter, in_tables, uses_columns
 from distlog.core.commits.segment_info import BY_COMMIT
 from distlog.core.commits.segment_table import appended_at, with_numbers
 from distlog.core.commits.snapshot import Snapshot, apply
@@ -188,7 +188,7 @@ class PreparedCommit:
 class CommitPreparation:
     """The attempts of one commit, a new one after each lost race; its manifest, if any, is kept between them.
 
-    `writer` is the author of the commit, `origin` its write; `clock` gives the time in ms. A commit of more than
+    `writer` is the author of the commit, `write_id` its write; `clock` gives the time in ms. A commit of more than
     `limit` bytes gets a manifest.
     """
 
@@ -198,12 +198,12 @@ class CommitPreparation:
         operation: str,
         *,
         writer: str,
-        origin: Origin,
+        write_id: str | None,
         clock: Callable[[], int],
         limit: int = MAX_CONDITIONAL_BYTES,
     ) -> None:
         self._storage, self._operation, self._clock = storage, operation, clock
-        self._writer, self._origin = writer, origin
+        self._writer, self._write_id = writer, write_id
         self._files = CommitWriter(storage, limit)
 
     def make(
@@ -232,8 +232,7 @@ class CommitPreparation:
             operation=self._operation,
             writer=self._writer,
             waited_ms=waited_ms,
-            write_id=self._origin.write_id,
-            run_id=self._origin.run_id,
+            write_id=self._write_id,
             next_append=next_append,
             actions=actions,
             requires=features(actions).beyond(head.requires if head else NOTHING),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action
-from distlog.core.commits.commit_json import UNNAMED, Commit, Origin
+from distlog.core.commits.commit_json import Commit
 from distlog.core.commits.commit_log import CurrentSnapshot, Plan
 from distlog.core.commits.commit_race import GroupCommit
 from distlog.core.commits.snapshot import PartitionDraft, PartitionState, Snapshot
@@ -69,7 +69,7 @@ def sealed_commit(
     needed: Needed,
     *,
     read_version: int | None = None,
-    origin: Origin = UNNAMED,
+    write_id: str | None = None,
     calls: FileCalls = os,
     timeout_s: float = TIMEOUT_S,
     group: GroupCommit | None = None,
@@ -85,11 +85,11 @@ def sealed_commit(
         try:
             with _locked(handle, snapshots, needed, calls, timeout_s) as locked:
                 if locked:
-                    return _commit(handle, snapshots, locked, operation, plan, needed, read_version, origin)
+                    return _commit(handle, snapshots, locked, operation, plan, needed, read_version, write_id)
             # with no lock held, since this may take longer than others wait for one
             sealing = _Sealing({}, needed, plan)
             return handle.log.commit(
-                snapshots.snapshot, operation, sealing, read_version=read_version, origin=origin, group=group
+                snapshots.snapshot, operation, sealing, read_version=read_version, write_id=write_id, group=group
             )
         except _FoundActiveError as found:
             snapshot = found.snapshot
@@ -173,7 +173,7 @@ def _commit(
     plan: Plan,
     needed: Needed,
     read_version: int | None,
-    origin: Origin,
+    write_id: str | None,
 ) -> tuple[Commit | None, Snapshot]:
     sealing, partitions = _Sealing({}, needed, plan), [each.partition for each in locked]
     try:
@@ -188,7 +188,7 @@ def _commit(
             operation,
             sealing,
             read_version=read_version,
-            origin=origin,
+            write_id=write_id,
             timeout_s=COMMIT_TIMEOUT_S,
         )
     except BaseException as error:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from distlog.core.arrays import integers, numbers_of
 from distlog.core.commits import fields
 from distlog.core.commits.actions import RESERVED_APPS, Action, Add, AddTable, SetTransaction
-from distlog.core.commits.commit_json import TABLE_ROWS, UNNAMED, Origin
+from distlog.core.commits.commit_json import TABLE_ROWS
 from distlog.core.commits.commit_log import CurrentSnapshot
 from distlog.core.commits.commit_race import GroupCommit
 from distlog.core.commits.segment_info import SegmentInfo
@@ -129,12 +129,12 @@ def commit_append(
     app_id: str | None = None,
     batch_id: BatchId | None = None,
     in_order: bool = False,
-    origin: Origin = UNNAMED,
+    write_id: str | None = None,
     written_by: TopicConfig | None = None,
     check: Callable[[Snapshot], None] | None = None,
     settle: Settle | None = None,
 ) -> tuple[AppendResult, Snapshot]:
-    """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
+    """Add `segments` behind the log ends, all or none, in one commit, which has the `write_id`.
 
     `written_by` are the settings by which their records were checked; without, they suit any topic. `check` gets each
     snapshot behind which they may be committed; its errors are raised, and nothing was committed. After it,
@@ -148,7 +148,7 @@ def commit_append(
     _check_stored(app_id, batch_id)
     segments = placed = segments if settle is not None else _as_table(segments)
     batch = None if app_id is None or batch_id is None else SetTransaction(app_id, batch_id, {}, in_order)
-    is_plain = check is None and settle is None and origin is UNNAMED
+    is_plain = check is None and settle is None and write_id is None
     group = _group(handle, snapshot, segments if is_plain else (), batch, written_by)
 
     def before(current: Snapshot) -> AppendResult | None:
@@ -173,7 +173,7 @@ def commit_append(
 
     with group.outcome():
         commit, snapshot = sealed_commit(
-            handle, snapshot, "append", plan, needed, read_version=read_version, origin=origin, group=group
+            handle, snapshot, "append", plan, needed, read_version=read_version, write_id=write_id, group=group
         )
     if commit is None:
         return before(snapshot) or AppendResult(None), snapshot
