@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import gc
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, write_whole
-from distlog.core.errors import DistlogError, RetentionWarning, TimestampWarning
+from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
+from distlog.core.errors import DistlogError
 from distlog.core.optional import extra
 
 
@@ -53,9 +52,7 @@ def load() -> Callable[[], None]:
 
 
 def _run(app: Callable[..., Any]) -> None:
-    # the report of `append` has these warnings
-    for category in (RetentionWarning, TimestampWarning):
-        warnings.filterwarnings("ignore", category=category)
+    show_warnings("distlog")
     try:
         status = app(standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:

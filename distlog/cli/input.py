@@ -247,16 +247,11 @@ COMMIT_BYTES = 256 << 20
 
 @dataclass(slots=True)
 class AppendedInput:
-    """The appended records: the last version, and by partition the first offset and the end of the last commit.
-
-    `early_ms` is a time before 1990 of a record, if any has such a time.
-    """
+    """The appended records: the last version, and by partition the first offset and the end of the last commit."""
 
     version: int | None = None
     records: int = 0
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
-    expired: int = 0
-    early_ms: int | None = None
     replayed: bool = False
     skipped: int = 0
 
@@ -321,9 +316,6 @@ class Appending:
         self.appended.version = result.version
         self.appended.records += result.record_count
         self.appended.replayed = result.replayed
-        self.appended.expired += result.expired
-        if self.appended.early_ms is None:
-            self.appended.early_ms = result.early_ms
         for number, (first, end) in result.offsets.items():
             self.appended.offsets[number] = self.appended.offsets.get(number, (first, end))[0], end
 

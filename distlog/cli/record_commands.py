@@ -24,8 +24,6 @@ from distlog.core.files.file_reader import FileReader
 from distlog.core.files.read_options import ReadOptions
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import now_ms
-from distlog.core.topics.append_commit import expiry_text
-from distlog.core.topics.appendable import early_text
 
 # ---
 # The command that appends files, or a stream as it comes.
@@ -83,7 +81,7 @@ def append(
         _take(source, appending, interrupt)
     if not interrupt.signal and (warning := source.without_records()):
         print(f"distlog: {warning}", file=sys.stderr)
-    _report(topic, appending.appended, interrupt.signal, as_json=as_json)
+    _report(appending.appended, interrupt.signal, as_json=as_json)
     raise typer.Exit(128 + interrupt.signal if interrupt.signal else DONE)
 
 
@@ -117,21 +115,17 @@ def _take(source: Source, appending: Appending, interrupt: Interrupt) -> None:
         raise wrong_name
 
 
-def _report(topic: distlog.Topic, appended: AppendedInput, signal_number: int, *, as_json: bool) -> None:
+def _report(appended: AppendedInput, signal_number: int, *, as_json: bool) -> None:
     ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in appended.offsets.items())
     verb = "had appended" if appended.replayed else "appended"
     text = f"{'interrupted: ' if signal_number else ''}{verb} {counted(appended.records, 'record')}{ranges}"
     text += f"; left out {counted(appended.skipped, 'bad line')}" if appended.skipped else ""
-    text += f"; {expiry_text(appended.expired, topic.config.retention_ms)}" if appended.expired else ""
-    text += f"; {early_text(appended.early_ms)}" if appended.early_ms is not None else ""
     facts = {
         "version": appended.version,
         "records": appended.records,
         "offsets": appended.offsets,
         "replayed": appended.replayed,
         "skipped": appended.skipped,
-        "expired": appended.expired,
-        "early_ms": appended.early_ms,
         "interrupted": signal_number != 0,
     }
     print_report(Summary(text, facts), as_json=as_json)

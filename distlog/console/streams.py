@@ -1,5 +1,5 @@
 """Makes up for standard streams that are closed, as by `>&-`, that have no buffer, that lack characters, or that
-cannot be written.
+cannot be written; and prints warnings.
 
 It is apart from `output`, which needs pyarrow: `distlog --help` does not.
 """
@@ -9,6 +9,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
+from typing import TextIO
+
+from distlog.core.errors import RetentionWarning, TimestampWarning
 
 
 def open_closed_streams() -> None:
@@ -46,3 +50,23 @@ def drop_what_cannot_be_written() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_warnings(program: str) -> None:
+    """Print each warning of distlog as a line of standard error; warnings of others look as usual."""
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, (RetentionWarning, TimestampWarning)):
+            print(f"{program}: {message}", file=sys.stderr)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show

@@ -21,8 +21,7 @@ from distlog.core.files.read_options import FAIL, SKIP, ReadOptions
 from distlog.core.files.text_lines import unescaped
 from distlog.core.storage.input_storage import InputStorage
 from distlog.core.times import TIME_UNITS, now_ms
-from distlog.core.topics.append_commit import check_batch, expiry_text
-from distlog.core.topics.appendable import early_text
+from distlog.core.topics.append_commit import check_batch
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import open_or_create
 from distlog.jobs.job import add_settings, argument, job_parser, run_job
@@ -85,7 +84,7 @@ def append_inputs(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     result = append_files(spark, topic, reader, files, write)
     if result.without_records:
         print(f"append.py: {warning_of_no_records(result.without_records)}", file=sys.stderr)
-    return _summary(chosen.topic, topic.config.retention_ms, result, time.monotonic() - started)
+    return _summary(chosen.topic, result, time.monotonic() - started)
 
 
 def read_options(chosen: argparse.Namespace) -> ReadOptions:
@@ -133,7 +132,7 @@ def input_settings(spark: SparkSession, inputs: Sequence[str], storage: Mapping[
     return {**storage, **{name: value for name, value in found.items() if value}}
 
 
-def _summary(url: str, retention_ms: int, result: FilesResult, seconds: float) -> Summary:
+def _summary(url: str, result: FilesResult, seconds: float) -> Summary:
     appended, skipped = result.appended, result.skipped
     records = appended.record_count
     facts: dict[str, Any] = {
@@ -143,8 +142,6 @@ def _summary(url: str, retention_ms: int, result: FilesResult, seconds: float) -
         "offsets": {str(partition): list(span) for partition, span in sorted(appended.offsets.items())},
         "replayed": appended.replayed,
         "skipped": skipped,
-        "expired": appended.expired,
-        "early_ms": appended.early_ms,
         "seconds": round(seconds, 3),
     }
     verb = "had appended" if appended.replayed else "appended"
@@ -155,10 +152,6 @@ def _summary(url: str, retention_ms: int, result: FilesResult, seconds: float) -
     ]
     if skipped:
         lines.append(f"left out {counted(skipped, 'bad line')}")
-    if appended.expired:
-        lines.append(expiry_text(appended.expired, retention_ms))
-    if appended.early_ms is not None:
-        lines.append(early_text(appended.early_ms))
     return Summary("\n".join(lines), facts)
 
 

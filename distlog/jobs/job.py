@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from distlog.console import arguments
 from distlog.console.output import DONE, FAILED, INTERRUPTED, Summary, fail, print_report
-from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, write_whole
+from distlog.console.streams import escape_what_cannot_be_encoded, open_closed_streams, show_warnings, write_whole
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.spark_session import default_settings, session
 
@@ -140,6 +140,7 @@ def exit_status(
     open_closed_streams()
     write_whole()
     escape_what_cannot_be_encoded()
+    show_warnings(parser.prog)
     # py4j logs stacks by the root logger itself: of an interrupt, and of a JVM that is gone, which it raises as well
     logging.getLogger().addFilter(_is_news)
     try:

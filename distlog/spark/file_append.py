@@ -67,7 +67,7 @@ def append_files(
     reports = [each.report for each in done]
     check_fields(reports)
     written = [each.written for each in done]
-    appended = commit_written(options, facts, written, topic.handle, snapshot, tells_times=False)
+    appended = commit_written(options, facts, written, topic.handle, snapshot)
     without = [name for each in done for name in files_without_records(each.run, each.report)]
     return FilesResult(appended, sum(report.skipped for report in reports), without)
 

@@ -68,7 +68,7 @@ def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffl
             rows = by_id(rows, topic.partitions, "partition")
         written = written_in_tasks(rows, options, facts)
     batch = _micro_batch(rows)
-    return commit_written(options, facts, written, topic.handle, snapshot, batch=batch, tells_times=False)
+    return commit_written(options, facts, written, topic.handle, snapshot, batch=batch)
 
 
 def few_rows(rows: DataFrame) -> pa.Table | None:

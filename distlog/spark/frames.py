@@ -40,11 +40,9 @@ from distlog.core.times import Time, check_unit, to_ms
 from distlog.core.topics.append_commit import (
     AppendResult,
     BatchId,
-    after_commit,
     check_batch,
-    warn_of_retention,
 )
-from distlog.core.topics.appendable import ACCEPTED, IGNORED, warn_of_early
+from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import topics
 from distlog.core.topics.topic import Topic
@@ -113,9 +111,6 @@ def append(
         raise InvalidConfigError("give shuffle or order_by: a shuffle by partition loses the order")
     rows = _project(in_order(df, order), {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
     result = append_frame(topic, rows, options, shuffle=shuffle)
-    with after_commit():
-        warn_of_early(result.early_ms, topic.name, topic.snapshot, 3)
-        warn_of_retention(result.expired, topic.name, topic.snapshot)
     if isinstance(url, Topic) and result.version is not None:
         # the rows are committed, and an error would say that they are not
         with suppress(DistlogError):

@@ -41,7 +41,6 @@ from distlog.core.topics.append_commit import (
     commit_append,
     replayed,
 )
-from distlog.core.topics.appendable import early_text, is_first_warning
 from distlog.core.topics.appender import STICKY_BYTES, Appender, StickyState, assign_partitions
 from distlog.spark.batch_source import check_writable
 from distlog.spark.known_topics import KNOWN_TOPICS
@@ -340,11 +339,8 @@ def commit_segments(
     *,
     merges: bool,
     write_id: str | None = None,
-    tells_times: bool = True,
 ) -> AppendResult:
     """Append `segments` in one commit, then merge if the write `merges`; raises what `commit_append` raises.
-
-    With `tells_times` the log has a warning if times are of before 1990.
 
     `planned` is the topic as the tasks saw it: CommitConflictError if it was dropped since, or made a compacted one.
     """
@@ -361,8 +357,6 @@ def commit_segments(
         written_by=planned.config,
     )
     KNOWN_TOPICS.keep(handle, snapshot)
-    if tells_times and result.early_ms is not None and is_first_warning(snapshot.topic_id):
-        _log.warning("%s: %s", handle.storage.name, early_text(result.early_ms))
     if merges and not result.replayed:
         _merge(handle, snapshot, segments)
     return result
@@ -377,7 +371,6 @@ def commit_written(
     *,
     batch: MicroBatch | None = None,
     write_id: str | None = None,
-    tells_times: bool = True,
 ) -> AppendResult:
     """Append what the tasks of a batch write have `written`, in the order of the tasks, in one commit.
 
@@ -399,7 +392,6 @@ def commit_written(
         WriteTransaction(options.app_id, options.batch_id, in_order),
         merges=options.merges(is_micro_batch=batch is not None),
         write_id=write_id,
-        tells_times=tells_times,
     )
 
 

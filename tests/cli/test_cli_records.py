@@ -114,19 +114,9 @@ def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> Non
         "offsets": {"0": [2, 3]},
         "replayed": False,
         "skipped": 0,
-        "expired": 0,
-        "early_ms": None,
         "interrupted": False,
     }
     assert [row[0] for row in cli.ok("read", "--columns", "value").rows[1:]] == ["one", "two", "three"]
-
-
-def test_append_tells_of_seconds_that_it_took_for_milliseconds(cli: CommandLine) -> None:
-    cli.ok("create")
-    lines, jsonl = b'{"value": "v", "timestamp": 1700000000}', ("append", "-", "--format", "records")
-    assert "1700000000 was taken for milliseconds, and looks like seconds" in cli.ok(*jsonl, stdin=lines).out
-    assert cli.ok(*jsonl, "--json", stdin=lines).json["early_ms"] == 1_700_000_000
-    assert cli.ok(*jsonl, "--json", "--timestamp-unit", "s", stdin=lines).json["early_ms"] is None
 
 
 def test_append_takes_a_file_with_keys(cli: CommandLine, tmp_path: Path) -> None:

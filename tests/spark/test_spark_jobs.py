@@ -49,8 +49,6 @@ def test_lines_of_a_web_server_become_records(job: Any, url: str, tmp_path: Path
         "offsets": {str(number): [0, end] for number, end in topic.end_offsets().items() if end},
         "replayed": False,
         "skipped": 0,
-        "expired": 3,
-        "early_ms": None,
         "seconds": seconds,
     }
     assert topic.partitions == 3

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -25,17 +22,12 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.waiting_append import pending_append
 from distlog.core.config import TopicConfig
 from distlog.core.display import Shown, counted
-from distlog.core.errors import (
-    CommitConflictError,
-    InvalidRecordError,
-    RetentionWarning,
-    StorageFullError,
-    TimestampWarning,
-)
+from distlog.core.errors import CommitConflictError, InvalidRecordError, StorageFullError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.appendable import Appendable, early_of, warn_of_early
+from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
+from distlog.core.topics.time_warnings import warn_of_times
 
 # ---
 # Gives new segments their offsets, behind the ends of their partitions.
@@ -89,15 +81,12 @@ class AppendResult(Shown):
     """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
 
     `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
-    `version` is None when nothing was committed, as in place. `expired` counts the records that are older than
-    `retention.ms`: the next retention deletes them. `early_ms` is a time before 1990 that records have, if any has.
+    `version` is None when nothing was committed, as in place.
     """
 
     version: int | None
     offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     replayed: bool = False
-    expired: int = field(default=0, compare=False)
-    early_ms: int | None = field(default=None, compare=False)
 
     @property
     def record_count(self) -> int:
@@ -137,8 +126,7 @@ def commit_append(
     """Add `segments` behind the log ends, all or none, in one commit, which has the `write_id`.
 
     `written_by` are the settings by which their records were checked; without, they suit any topic. `check` gets each
-    snapshot behind which they may be committed; its errors are raised, and nothing was committed. After it,
-    `settle` gets the snapshot and the segments at their offsets, may complete these, and adds actions.
+    snapshot to append to, and may raise. Then `settle` completes the segments at their offsets, and adds actions.
 
     Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
     before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
@@ -171,6 +159,8 @@ def commit_append(
             actions.append(replace(batch, offsets=offsets_of(placed)))
         return actions or None
 
+    # before the commit: where warnings are errors, nothing is appended
+    warn_of_times(handle.storage.name, snapshot, segments, handle.clock())
     with group.outcome():
         commit, snapshot = sealed_commit(
             handle, snapshot, "append", plan, needed, read_version=read_version, write_id=write_id, group=group
@@ -178,8 +168,7 @@ def commit_append(
     if commit is None:
         return before(snapshot) or AppendResult(None), snapshot
     placed = group.found_segments() or placed
-    expired = records_beyond(placed, snapshot.config, commit.timestamp_ms)
-    return AppendResult(commit.version, offsets_of(placed), expired=expired, early_ms=early_of(placed)), snapshot
+    return AppendResult(commit.version, offsets_of(placed)), snapshot
 
 
 def _group(
@@ -305,52 +294,6 @@ def _check_stored(app_id: str | None, batch_id: BatchId | None) -> None:
 
 
 # ---
-# Warns of appended records that the next retention deletes, as after a backfill.
-
-
-#: From the caller of `Topic.append`, by the transaction's end and commit, to the warning.
-CALLS = 5
-
-_log = logging.getLogger("distlog")
-
-
-def records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
-    """The number of records, in segments with no younger one, that retention is to delete by their time."""
-    if "delete" not in config.cleanup_policy or config.retention_ms < 0:
-        return 0
-    limit = now_ms - config.retention_ms
-    if isinstance(segments, SegmentTable):
-        newest = segments.max_timestamps
-        return int(segments.record_counts[(newest >= 0) & (newest < limit)].sum())
-    return sum(one.record_count for one in segments if 0 <= one.max_timestamp < limit)
-
-
-def expiry_text(expired: int, retention_ms: object) -> str:
-    """The warning about `expired` records."""
-    verb = "is" if expired == 1 else "are"
-    return (
-        f"{counted(expired, 'record')} {verb} older than retention.ms={retention_ms}, so the next retention deletes "
-        "them: to keep them, set retention.ms higher, or to -1"
-    )
-
-
-@contextmanager
-def after_commit() -> Iterator[None]:
-    """Log a warning that is an error by the caller's filters: it must not look as if nothing had been appended."""
-    try:
-        yield
-    except (RetentionWarning, TimestampWarning) as warning:
-        _log.warning("%s", warning)
-
-
-def warn_of_retention(expired: int, topic: str, snapshot: Snapshot) -> None:
-    """Give a RetentionWarning if an append to the topic at `snapshot` had records that are too old already."""
-    if expired:
-        text = expiry_text(expired, snapshot.config.retention_ms)
-        warnings.warn(f"{topic}: {text}", RetentionWarning, stacklevel=CALLS)
-
-
-# ---
 # Several appends in one commit, all or none.
 
 
@@ -433,10 +376,6 @@ class Transaction:
         """
         appender, self._appender = self._open_appender(), None
         segments, snapshot = appender.close(), self._current.snapshot
-        # before the commit: where warnings are errors, nothing is appended
-        name, expired = self._handle.storage.name, records_beyond(segments, snapshot.config, self._handle.clock())
-        warn_of_early(early_of(segments), name, snapshot, CALLS)
-        warn_of_retention(expired, name, snapshot)
         self.result, snapshot = commit_append(
             self._handle,
             snapshot,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
@@ -17,13 +16,10 @@ import pyarrow.compute as pc
 from distlog.core.arrays import column_of, integers, numbers_of
 from distlog.core.batches.record_batch import HEADER_SIZE, HEADERS_TYPE
 from distlog.core.batches.record_encoder import unfit
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG, TopicConfig
-from distlog.core.errors import InvalidRecordError, TimestampWarning
+from distlog.core.errors import InvalidRecordError
 from distlog.core.segments.segment_writer import largest_batch
-from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, iso, scale, to_ms, wrong_unit
+from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, scale, to_ms, wrong_unit
 
 # ---
 # The times of records that are appended: from any form that people and Arrow have, to milliseconds within limits.
@@ -34,10 +30,6 @@ from distlog.core.times import NO_TIMESTAMP, WHOLE_TIME, in_ms, iso, scale, to_m
 
 _NUMBERS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-#: 1990: Kafka's records are younger; today's seconds, taken for milliseconds, are twenty years older.
-_USUAL_MS = 631_152_000_000
-#: The topics that this process has warned of.
-_warned = set[str]()
 
 
 def timestamps_of(
@@ -92,48 +84,6 @@ def scaled(column: pa.Array, unit: str, first_row: int = 0) -> pa.Array:
         raise InvalidRecordError(wrong, row=row, timestamp=largest, timestamp_unit=unit)
     times = pc.divide(numbers, divisor) if divisor > 1 else pc.multiply(numbers, factor)
     return pc.if_else(pc.less(numbers, 0), numbers, times)
-
-
-def is_early(timestamp: int) -> bool:
-    """True if a time is before 1990."""
-    return NO_TIMESTAMP < timestamp < _USUAL_MS
-
-
-def early_of(segments: Iterable[SegmentInfo]) -> int | None:
-    """A time before 1990 that records of the segments have, or None: the smallest, as far as the segments tell."""
-    if isinstance(segments, SegmentTable):
-        # of each column the smallest that is a time
-        columns = (array[array >= 0] for array in (segments.min_timestamps, segments.max_timestamps))
-        smallest = (int(array.min()) for array in columns if len(array))
-        return min(filter(is_early, smallest), default=None)
-    times = (time for one in segments for time in (one.min_timestamp, one.max_timestamp))
-    return min(filter(is_early, times), default=None)
-
-
-#: The remedy where the caller can name the unit.
-_NAME_THE_UNIT = "if numbers count another unit, name it: timestamp_unit is s, ms, us or ns"
-
-
-def early_text(early_ms: int, remedy: str = _NAME_THE_UNIT) -> str:
-    """The warning about a time before 1990."""
-    is_second = not is_early(in_ms(early_ms, "s")) and wrong_unit(early_ms, "s") is None
-    looks = ", and looks like seconds" if is_second else ""
-    return (
-        f"records have times before 1990, as {iso(early_ms)}: {early_ms} was taken for milliseconds{looks}; {remedy}"
-    )
-
-
-def warn_of_early(early_ms: int | None, topic: str, snapshot: Snapshot, calls: int) -> None:
-    """Give a TimestampWarning, once per topic and process, if there is a time before 1990; `calls` is stacklevel."""
-    if early_ms is not None and is_first_warning(snapshot.topic_id):
-        warnings.warn(f"{topic}: {early_text(early_ms)}", TimestampWarning, stacklevel=calls)
-
-
-def is_first_warning(topic_id: str) -> bool:
-    """True if this process has not yet warned of early times in this topic, as it does now."""
-    was_told = topic_id in _warned
-    _warned.add(topic_id)
-    return not was_told
 
 
 def _in_ms(column: pa.Array) -> pa.Array:

@@ -46,10 +46,8 @@ from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import (
     AppendResult,
-    after_commit,
     commit_append,
     open_appender,
-    warn_of_retention,
 )
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.committed_batches import ConcurrentAppendError, Parts, ProducerCheck, commit_batches
@@ -321,8 +319,6 @@ class CommittedProducer(CommitDestination):
                     raise
             snapshot = None
         self.producer.count(parts)
-        with after_commit():
-            warn_of_retention(result.expired, self._handle.storage.name, self._current.snapshot)
         return result
 
     def _commit_once(self, snapshot: Snapshot, batches: Parts, config: TopicConfig) -> AppendResult:

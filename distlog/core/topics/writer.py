@@ -29,13 +29,12 @@ from distlog.core.topics.appendable import (
     batch_of_fields,
     check_row,
     columns_of,
-    is_early,
     room_of,
     row_of,
-    warn_of_early,
 )
 from distlog.core.topics.appender import Partitioner
 from distlog.core.topics.destinations import Delivery, OnDelivery, WritableTopic, deliver, failed
+from distlog.core.topics.time_warnings import is_early, warn_of_early
 
 # ---
 # The records that a writer could not commit.
@@ -413,8 +412,8 @@ class Writer:
         now_ms = self._handle.clock()
         row = row_of(value, key, timestamp, headers, partition, self._unit)
         if row.timestamp is not None and is_early(row.timestamp):
-            # from the caller of `append` to here; before the record is taken: a warning may be an error
-            warn_of_early(row.timestamp, self._handle.storage.name, self._current.snapshot, 4)
+            # before the record is taken: a warning may be an error
+            warn_of_early(self._handle.storage.name, self._current.snapshot.topic_id, row.timestamp)
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)

@@ -29,7 +29,7 @@ from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, of
 from distlog.core.storage.locks_and_pages import TIMEOUT_S
 from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
-from distlog.core.topics.appendable import early_text, is_early, is_first_warning
+from distlog.core.topics.time_warnings import is_early, warn_of_early
 from distlog.core.transaction_state import ProducerId
 from distlog.gateway.apis.cluster import attempted, grouped, once, topic_key, topic_place
 from distlog.gateway.apis.transactions import code_of, fenced_code
@@ -267,12 +267,12 @@ def _finish(request: Request, broker: Broker, delayed: DelayedAppend) -> None:
 
 
 def _warn_of_early_times(part: _ProducedBatch, partition: Partition) -> None:
-    """Log, once for each topic, that a client appends records of before 1990: its seconds count as milliseconds."""
+    """Warn of records of before 1990 that a client appends: its seconds count as milliseconds."""
     if part.info is None or not part.records or part.info.appended.append_time_ms != NO_TIMESTAMP:
         return
     early_ms = next(filter(is_early, _TIMES.unpack_from(part.records, _TIMES_AT)), None)
-    if early_ms is not None and is_first_warning(partition.fresh.snapshot.topic_id):
-        _log.warning("%s: %s", partition.fresh.name, early_text(early_ms, "a client of Kafka must give milliseconds"))
+    if early_ms is not None:
+        warn_of_early(partition.fresh.name, partition.fresh.snapshot.topic_id, early_ms)
 
 
 def _settle(part: _ProducedBatch) -> None:
