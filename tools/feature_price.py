@@ -111,7 +111,7 @@ FEATURES = (
     ),
     Feature(
         "tables in Parquet, Delta, Iceberg",
-        ("distlog/spark/lake.py", "distlog/jobs/to_table.py", "distlog/spark/jobs/table_job.py"),
+        ("distlog/spark/lake.py", "distlog/jobs/to_table.py"),
         r"spark/test_(lake|to_table)",
         "a read of the new records",
     ),
@@ -126,7 +126,6 @@ FEATURES = (
         (
             "distlog/core/files/*.py",
             "distlog/spark/file_append.py",
-            "distlog/spark/jobs/append_job.py",
             "distlog/jobs/append.py",
         ),
         r"files/|spark/test_file_appends",
