@@ -39,12 +39,6 @@ def test_read_shows_the_tail(live: CommandLine) -> None:
     assert numbers(live, "--since", str(NOW + 38)) == [38, 39]
 
 
-def test_offsets_and_times_are_those_of_the_tail(live: CommandLine) -> None:
-    assert live.ok("offsets").rows[1:] == [["0", "0", str(COUNT)]]
-    (found,) = live.ok("offsets", "--time", str(NOW + 17), "--json").json["partitions"]
-    assert (found["offset"], found["timestamp"]) == (17, NOW + 17)
-
-
 def test_describe_and_segments_count_the_tail(live: CommandLine) -> None:
     (segment,) = live.ok("segments", "--json").json["segments"]
     (log,) = Path(live.url).glob("*-0/*.log")
@@ -52,17 +46,3 @@ def test_describe_and_segments_count_the_tail(live: CommandLine) -> None:
     assert segment["log_bytes"] == log.stat().st_size
     partition = live.ok("describe").rows[2]
     assert partition == ["0", "0", str(COUNT), "1", str(log.stat().st_size)]
-
-
-def test_what_another_writer_appends_is_shown_at_once(live: CommandLine) -> None:
-    writer = LiveWriter(live.url, COUNT, COUNT + 20)
-    try:
-        writer.wait_for(COUNT + 20)
-        assert numbers(live, "--offset", str(COUNT - 1)) == list(range(COUNT - 1, COUNT + 20))
-        assert live.ok("offsets").rows[1:] == [["0", "0", str(COUNT + 20)]]
-    finally:
-        writer.kill()
-
-
-def test_history_names_the_commit_that_began_the_segment_and_no_more(live: CommandLine) -> None:
-    assert [row["operation"] for row in live.ok("history", "--json").json["commits"]] == ["active", "create"]

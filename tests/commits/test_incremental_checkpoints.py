@@ -31,7 +31,6 @@ from histories import (
 from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
-from test_commit_log_model import CommitLogMachine
 
 from distlog.core import paths
 from distlog.core.arrays import integers, texts
@@ -438,24 +437,3 @@ def drawn(draw: Random, head: Snapshot) -> list[Action]:
     end = added.next_offset - 1
     told = ProducerBatch(draw.randrange(6), 0, draw.randrange(9) + 4, end, 4, 1, 0, -1)
     return [Add(added), *([ProducerBatches({number: [told]})] if kind == 3 else [])]
-
-
-class IncrementalMachine(CommitLogMachine):
-    """The same as with small topics, but all checkpoints are written as those of large ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows, checkpoint.LARGE_ROWS = checkpoint.LARGE_ROWS, 0
-
-    def noted(self, commit: object) -> bool:
-        for log in self.logs:
-            log.checkpoints.wait()
-        return super().noted(commit)  # type: ignore[arg-type]
-
-    def teardown(self) -> None:
-        checkpoint.LARGE_ROWS = self.rows
-        super().teardown()
-
-
-TestIncrementalModel = pytest.mark.long(IncrementalMachine.TestCase)
-TestIncrementalModel.settings = examples(15, stateful_step_count=40)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections import Counter
 from typing import Any
 
 import pytest
-from bundled import bundles
 from histories import topic_storage
 from hypothesis import given
 from hypothesis import strategies as st
 from searches import examples
 from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
-from distlog.core import paths
 from distlog.core.errors import CommitConflictError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.retention import LOG_END
 from distlog.core.storage.storage import Storage
@@ -93,38 +89,6 @@ def test_parts_of_a_bundle_come_back_too(storage: Storage) -> None:
     topic.restore(before)
     assert contents(topic) == contents(topic_on(storage)) == was
     assert topic.verify().ok
-
-
-def test_a_bundle_is_looked_for_once_whatever_the_number_of_its_partitions(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = topic_on(storage, 3, {"retention.ms": DAY})
-    topic.append([{"value": b"v", "timestamp": NOW - 2 * DAY, "partition": number} for number in range(3)])
-    (bundle,) = bundles(storage)
-    before = topic.version
-    topic.retention()
-    asked: list[str] = []
-    size = Storage.size
-
-    def counted(storage: Storage, name: str) -> int:
-        asked.append(name)
-        return size(storage, name)
-
-    monkeypatch.setattr(Storage, "size", counted)
-    topic.restore(before, dry_run=True)
-    assert asked == [bundle]
-
-
-def test_the_segments_of_many_partitions_come_back_in_one_table(storage: Storage) -> None:
-    topic = topic_on(storage, 300, {"retention.ms": DAY})
-    topic.append([{"value": b"v", "timestamp": NOW - 2 * DAY, "partition": number} for number in range(300)])
-    before, was = topic.version, contents(topic)
-    topic.retention()
-    topic.restore(before)
-    actions = json.loads(storage.read(paths.commit_file(topic.version)))["actions"]
-    kinds = Counter(kind for action in actions for kind in action)
-    assert kinds == {"restore": 300, "add_table": 1, "cleaned": 300}
-    assert contents(topic_on(storage)) == was
 
 
 def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> None:

@@ -21,14 +21,6 @@ def test_the_pictures_are_as_they_are_drawn() -> None:
     assert stored == pictures(), "python -m tools.pages draws them anew"
 
 
-@pytest.mark.parametrize("name", pictures())
-def test_a_picture_has_a_title_dark_colours_and_a_page(name: str) -> None:
-    svg = pictures()[name]
-    assert ElementTree.fromstring(svg)[0].text
-    assert "prefers-color-scheme: dark" in svg
-    assert any(f"img/{name})" in path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
-
-
 @pytest.mark.parametrize("bar", BARS, ids=lambda bar: bar["label"])
 def test_a_bar_shows_figures_of_its_row(bar: dict[str, object]) -> None:
     rows = {row[0]: " ".join(row[1:]) for row in table(read("docs/benchmarks.md"), "## All figures")}
@@ -66,18 +58,6 @@ def test_the_chart_of_commits_has_a_point_for_each_day_in_proportion() -> None:
     slope = (min(heights) - max(heights)) / (max(names) - min(names))
     expected = [max(heights) + slope * (count - min(names)) for count in names]
     assert heights == pytest.approx(expected, abs=0.2)
-
-
-@pytest.mark.parametrize("name", [each for each in pictures() if each.startswith("scale-")])
-def test_a_chart_of_scale_fits_on_a_narrow_screen(name: str) -> None:
-    picture = ElementTree.fromstring(pictures()[name])
-    width = float(picture.get("width", ""))
-    assert width <= 420
-    for each in picture.iter("{http://www.w3.org/2000/svg}text"):
-        letter = 8.2 if each.get("class") == "title" else 6.4
-        long = letter * len(each.text or "")
-        begin = float(each.get("x", "")) - long * {"end": 1, "middle": 0.5}.get(each.get("text-anchor", ""), 0)
-        assert 0 <= begin <= begin + long <= width, each.text
 
 
 def test_every_row_names_a_benchmark_that_there_is() -> None:

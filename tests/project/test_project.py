@@ -158,13 +158,6 @@ def test_everything_public_has_a_docstring(trees: dict[str, ast.Module]) -> None
     assert bare == []
 
 
-def test_no_docstring_begins_as_a_question(trees: dict[str, ast.Module]) -> None:
-    question = re.compile(r"(?:What|Whether|How|Who|Which|Where|When|Why)\b")
-    nodes = ((path, node) for path, module in trees.items() for node in ast.walk(module))
-    texts = [(path, ast.get_docstring(node)) for path, node in nodes if isinstance(node, Definition | ast.Module)]
-    assert [(path, text) for path, text in texts if text and question.match(text)] == []
-
-
 def test_no_file_names_a_folder_of_one_machine() -> None:
     local = re.compile(r"/(?:home|Users)/(?!someone\b)\w|/root/\w|C:\\\\Users")
     found = [
@@ -181,83 +174,10 @@ def test_scripts_are_valid_bash() -> None:
         subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
 
 
-@pytest.mark.parametrize(
-    ("failed", "again", "status", "targets"),
-    [
-        (0, 0, 0, ["test"]),
-        (3, 0, 0, ["test", "test-failed"]),
-        (3, 2, 2, ["test", "test-failed"]),
-        (4, 0, 2, ["test"]),
-    ],
-)
-def test_up_to_three_failed_tests_run_once_more_alone(
-    tmp_path: Path, failed: int, again: int, status: int, targets: list[str]
-) -> None:
-    """Of the real script, with a program in place of make."""
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
-    first = "".join(f"echo FAILED tests/test_{number}.py;" for number in range(failed))
-    stub = f"#!/bin/sh\necho $1 >> targets\n[ $1 = test ] || exit {again}\n{first} exit {2 if failed else 0}\n"
-    (tmp_path / "make").write_text(stub)
-    (tmp_path / "make").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    ran = subprocess.run(["bash", tmp_path / ".ci/run"], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == status
-    assert (tmp_path / "targets").read_text().split() == targets
-    assert ran.stdout.count("FAILED") == failed * len(targets)
-
-
 def test_no_two_files_of_tests_have_the_same_name() -> None:
     """pytest imports each by its name alone, and would leave out the second."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_what_make_is_given_is_neither_run_nor_read_as_its_language(tmp_path: Path) -> None:
-    """Of the real Makefile, with a program in place of Python that prints its arguments."""
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    for name, text in (("tools/bootstrap.sh", "exit 0"), (".venv/bin/python", 'printf "%s\\n" "$@"')):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    hostile = "$(shell touch made) $HOME `touch made` a$$b.log"
-    for given in ([f"INPUT={hostile}", "KEY_COLUMN=$k"], []):
-        environment = {**os.environ, **({} if given else {"INPUT": hostile, "KEY_COLUMN": "$k"})}
-        ran = subprocess.run(
-            ["make", "-s", "demo", *given], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert ran.stdout.splitlines() == ["-m", "demo.demo", "--input", hostile, "--key", "$k"], ran.stderr
-        assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize(("indexes", "left"), [(0, []), (1, []), (3, [b"1", b"not an index"])])
-def test_the_demo_damages_as_many_indexes_as_a_topic_has(tmp_path: Path, indexes: int, left: list[bytes]) -> None:
-    """A file of a few records makes none."""
-    pytest.importorskip("pyspark")
-    from demo.demo import damage
-
-    (tmp_path / "events-0").mkdir()
-    for number in range(indexes):
-        (tmp_path / "events-0" / f"{number}.timeindex").write_text(str(number))
-    damage(tmp_path)
-    assert [path.read_bytes() for path in sorted(tmp_path.glob("*/*"))] == left
-
-
-def test_the_demo_prints_all_but_what_means_nothing() -> None:
-    pytest.importorskip("pyspark")
-    from demo.demo import pass_on
-
-    stack = b'Traceback (most recent call last):\n  File "/zip/pyspark/daemon.py", line 95, in worker\n'
-    ours = b'Traceback (most recent call last):\n  File "/distlog/sink.py", line 9, in write\n'
-    broken = b"BrokenPipeError: [Errno 32] Broken pipe\n"
-    noise = b"WARNING: Using incubator modules: jdk.incubator.vector\n" + stack + broken
-    (reader, written), (shown, writer) = os.pipe(), os.pipe()
-    os.write(written, b"first\n" + noise + ours + broken + stack + b"OSError: 5\n" + noise)
-    os.close(written)
-    pass_on(reader, writer)
-    assert os.read(shown, 10_000) == b"first\n" + ours + broken + stack + b"OSError: 5\n"
-    for each in (shown, writer):
-        os.close(each)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -74,11 +73,6 @@ def test_columns_and_schemas_narrow_a_read(spark: SparkSession, url: str) -> Non
     assert "column offset must be bigint, not int" in message(wrong.collect)
 
 
-def test_an_empty_topic_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
-    topic = distlog.create(str(tmp_path / "empty"), partitions=2)
-    assert load(spark, topic.url, minPartitions=5).collect() == []
-
-
 def test_no_path_and_no_topic_are_explained_at_load(spark: SparkSession, tmp_path: Path) -> None:
     assert "no topic is named" in message(lambda: spark.read.format("distlog").load())
     assert "TopicNotFoundError" in message(lambda: load(spark, str(tmp_path / "nothing")))
@@ -106,29 +100,6 @@ def test_a_frame_is_the_snapshot_of_its_load(spark: SparkSession, tmp_path: Path
 def test_an_object_store_is_read_through_storage_options(spark: SparkSession, s3_url: Address) -> None:
     fill(distlog.create(s3_url.url, PARTITIONS, storage_options=s3_url.options))
     assert load(spark, s3_url.url, minPartitions=4, **storage_options(s3_url)).count() == PARTITIONS * RECORDS
-
-
-def test_secrets_are_in_no_plan_and_no_error(
-    spark: SparkSession, s3_url: Address, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "distlog")
-    secret, options = s3_url.options["secret"], storage_options(s3_url)
-    distlog.create(s3_url.url, storage_options=s3_url.options)
-    df = load(spark, s3_url.url, **options)
-    df.explain(mode="extended")
-    df.explain(mode="formatted")
-    wrong = {**options, "storage.endpoint_url": "http://127.0.0.1:1", "storage.no_such": secret}
-    texts = [
-        repr(df),
-        df._jdf.queryExecution().toString(),
-        message(lambda: load(spark, s3_url.url, failOnDataLoss="x", **options)),
-        message(lambda: load(spark, s3_url.url + "-not", **options)),
-        message(lambda: load(spark, s3_url.url, **wrong)),
-        *capfd.readouterr(),
-        caplog.text,
-    ]
-    assert not any(secret in text for text in texts)
-    assert "distlog" in texts[1]
 
 
 def test_bad_bytes_fail_the_job_with_file_and_position(spark: SparkSession, tmp_path: Path) -> None:

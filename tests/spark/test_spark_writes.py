@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +65,6 @@ def test_what_is_written_is_read_again(spark: SparkSession, topic: distlog.Topic
     assert sorted_values(topic) == sorted(2 * list(range(100)))
 
 
-def test_an_empty_frame_appends_nothing(spark: SparkSession, topic: distlog.Topic) -> None:
-    save(numbers(spark, 0, 1), topic.url)
-    assert topic.refresh().version == 0
-
-
 def fail_first(attempts: int) -> Any:
     """A mapInArrow function whose task 1 fails in its first attempts, after it gave its rows."""
 
@@ -98,34 +92,9 @@ def test_a_job_that_fails_leaves_the_topic_as_it_was(spark: SparkSession, topic:
     assert values(topic) == []
 
 
-def test_what_cannot_be_written_is_refused_before_any_task(spark: SparkSession, topic: distlog.Topic) -> None:
-    text = failure(spark.range(3).selectExpr("id as value", "raise_error('a task ran') as key"), topic.url)
-    assert "column value must be binary or string" in text
-    assert "did you mean txnVersion?" in failure(numbers(spark, 1, 1), topic.url, txnVersions="3")
-    assert "TopicNotFoundError" in failure(numbers(spark, 1, 1), topic.url + "-not")
-
-
 def test_bad_rows_fail_the_job_and_say_which(spark: SparkSession, topic: distlog.Topic) -> None:
     text = failure(numbers(spark, 5, 1).selectExpr("value", "5 as partition"), topic.url)
     assert "the topic has partitions 0 to 1 (partition=5 row=0)" in text
-
-
-def test_a_log_is_not_overwritten(spark: SparkSession, topic: distlog.Topic) -> None:
-    with pytest.raises(Exception, match="a topic is append only"):
-        numbers(spark, 1, 1).write.format("distlog").mode("overwrite").save(topic.url)
-
-
-def test_concurrent_jobs_append_all_their_rows(spark: SparkSession, topic: distlog.Topic) -> None:
-    frames = [numbers(spark, 50, 2).selectExpr(f"'{job}' as key", "value") for job in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        results = list(pool.map(append, frames, [topic.url] * 3))
-    assert sorted(result.version or 0 for result in results) == [1, 2, 3]
-    table = topic.refresh().scan().to_table()
-    rows = zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
-    by_job: dict[bytes, list[int]] = {}
-    for key, value in rows:
-        by_job.setdefault(key, []).append(int(value))
-    assert by_job == {b"%d" % job: list(range(50)) for job in range(3)}
 
 
 def test_an_object_store_is_written_through_storage_options(spark: SparkSession, s3_url: Address) -> None:

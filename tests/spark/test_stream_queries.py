@@ -92,17 +92,6 @@ def test_a_new_checkpoint_repeats_unless_the_application_has_a_name(
         assert values(topic) == found
 
 
-def test_two_queries_write_into_one_topic_at_once(spark: SparkSession, topic: distlog.Topic, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-        put_in(folder, *(f"{folder.name} {number}" for number in range(4)))
-    queries = [start(lines_of(spark, folder), folder, topic.url) for folder in folders]
-    for query in queries:
-        query.awaitTermination()
-    assert sorted(values(topic)) == sorted(f"{name} {number}" for name in ("one", "two") for number in range(4))
-
-
 def test_complete_mode_is_refused_in_our_words_and_update_mode_in_sparks(
     spark: SparkSession, topic: distlog.Topic, tmp_path: Path
 ) -> None:

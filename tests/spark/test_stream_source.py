@@ -20,7 +20,7 @@ from spark_python import forked_python
 from topics import NOW, values
 
 import distlog
-from distlog import EARLIEST, Topic
+from distlog import Topic
 from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
 from distlog.jobs.job import reason
 from distlog.spark import stream
@@ -130,33 +130,6 @@ def test_the_function_stream_takes_what_read_takes(
     assert batches.offsets(2) == {1: [5, 6]}
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, {}),
-        ({"start": EARLIEST, "partitions": 1, "isolation": "read_committed"}, {1: [0, 1, 2, 3, 4]}),
-        ({"start_time": NOW + 2, "include_headers": True}, {1: [3, 4]}),
-        ({"start": 7, "fail_on_data_loss": False}, {}),
-    ],
-)
-def test_a_stream_of_the_function_starts_where_it_is_told(
-    spark: SparkSession,
-    tmp_path: Path,
-    write: Write,
-    batches: Batches,
-    given: dict[str, Any],
-    expected: dict[int, list[int]],
-) -> None:
-    topic = distlog.create(str(tmp_path / "clicks"), 2)
-    for partition in range(2):
-        topic.append([{"value": b"v", "timestamp": NOW - 1, "partition": partition} for _ in range(3)])
-        topic.append(
-            [{"value": b"v", "timestamp": NOW + 2 * partition + 1, "partition": partition} for _ in range(2)]
-        )
-    finish(write(stream(spark, topic.url, **given)))
-    assert batches.offsets(0) == expected
-
-
 def test_a_stream_of_the_function_is_checked_before_it_starts(spark: SparkSession, topic: Topic) -> None:
     with pytest.raises(ReadOnlyTopicError):
         stream(spark, distlog.open(topic.url, version=1))
@@ -178,11 +151,6 @@ def test_a_checkpoint_of_sparks_kafka_source_goes_on_here(
     topic.append(values(range(2)), partition=1)
     finish(source)
     assert batches.offsets(2) == {1: [5, 6]}
-
-
-def test_once_reads_everything_in_one_batch(topic: Topic, write: Write, batches: Batches) -> None:
-    finish(write(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=1), once=True)
-    assert [batches.offsets(number) for number in sorted(batches.rows)] == [{0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3, 4]}]
 
 
 def test_rows_are_those_of_the_kafka_source(topic: Topic, write: Write, batches: Batches) -> None:
@@ -235,25 +203,6 @@ def test_a_processing_time_trigger_reads_what_came_since(topic: Topic, write: Wr
     assert [row.offset for found in batches.rows.values() for row in found] == [5, 5]
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-def test_a_batch_that_failed_is_read_again_as_it_was(
-    topic: Topic, write: Write, batches: Batches, failing: int
-) -> None:
-    source = write(topic.url, startingTimestamp=NOW + 1, maxOffsetsPerTrigger=4)
-    batches.fails_in = failing
-    assert "told to fail" in failure(source)
-    before = batches.offsets(failing)
-    assert before == ({0: [1, 2], 1: [1, 2]}, {0: [3, 4], 1: [3, 4]})[failing]
-    topic.append(values(range(9)), partition=0)
-    batches.rows, batches.fails_in = {}, None
-    finish(source)
-    assert batches.offsets(failing) == before
-    read = {
-        number: [n for batch in batches.rows for n in batches.offsets(batch).get(number, [])] for number in (0, 1)
-    }
-    assert read == {0: list(range(before[0][0], 14)), 1: list(range(before[1][0], 5))}
-
-
 @pytest.mark.s3
 def test_an_object_store_is_streamed_through_storage_options(write: Write, batches: Batches, s3_url: Address) -> None:
     topic = distlog.create(s3_url.url, 2, storage_options=s3_url.options)
@@ -269,20 +218,6 @@ def test_an_object_store_is_streamed_through_storage_options(write: Write, batch
         {1: [0, 1]},
         {1: [2, 3]},
     ]
-
-
-def test_lost_records_end_the_query_with_what_was_wanted_and_what_is_there(
-    topic: Topic, write: Write, batches: Batches
-) -> None:
-    source = write(topic.url, startingOffsets="earliest")
-    finish(source)
-    topic.append(values(range(5)), partition=0)
-    topic.delete_records({0: 8})
-    text = failure(source)
-    assert "OffsetOutOfRangeError" in text
-    assert "partition=0 offset=5 log_start_offset=8 log_end_offset=10" in text
-    finish(write(topic.url, failOnDataLoss="false"))
-    assert batches.offsets(1) == {0: [8, 9]}
 
 
 def test_wrong_options_are_explained_when_the_query_starts(topic: Topic, write: Write) -> None:
