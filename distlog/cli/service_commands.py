@@ -26,9 +26,6 @@ from distlog.core.warm_up import warm_up
 from distlog.gateway.config import STANDARD_AUTHORIZER, AclSettings, GatewayConfig, with_settings
 from distlog.gateway.security.users_file import check_name, new_secrets, read_users, write_users
 
-# ---
-# `distlog run`: the LogManager as a service, or once, as from a crontab.
-
 
 def broker_settings(text: str) -> dict[str, str]:
     """The settings of the properties file `text`, or of `NAME=VALUE`; ValueError if it is neither."""
@@ -82,10 +79,6 @@ def run(
     service = Service(root, settings, dict(storage), as_json=as_json)
     where_metrics = None if metrics_port is None else (metrics_host, metrics_port)
     raise typer.Exit(service.run_once() if once else service.run(where_metrics))
-
-
-# ---
-# `distlog serve`: the gateway as a service.
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -230,10 +223,6 @@ def _forked(processes: int) -> int:
     return fork_processes(processes)
 
 
-# ---
-# `distlog users`: the users that may connect to a gateway.
-
-
 def users(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file of users; --set makes it if there is none.")],
     *,
@@ -276,10 +265,6 @@ def _password(name: str) -> str:
     if "\0" in password:
         raise InvalidConfigError("a password must not have the character 0: SASL could not send it")
     return password
-
-
-# ---
-# `distlog warmup`: compiles distlog's kernels at installation.
 
 
 def warmup(*, as_json: Json = False) -> None:

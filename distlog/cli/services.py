@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 #: The address that only this machine reaches.
 LOOPBACK = "127.0.0.1"
 
-# ---
-# How many files a gateway's process may have open.
-
 
 def raise_open_files() -> int:
     """Raise the process's limit of open files (ulimit -n) to the hard limit, as Java does; returns it."""
@@ -59,10 +56,6 @@ def keep_what_is_loaded() -> None:
     """
     gc.freeze()
     gc.enable()
-
-
-# ---
-# Runs a LogManager until a signal ends it, and prints the runs of its tasks.
 
 
 _REDRAW_S = 1.0
@@ -143,10 +136,6 @@ def says_something(run: TaskRun) -> bool:
     return bool(run.errors) or any(run.done.values())
 
 
-# ---
-# Runs a gateway until a signal ends it, and prints its events.
-
-
 #: Makes the tasks that maintain the root; its argument is called with their runs.
 Maintain = Callable[[Callable[[TaskRun], None]], "Maintenance"]
 
@@ -222,10 +211,6 @@ def print_event(line: StatusLine, name: str, text: str, facts: Mapping[str, Any]
         line.print_json({"event": name, **facts})
     else:
         line.print(text)
-
-
-# ---
-# Serves metrics in Prometheus' text format over HTTP, at any path of a port.
 
 
 @contextmanager
