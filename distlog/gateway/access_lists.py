@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError
 from distlog.gateway.root_records import RootRecords
 from distlog.gateway.security.acls import (
-    CLUSTER_NAME,
     AccessLists,
     Acl,
     Operation,
@@ -22,6 +20,7 @@ from distlog.gateway.security.acls import (
     client_host,
 )
 from distlog.gateway.security.event_log import EventLog
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.topics.metadata_cache import ACLS_TOPIC, MetadataCache
 
 _log = logging.getLogger("distlog.gateway")
@@ -68,39 +67,6 @@ def decode_acl(key: bytes, value: bytes | None) -> tuple[bytes, Acl | None]:
         raise ValueError("this is no ACL") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A client by its principal, as `User:alice`, and its address; denials of what it asks for go to `denials`."""
-
-    lists: AccessLists
-    principal: str
-    host: str
-    denials: EventLog
-
-    def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """True if it may do this; a denial is logged and counted."""
-        return self.might(operation, kind, name) or self._is_denied(operation, kind, name)
-
-    def might(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """True if it may do this, which it did not ask for by name."""
-        return self.lists.may(self.principal, self.host, operation, kind, name)
-
-    def may_with_cluster(self, *operations: Operation) -> bool:
-        """True if it may do one of these with the cluster."""
-        kind = ResourceType.CLUSTER
-        return any(self.might(each, kind, CLUSTER_NAME) for each in operations) or self._is_denied(
-            operations[-1], kind, CLUSTER_NAME
-        )
-
-    def may_with_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """True if there may be a resource with which it may do this."""
-        return self.lists.may_any(self.principal, self.host, operation, kind)
-
-    def _is_denied(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        self.denials.note(f"{self.principal} at {self.host}", f"{operation.name} of {kind.name} {name!r}")
-        return False
-
-
 class RootAcls:
     """The ACLs in a root, for many threads; `clock` tells the ms.
 
@@ -127,9 +93,9 @@ class RootAcls:
         """All ACLs as of the last look."""
         return self._lists.acls
 
-    def client(self, user: str, host: str) -> Client:
-        """The client of a user at an address."""
-        return Client(self._lists, f"User:{user}", client_host(host), self.denials)
+    def rights(self, user: str, host: str) -> Rights:
+        """The rights of a user at an address."""
+        return Rights(self._lists, f"User:{user}", client_host(host), self.denials)
 
     def look(self) -> None:
         """Read what was changed, by any gateway. Raises DistlogError."""

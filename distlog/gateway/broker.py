@@ -32,6 +32,8 @@ class Api(NamedTuple):
     oldest: int
     newest: int
     handle: Callable[[Request, Broker], Fields | None]
+    #: The rights that its handler checks, as the documentation has them.
+    rights: str
 
 
 @dataclass(frozen=True, slots=True)

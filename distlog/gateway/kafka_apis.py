@@ -21,10 +21,10 @@ from distlog.gateway.apis import (
     transactions,
     users,
 )
-from distlog.gateway.apis.checks import CHECKS
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.frames import Fields, RequestHead
+from distlog.gateway.protocol.frames import RequestHead
 from distlog.gateway.protocol.messages import InvalidRequestError
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.server.request import ClientSession, Request
 
 #: All APIs, by their keys.
@@ -115,9 +115,8 @@ class KafkaApis:
         api, begun_s = APIS[request.head.api_key], time.perf_counter()
         try:
             request.read()
-            fields = self._refusal(request)
-            if fields is None:
-                fields = api.handle(request, self._broker)
+            self._grant(request)
+            fields = api.handle(request, self._broker)
             if fields is not None:
                 request.respond(fields)
         except InvalidRequestError as error:
@@ -136,21 +135,17 @@ class KafkaApis:
         try:
             if not records.is_at_hand(request, self._broker):
                 return False
-            fields = self._refusal(request)
-            if fields is None and not records.produce_at_once(request, self._broker):
+            self._grant(request)
+            if not records.produce_at_once(request, self._broker):
                 return False
-            if fields is not None:
-                request.respond(fields)
         except InvalidRequestError as error:
             request.hang_up(str(error))
         self._metrics.note(records.PRODUCE.name, time.perf_counter() - begun_s)
         return True
 
-    def _refusal(self, request: Request) -> Fields | None:
-        """The response to a request that its client may not send; None if it, or a part of it, is to be handled."""
+    def _grant(self, request: Request) -> None:
+        """Give a request the rights of its client; one that was put off keeps those that it had."""
         lists, session = self._broker.acls, request.session
-        if lists is None or request.is_checked:
-            return None
-        request.is_checked = True
-        client = lists.client(session.principal or "", session.address[0])
-        return CHECKS[request.head.api_key].check(request, self._broker, client)
+        if request.granted is None:
+            user, host = session.principal or "", session.address[0]
+            request.granted = Rights() if lists is None else lists.rights(user, host)

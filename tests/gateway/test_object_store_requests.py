@@ -26,6 +26,7 @@ from distlog.gateway.apis.records import list_offsets
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.topics import metadata_cache
 from distlog.gateway.topics.metadata_cache import MetadataCache, SharedLoads
 from distlog.gateway.transactions.transaction_log import TransactionLog
@@ -117,7 +118,7 @@ def test_offsets_of_many_partitions_are_listed_after_one_look_and_side_by_side(
     def listed(time: int) -> list[int]:
         asked = [SimpleNamespace(partition_index=number, timestamp=time) for number in range(4)]
         body = SimpleNamespace(topics=[SimpleNamespace(name="clicks", partitions=asked)])
-        request: Any = SimpleNamespace(body=body, get=lambda name, default: default)
+        request: Any = SimpleNamespace(body=body, get=lambda name, default: default, rights=Rights())
         (told,) = list_offsets(request, broker)["topics"]
         return [each["offset"] for each in told["partitions"]]
 

@@ -90,11 +90,12 @@ def describe_acls(request: Request, broker: Broker) -> Fields:
     """The ACLs as they are now."""
     if broker.acls is None:
         return {"throttle_time": 0, "resources": (), **_DISABLED}
-    return {"throttle_time": 0, **attempted(partial(_described, broker.acls, request.body), resources=())}
+    return {"throttle_time": 0, **attempted(partial(_described, request, broker.acls), resources=())}
 
 
-def _described(acls: RootAcls, body: Any) -> Fields:
-    wanted = _requested(_filter, body)
+def _described(request: Request, acls: RootAcls) -> Fields:
+    request.rights.check_cluster(Operation.DESCRIBE)
+    wanted = _requested(_filter, request.body)
     acls.look()
     resources: dict[tuple[object, ...], tuple[Fields, list[Fields]]] = {}
     for acl in filter(wanted.matches, acls.acls):
@@ -103,7 +104,12 @@ def _described(acls: RootAcls, body: Any) -> Fields:
     return {"resources": [{**resource, "acls": entries} for resource, entries in resources.values()]}
 
 
-DESCRIBE_ACLS = Api(29, "DescribeAcls", 1, 3, describe_acls)
+DESCRIBE_ACLS = Api(29, "DescribeAcls", 1, 3, describe_acls, "DESCRIBE of the cluster")
+
+
+def _denied(request: Request) -> Fields | None:
+    outcome = attempted(partial(request.rights.check_cluster, Operation.ALTER))
+    return outcome if outcome["error_code"] else None
 
 
 def create_acls(request: Request, broker: Broker) -> Fields:
@@ -111,6 +117,8 @@ def create_acls(request: Request, broker: Broker) -> Fields:
     acls, creations = broker.acls, request.body.creations
     if acls is None:
         return {"throttle_time": 0, "results": [_DISABLED] * len(creations)}
+    if denied := _denied(request):
+        return {"throttle_time": 0, "results": [denied] * len(creations)}
     new = list[Acl]()
     results = [attempted(partial(_take, new, each)) for each in creations]
     return {"throttle_time": 0, "results": _with(results, attempted(lambda: acls.create(new)))}
@@ -125,7 +133,7 @@ def _with(results: Iterable[Fields], outcome: Fields) -> list[Fields]:
     return [{**each, **outcome} if each["error_code"] is ErrorCode.none else each for each in results]
 
 
-CREATE_ACLS = Api(30, "CreateAcls", 1, 3, create_acls)
+CREATE_ACLS = Api(30, "CreateAcls", 1, 3, create_acls, "ALTER of the cluster")
 
 
 def delete_acls(request: Request, broker: Broker) -> Fields:
@@ -133,6 +141,8 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     acls, filters = broker.acls, request.body.filters
     if acls is None:
         return {"throttle_time": 0, "filter_results": [_DISABLED] * len(filters)}
+    if denied := _denied(request):
+        return {"throttle_time": 0, "filter_results": [{**denied, "matching_acls": ()}] * len(filters)}
     matches = list[Acl]()
 
     def find(fields: Any) -> Fields:
@@ -150,7 +160,7 @@ def delete_acls(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "filter_results": _with(results, looked)}
 
 
-DELETE_ACLS = Api(31, "DeleteAcls", 1, 3, delete_acls)
+DELETE_ACLS = Api(31, "DeleteAcls", 1, 3, delete_acls, "ALTER of the cluster")
 
 #: The APIs of this module.
 APIS = (DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS)

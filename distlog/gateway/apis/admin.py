@@ -7,19 +7,23 @@ from functools import partial
 
 from distlog.core.errors import DistlogError
 from distlog.core.transaction_state import TransactionState, TransactionStatus
-from distlog.gateway.apis.cluster import NO_OPERATIONS, attempted, once
+from distlog.gateway.apis.cluster import attempted, once
 from distlog.gateway.apis.transactions import code_of
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.groups.coordinator import GroupDescription
 from distlog.gateway.groups.subscribed_topics import matches
 from distlog.gateway.protocol.frames import Fields, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.security.rights import NO_OPERATIONS
 from distlog.gateway.server.request import Request
 
 
 def list_groups(request: Request, broker: Broker) -> Fields:
     """The groups by name; states and types are compared without regard to case, as Kafka does."""
-    services = broker.groups
+    services, rights = broker.groups, request.rights
+    is_all = rights.might(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
     states = {state.lower() for state in request.get("states_filter", ())}
     types = {type.lower() for type in request.get("types_filter", ())}
@@ -32,20 +36,30 @@ def list_groups(request: Request, broker: Broker) -> Fields:
         }
         for each in services.admin.list()
         if (not states or each.phase.value.lower() in states) and (not types or each.type in types)
+        if is_all or rights.might(Operation.DESCRIBE, ResourceType.GROUP, each.group)
     ]
     return {"throttle_time": 0, "error_code": code, "groups": groups}
 
 
-LIST_GROUPS = Api(16, "ListGroups", 0, 5, list_groups)
+LIST_GROUPS = Api(
+    16, "ListGroups", 0, 5, list_groups, "DESCRIBE of the cluster, else only groups with DESCRIBE are told"
+)
 
 
 def describe_groups(request: Request, broker: Broker) -> Fields:
     """The requested groups, each once; a missing one is dead, as in Kafka."""
-    admin = broker.groups.admin
-    return {
-        "throttle_time": 0,
-        "groups": [_group_fields(admin.describe(each)) for each in dict.fromkeys(request.body.groups)],
-    }
+    groups = [_described_group(request, broker, each) for each in dict.fromkeys(request.body.groups)]
+    return {"throttle_time": 0, "groups": groups}
+
+
+def _described_group(request: Request, broker: Broker, name: str) -> Fields:
+    code, operations = request.rights.denied(Operation.DESCRIBE, ResourceType.GROUP, name), NO_OPERATIONS
+    if request.get("include_authorized_operations", False):
+        operations = request.rights.operations(ResourceType.GROUP, name)
+    if code:
+        fields = _group_fields(GroupDescription(name, GroupPhase.DEAD, "", "", (), code))
+        return {**fields, "group_state": "", "authorized_operations": operations}
+    return {**_group_fields(broker.groups.admin.describe(name)), "authorized_operations": operations}
 
 
 def _group_fields(group: GroupDescription) -> Fields:
@@ -55,7 +69,6 @@ def _group_fields(group: GroupDescription) -> Fields:
         "group_state": group.phase.value,
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol,
-        "authorized_operations": NO_OPERATIONS,
         "members": [
             {
                 "member_id": member.id,
@@ -70,7 +83,7 @@ def _group_fields(group: GroupDescription) -> Fields:
     }
 
 
-DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5, describe_groups)
+DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 5, describe_groups, "DESCRIBE of the group")
 
 
 def delete_groups(request: Request, broker: Broker) -> None:
@@ -78,7 +91,10 @@ def delete_groups(request: Request, broker: Broker) -> None:
     names = list(dict.fromkeys(request.body.groups_names))
     results = _DeletionResults(request, len(names))
     for name in names:
-        broker.groups.admin.delete(name, partial(results.add, name))
+        if code := request.rights.denied(Operation.DELETE, ResourceType.GROUP, name):
+            results.add(name, code)
+        else:
+            broker.groups.admin.delete(name, partial(results.add, name))
 
 
 class _DeletionResults:
@@ -103,7 +119,7 @@ class _DeletionResults:
         self._request.respond({"throttle_time": 0, "results": results})
 
 
-DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, delete_groups)
+DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, delete_groups, "DELETE of the group")
 
 
 _ANY = -1
@@ -134,14 +150,17 @@ def list_transactions(request: Request, broker: Broker) -> Fields:
                 "transaction_state": each.status.kafka_name,
             }
             for each in states
-            if (not wanted or each.status.kafka_name in wanted)
+            if request.rights.might(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
+            and (not wanted or each.status.kafka_name in wanted)
             and (not producers or each.producer.id in producers)
             and (not is_by_duration or 0 <= each.started_ms < begun_before_ms)
         ],
     }
 
 
-LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 2, list_transactions)
+LIST_TRANSACTIONS = Api(
+    66, "ListTransactions", 0, 2, list_transactions, "DESCRIBE of the transactional ids that are told"
+)
 
 
 _UNKNOWN: Fields = {"transaction_start_time": -1}
@@ -149,26 +168,31 @@ _UNKNOWN: Fields = {"transaction_start_time": -1}
 
 def describe_transactions(request: Request, broker: Broker) -> Fields:
     """The requested transactions; an unknown id gets an error."""
-    ids = list(dict.fromkeys(request.body.transactional_ids))
+    ids, rights = list(dict.fromkeys(request.body.transactional_ids)), request.rights
+    denied = {each: rights.denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each) for each in ids}
     known = dict[str, TransactionState]()
 
+    allowed = [each for each in ids if not denied[each]]
+
     def look() -> None:
-        known.update({each.transactional_id: each for each in broker.transactions.coordinator.states(ids)})
+        known.update({each.transactional_id: each for each in broker.transactions.coordinator.states(allowed)})
 
     code = code_of(look, fenced=ErrorCode.producer_fenced)
     missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
     states = [
-        _transaction_fields(known[each])
+        _transaction_fields(request, known[each])
         if each in known
+        else {"transactional_id": each, "error_code": denied[each]}
+        if denied[each]
         else {**_UNKNOWN, "transactional_id": each, "error_code": missing}
         for each in ids
     ]
     return {"throttle_time": 0, "transaction_states": states}
 
 
-def _transaction_fields(state: TransactionState) -> Fields:
+def _transaction_fields(request: Request, state: TransactionState) -> Fields:
     topics: dict[str, list[int]] = {}
-    for topic, number in sorted(state.partitions):
+    for topic, number in sorted(place for place in state.partitions if request.rights.describes(place[0])):
         topics.setdefault(topic, []).append(number)
     return {
         "error_code": ErrorCode.none,
@@ -182,7 +206,14 @@ def _transaction_fields(state: TransactionState) -> Fields:
     }
 
 
-DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", 0, 0, describe_transactions)
+DESCRIBE_TRANSACTIONS = Api(
+    65,
+    "DescribeTransactions",
+    0,
+    0,
+    describe_transactions,
+    "DESCRIBE of the transactional id; topics with DESCRIBE are told",
+)
 
 
 #: The fields of a producer in the response, by their names in an entry of a producer snapshot.
@@ -206,7 +237,9 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
         {
             "name": name,
             "partitions": [
-                attempted(partial(_producers, broker, name, number), partition_index=number, active_producers=[])
+                attempted(
+                    partial(_producers, request, broker, name, number), partition_index=number, active_producers=[]
+                )
                 for number in numbers
             ],
         }
@@ -215,16 +248,19 @@ def describe_producers(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "topics": topics}
 
 
-def _producers(broker: Broker, topic: str, number: int) -> Fields:
+def _producers(request: Request, broker: Broker, topic: str, number: int) -> Fields:
+    request.rights.check(Operation.READ, ResourceType.TOPIC, topic)
     entries = broker.metadata.fresh_topic(topic).partition(number).producers()
     return {"active_producers": [{field: int(each[name]) for name, field in _NAMES.items()} for each in entries]}
 
 
-DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, describe_producers)
+DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, describe_producers, "READ of the topic")
 
 
 def elect_leaders(request: Request, broker: Broker) -> Fields:
     """No requested partition needs an election; without a list, Kafka leaves such partitions out."""
+    if code := request.rights.denied(Operation.ALTER, ResourceType.CLUSTER):
+        return {"throttle_time": 0, "error_code": code, "replica_election_results": ()}
     topics = request.body.topic_partitions or ()
     places = once((topic.topic, number, None) for topic in topics for number in topic.partitions)
     results = [
@@ -243,24 +279,28 @@ def _elected(broker: Broker, topic: str, number: int) -> Fields:
     return {"partition_id": number, "error_code": ErrorCode.election_not_needed, "error_message": message}
 
 
-ELECT_LEADERS = Api(43, "ElectLeaders", 0, 2, elect_leaders)
+ELECT_LEADERS = Api(43, "ElectLeaders", 0, 2, elect_leaders, "ALTER of the cluster")
 
 
 def list_partition_reassignments(request: Request, broker: Broker) -> Fields:
     """None."""
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "topics": ()}
+    fields = attempted(partial(request.rights.check_cluster, Operation.DESCRIBE))
+    return {"throttle_time": 0, "topics": (), **fields}
 
 
-LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0, list_partition_reassignments)
+LIST_PARTITION_REASSIGNMENTS = Api(
+    46, "ListPartitionReassignments", 0, 0, list_partition_reassignments, "DESCRIBE of the cluster"
+)
 
 
 def describe_quorum(request: Request, broker: Broker) -> Fields:
     """An error for the request as a whole: after one for a partition the Java client asks again for a minute."""
     message = "gateways have no quorum: the storage decides"
-    return {"error_code": ErrorCode.invalid_request, "error_message": message, "topics": (), "nodes": ()}
+    code = request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER) or ErrorCode.invalid_request
+    return {"error_code": code, "error_message": message, "topics": (), "nodes": ()}
 
 
-DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, describe_quorum)
+DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, describe_quorum, "DESCRIBE of the cluster")
 
 #: The APIs of this module.
 APIS = (

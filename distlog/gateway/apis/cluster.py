@@ -19,6 +19,8 @@ from distlog.gateway.protocol.frames import (
     error_code,
 )
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
+from distlog.gateway.security.rights import NO_OPERATIONS
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import OWN_TOPICS, HostedTopic
 from distlog.gateway.topics.topic_index import TopicSummary
@@ -31,6 +33,18 @@ def topic_key(topic: Any, field: str) -> str | uuid.UUID:
     """The name of a requested topic; from version 13 of Produce and Fetch on its id (KIP-516)."""
     name: str | None = getattr(topic, field, None)
     return name if name is not None else topic.topic_id or uuid.UUID(int=0)
+
+
+def check_topic(request: Request, broker: Broker, operation: Operation, topic: str | uuid.UUID) -> None:
+    """Raise AccessDeniedError unless the client may do this with a topic by its name or id; UnknownTopicIdError."""
+    if request.rights.lists is None:
+        return
+    try:
+        name = topic if isinstance(topic, str) else broker.metadata.topic_of_id(topic).name
+    except Exception:
+        # a topic that cannot be found now is not for the client
+        raise UnknownTopicIdError("there is no topic with this id", topic_id=topic) from None
+    request.rights.check(operation, ResourceType.TOPIC, name)
 
 
 def topic_place(topic: str | uuid.UUID, field: str) -> Fields:
@@ -70,10 +84,6 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[A
     return groups
 
 
-#: Kafka's value for authorized operations that were not asked for: there are no authorizations here.
-NO_OPERATIONS = -(2**31)
-
-
 KEY = 18
 #: The features of the cluster by which clients know what groups there are (KIP-584, KIP-848), with their versions.
 _FEATURES = {"group.version": 1}
@@ -101,7 +111,7 @@ def api_versions(request: Request, broker: Broker) -> Fields:
     }
 
 
-API_VERSIONS = Api(KEY, "ApiVersions", 0, 4, api_versions)
+API_VERSIONS = Api(KEY, "ApiVersions", 0, 4, api_versions, "")
 
 
 #: No leader epoch: there is no election. Clients then check no epochs.
@@ -119,7 +129,14 @@ def metadata(request: Request, broker: Broker) -> Fields:
         "controller_id": broker.cluster.node.id,
         "topics": list(_topics(request, broker)),
         "error_code": ErrorCode.none,
+        **_cluster_operations(request),
     }
+
+
+def _cluster_operations(request: Request) -> Fields:
+    if not request.get("include_cluster_authorized_operations", False):
+        return {}
+    return {"cluster_authorized_operations": request.rights.operations(ResourceType.CLUSTER)}
 
 
 def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
@@ -127,8 +144,10 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     # in version 0, an empty list means all
     if wanted is None or (request.api_version == 0 and not wanted):
         for name, facts_or_error in broker.metadata.facts_or_errors().items():
+            if not request.rights.describes(name):
+                continue
             if isinstance(facts_or_error, TopicSummary):
-                yield _topic_fields(facts_or_error, broker)
+                yield _topic_fields(facts_or_error, request, broker)
             else:
                 yield {
                     "error_code": error_code(facts_or_error),
@@ -142,8 +161,7 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     ids = TopicIds(broker)
     for topic in {_key(each): each for each in wanted}.values():
         topic_id, asked = getattr(topic, "topic_id", None), requested_name(topic)
-        is_creatable = asked is not None and (request.creatable is None or asked in request.creatable)
-        work = partial(_requested_topic, broker, ids, asked, topic_id, may_create=may_create and is_creatable)
+        work = partial(_requested_topic, request, broker, ids, asked, topic_id, may_create=may_create)
         # before version 12 a response has no place for an unknown name
         shown = asked if request.api_version >= _NULL_NAME else asked or ""
         yield attempted(work, name=shown, topic_id=topic_id, partitions=())
@@ -161,17 +179,31 @@ def requested_name(topic: Any) -> str | None:
 
 
 def _requested_topic(
-    broker: Broker, ids: TopicIds, name: str | None, topic_id: uuid.UUID | None, *, may_create: bool
+    request: Request,
+    broker: Broker,
+    ids: TopicIds,
+    name: str | None,
+    topic_id: uuid.UUID | None,
+    *,
+    may_create: bool,
 ) -> Fields:
-    name = ids.name_of(name, topic_id)
+    is_by_name, name, rights = name is not None, ids.name_of(name, topic_id), request.rights
+    rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     try:
-        return _topic_fields(broker.metadata.fresh_topic(name).facts, broker)
+        return _topic_fields(broker.metadata.fresh_topic(name).facts, request, broker)
     except TopicNotFoundError:
-        if not may_create:
+        if not (may_create and is_by_name):
             raise
+    check_create(request, name)
     with suppress(TopicExistsError):
         broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
-    return _topic_fields(broker.metadata.fresh_topic(name).facts, broker)
+    return _topic_fields(broker.metadata.fresh_topic(name).facts, request, broker)
+
+
+def check_create(request: Request, name: str) -> None:
+    """Raise AccessDeniedError unless the client may create this topic."""
+    if not request.rights.might(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+        request.rights.check(Operation.CREATE, ResourceType.TOPIC, name)
 
 
 class TopicIds:
@@ -193,12 +225,16 @@ class TopicIds:
         return self._names[topic_id]
 
 
-def _topic_fields(facts: TopicSummary, broker: Broker) -> Fields:
+def _topic_fields(facts: TopicSummary, request: Request, broker: Broker) -> Fields:
+    operations = NO_OPERATIONS
+    if request.get("include_topic_authorized_operations", False):
+        operations = request.rights.operations(ResourceType.TOPIC, facts.name)
     return {
         "error_code": ErrorCode.none,
         "name": facts.name,
         "topic_id": uuid.UUID(facts.topic_id),
         "is_internal": facts.name in OWN_TOPICS,
+        "topic_authorized_operations": operations,
         "partitions": _partition_fields(facts, range(facts.partitions), broker),
     }
 
@@ -224,7 +260,7 @@ def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
     return hosted.id
 
 
-METADATA = Api(3, "Metadata", 0, 12, metadata)
+METADATA = Api(3, "Metadata", 0, 12, metadata, "DESCRIBE of the topic; to create it, CREATE of it or of the cluster")
 
 
 #: Kafka's `max.request.partition.size.limit`.
@@ -238,13 +274,15 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     if 0 < body.response_partition_limit < left:
         left = body.response_partition_limit
     topics, rest = list[Fields](), None
-    names = sorted({topic.name for topic in body.topics} or broker.metadata.facts_or_errors())
+    names = sorted(
+        {topic.name for topic in body.topics} or filter(request.rights.describes, broker.metadata.facts_or_errors())
+    )
     for name in (each for each in names if each >= cursor[0]):
         if not left:
             rest = {"topic_name": name, "partition_index": 0}
             break
         first = cursor[1] if name == cursor[0] else 0
-        work = partial(_partitions_from, broker, name, first, left)
+        work = partial(_partitions_from, request, broker, name, first, left)
         each = dict(
             attempted(work, name=name, topic_id=None, partitions=(), topic_authorized_operations=NO_OPERATIONS)
         )
@@ -257,18 +295,21 @@ def describe_topic_partitions(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "topics": topics, "next_cursor": rest}
 
 
-def _partitions_from(broker: Broker, name: str, first: int, most: int) -> Fields:
+def _partitions_from(request: Request, broker: Broker, name: str, first: int, most: int) -> Fields:
     """A topic with at most so many partitions, and whether there are no more."""
+    request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
     facts = broker.metadata.fresh_topic(name).facts
     end = min(facts.partitions, first + most)
     # an empty list, as a broker has it: the Java client takes no null, though the protocol has one
     no_elr = {"eligible_leader_replicas": (), "last_known_elr": ()}
     partitions = [{**each, **no_elr} for each in _partition_fields(facts, range(first, end), broker)]
-    fields = _topic_fields(facts._replace(partitions=0), broker)
+    fields = _topic_fields(facts._replace(partitions=0), request, broker)
     return {**fields, "partitions": partitions, "is_whole": end >= facts.partitions}
 
 
-DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions)
+DESCRIBE_TOPIC_PARTITIONS = Api(
+    75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions, "DESCRIBE of the topic"
+)
 
 
 def describe_cluster(request: Request, broker: Broker) -> Fields:
@@ -280,14 +321,17 @@ def describe_cluster(request: Request, broker: Broker) -> Fields:
         "cluster_id": broker.cluster_id,
         "controller_id": broker.cluster.node.id,
         "brokers": [{"broker_id": number, "host": host, "port": port} for number, host, port in nodes],
+        **_cluster_operations(request),
     }
 
 
-DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1, describe_cluster)
+DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1, describe_cluster, "")
 
 
 def describe_log_dirs(request: Request, broker: Broker) -> Fields:
     """The requested partitions, or all."""
+    if code := request.rights.denied(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return {"throttle_time": 0, "error_code": code, "results": ()}
     result = {
         "error_code": ErrorCode.none,
         "log_dir": broker.metadata.root.url,
@@ -332,7 +376,7 @@ def _sizes(hosted: HostedTopic, numbers: Iterable[int]) -> Fields:
     return {"name": hosted.name, "partitions": partitions}
 
 
-DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs)
+DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, "DESCRIBE of the cluster")
 
 #: The APIs of this module.
 APIS = (API_VERSIONS, METADATA, DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS)

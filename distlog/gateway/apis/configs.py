@@ -14,6 +14,7 @@ from distlog.gateway.broker import Api, Broker
 from distlog.gateway.config import ShownSetting, gateway_settings, topic_default_settings
 from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.request import Request
 
 #: Kafka's settings of topics about replicas, tiers and old formats: they are accepted, and have no effect here.
@@ -135,6 +136,13 @@ def describe_configs(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "results": results}
 
 
+def _check_rights(request: Request, operation: Operation, resource: Any) -> None:
+    """Raise AccessDeniedError unless the client may do this: with the topic or group, or for all else the cluster."""
+    kind = {TOPIC: ResourceType.TOPIC, GROUP: ResourceType.GROUP}.get(resource.resource_type, ResourceType.CLUSTER)
+    name = CLUSTER_NAME if kind is ResourceType.CLUSTER else resource.resource_name
+    request.rights.check(operation, kind, name)
+
+
 def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fields:
     """The fields of one resource, with the settings that a request wants in all its places."""
     asked = [each.configuration_keys for each in resources]
@@ -151,6 +159,7 @@ def _described(request: Request, broker: Broker, resources: Sequence[Any]) -> Fi
 
 def _all_settings(broker: Broker, request: Request, resource: Any, **details: bool) -> Iterable[Fields]:
     kind, name = resource.resource_type, resource.resource_name
+    _check_rights(request, Operation.DESCRIBE_CONFIGS, resource)
     if kind == TOPIC:
         return described(broker.metadata.fresh_topic(name).snapshot.config, **details)
     if kind == GROUP:
@@ -169,7 +178,9 @@ def _all_settings(broker: Broker, request: Request, resource: Any, **details: bo
     return _described_broker(broker, request, **details)
 
 
-DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, describe_configs)
+DESCRIBE_CONFIGS = Api(
+    32, "DescribeConfigs", 1, 4, describe_configs, "DESCRIBE_CONFIGS of the topic or the group, or of the cluster"
+)
 
 
 #: In version 0 a client asks for resources of metrics, of which there are none.
@@ -179,6 +190,8 @@ _LISTED = (TOPIC, BROKER, _LOGGER, CLIENT_METRICS, GROUP)
 
 def list_config_resources(request: Request, broker: Broker) -> Fields:
     """The topics, the live gateways and the groups with settings of their own, or those of some types."""
+    if code := request.rights.denied(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return {"throttle_time": 0, "error_code": code, "config_resources": ()}
     types = set(request.get("resource_types", ()))
     if types - {*_LISTED}:
         return {"throttle_time": 0, "error_code": ErrorCode.unsupported_version, "config_resources": ()}
@@ -196,7 +209,7 @@ def list_config_resources(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}
 
 
-LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, list_config_resources)
+LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, list_config_resources, "DESCRIBE_CONFIGS of the cluster")
 
 
 # IncrementalAlterConfigs: sets, resets, and changes lists in the settings of topics and groups (KIP-339).
@@ -228,7 +241,7 @@ _Changes = Callable[[_Present, Any], dict[str, str | None]]
 
 
 def _alter_each(request: Request, broker: Broker, changes: _Changes) -> Fields:
-    alter = partial(_alter, broker, changes, validate_only=request.body.validate_only)
+    alter = partial(_alter, request, broker, changes, validate_only=request.body.validate_only)
     responses = [
         attempted(
             partial(only_once, alter, several),
@@ -240,7 +253,8 @@ def _alter_each(request: Request, broker: Broker, changes: _Changes) -> Fields:
     return {"throttle_time": 0, "responses": responses}
 
 
-def _alter(broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+def _alter(request: Request, broker: Broker, changes_of: _Changes, resource: Any, *, validate_only: bool) -> None:
+    _check_rights(request, Operation.ALTER_CONFIGS, resource)
     if len({each.name for each in resource.configs}) < len(resource.configs):
         raise UnsupportedRequestError("Error due to duplicate config keys")
     if resource.resource_type == TOPIC:
@@ -304,8 +318,17 @@ def _check_values(changes: Iterable[Any]) -> None:
         raise UnsupportedRequestError(f"Null value not supported for : {','.join(empty)}")
 
 
-INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs)
-ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, alter_configs)
+INCREMENTAL_ALTER_CONFIGS = Api(
+    44,
+    "IncrementalAlterConfigs",
+    0,
+    1,
+    incremental_alter_configs,
+    "ALTER_CONFIGS of the topic or the group, or of the cluster",
+)
+ALTER_CONFIGS = Api(
+    33, "AlterConfigs", 0, 2, alter_configs, "ALTER_CONFIGS of the topic or the group, or of the cluster"
+)
 
 #: The APIs that change topics, and all APIs of this module.
 CHANGING_APIS = (INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS)

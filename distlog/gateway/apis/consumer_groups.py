@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from distlog.gateway.apis.cluster import NO_OPERATIONS
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.assignors import Place
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.consumer_group import ConsumerHeartbeat, HeartbeatReply
 from distlog.gateway.groups.consumer_records import by_topic
-from distlog.gateway.protocol.frames import Fields
+from distlog.gateway.groups.subscribed_topics import matches
+from distlog.gateway.protocol.frames import AccessDeniedError, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import Operation, ResourceType
+from distlog.gateway.security.rights import NO_OPERATIONS
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.topic_index import TopicSummary
 
@@ -51,7 +54,26 @@ def consumer_group_heartbeat(request: Request, broker: Broker) -> None:
             }
         )
 
+    try:
+        _check_rights(request, broker)
+    except AccessDeniedError as error:
+        respond(HeartbeatReply(error=error_code(error), message=error.message))
+        return
     broker.groups.consumers.heartbeat(body.group_id, heartbeat, request.api_version, respond)
+
+
+def _check_rights(request: Request, broker: Broker) -> None:
+    rights, body, pattern = request.rights, request.body, request.get("subscribed_topic_regex")
+    rights.check(Operation.READ, ResourceType.GROUP, body.group_id)
+    if rights.lists is None:
+        return
+    names = set(body.subscribed_topic_names or ())
+    if pattern:
+        # the coordinator refuses a wrong pattern
+        with suppress(ValueError):
+            names |= matches(pattern, broker.metadata.clients_topics())
+    for name in names:
+        rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def _owned(topics: Iterable[Any]) -> frozenset[Place]:
@@ -62,7 +84,9 @@ def _topics(places: Iterable[Place]) -> list[Fields]:
     return [{"topic_id": topic, "partitions": numbers} for topic, numbers in by_topic(places).items()]
 
 
-CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 0, 1, consumer_group_heartbeat)
+CONSUMER_GROUP_HEARTBEAT = Api(
+    68, "ConsumerGroupHeartbeat", 0, 1, consumer_group_heartbeat, "READ of the group, DESCRIBE of the topics"
+)
 
 
 #: A member that speaks the newer protocol.
@@ -72,11 +96,11 @@ _CONSUMER = 1
 def consumer_group_describe(request: Request, broker: Broker) -> Fields:
     """The requested groups, each once."""
     names: dict[UUID, str] = {}
-    groups = [_described(broker, name, names) for name in dict.fromkeys(request.body.group_ids)]
+    groups = [_described(request, broker, name, names) for name in dict.fromkeys(request.body.group_ids)]
     return {"throttle_time": 0, "groups": groups}
 
 
-def _described(broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
+def _described(request: Request, broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
     fields: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -88,14 +112,18 @@ def _described(broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
         "members": [],
         "authorized_operations": NO_OPERATIONS,
     }
+    rights = request.rights
     try:
+        rights.check(Operation.DESCRIBE, ResourceType.GROUP, group)
         found = broker.groups.consumers.describe(group)
+    except AccessDeniedError as error:
+        return {**fields, "error_code": error_code(error), "error_message": error.message}
     except GroupRefusedError as refused:
         return {**fields, "error_code": refused.code, "group_state": "Dead"}
     if any(current.assigned or target for _, _, current, target in found.members) and not names:
         facts = broker.metadata.facts_or_errors().values()
         names.update({UUID(each.topic_id): each.name for each in facts if isinstance(each, TopicSummary)})
-    members = [
+    members: list[Fields] = [
         {
             "member_id": id,
             "instance_id": facts.instance_id,
@@ -111,6 +139,12 @@ def _described(broker: Broker, group: str, names: dict[UUID, str]) -> Fields:
         }
         for id, facts, current, target in found.members
     ]
+    places = (each[key] for each in members for key in ("assignment", "target_assignment"))
+    topics = {topic["topic_name"] for each in places for topic in each["topic_partitions"]}
+    topics.update(name for each in members for name in each["subscribed_topic_names"])
+    if not all(map(rights.describes, topics)):
+        denial = AccessDeniedError("Topic authorization failed.")
+        return {**fields, "error_code": error_code(denial), "error_message": denial.message}
     return {
         **fields,
         "group_state": found.phase.value,
@@ -126,7 +160,9 @@ def _named(places: Iterable[Place], names: Mapping[UUID, str]) -> list[Fields]:
     return [{**each, "topic_name": names[each["topic_id"]]} for each in _topics(places) if each["topic_id"] in names]
 
 
-CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe)
+CONSUMER_GROUP_DESCRIBE = Api(
+    69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe, "DESCRIBE of the group and of its topics"
+)
 
 #: The APIs of this module.
 APIS = (CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from distlog.gateway.apis.cluster import attempted
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import Join, JoinReply, SyncReply, SyncRequest
 from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request
 
 #: From here on there is a list of keys.
 _LIST = 4
 #: The type of a key that is a transactional id.
 _TRANSACTION = 1
-_NO_NODE = {"node_id": -1, "host": "", "port": -1}
+_NO_NODE: Fields = {"node_id": -1, "host": "", "port": -1}
 _NO_COORDINATOR = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available, "error_message": None}
 
 
@@ -27,15 +31,27 @@ def find_coordinator(request: Request, broker: Broker) -> Fields:
 
 
 def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
-    service = broker.transactions if request.get("key_type", 0) == _TRANSACTION else broker.groups
+    return attempted(partial(_known_coordinator, request, broker, key), **_NO_NODE)
+
+
+def _known_coordinator(request: Request, broker: Broker, key: str) -> Fields:
+    is_transaction = request.get("key_type", 0) == _TRANSACTION
+    kind = ResourceType.TRANSACTIONAL_ID if is_transaction else ResourceType.GROUP
+    request.rights.check(Operation.DESCRIBE, kind, key)
+    service = broker.transactions if is_transaction else broker.groups
     node = broker.cluster.holder(service.partition_of(key))
     if node is None:
         return _NO_COORDINATOR
     host, port = broker.address(request, node)
-    return {"node_id": node.id, "host": host, "port": port, "error_code": ErrorCode.none, "error_message": None}
+    return {"node_id": node.id, "host": host, "port": port}
 
 
-FIND_COORDINATOR = Api(10, "FindCoordinator", 0, 4, find_coordinator)
+def _denied(request: Request) -> ErrorCode:
+    """The code for a client that may not be a member of the group; none if it may."""
+    return request.rights.denied(Operation.READ, ResourceType.GROUP, request.body.group_id)
+
+
+FIND_COORDINATOR = Api(10, "FindCoordinator", 0, 4, find_coordinator, "DESCRIBE of the group or the transactional id")
 
 
 #: From here on a client learns its id before it is a member (KIP-394), or that it need not assign (KIP-814).
@@ -46,6 +62,9 @@ _NULL_PROTOCOL = 7
 def join_group(request: Request, broker: Broker) -> None:
     """Respond when the generation begins."""
     body = request.body
+    if denied := _denied(request):
+        _respond_to_join(request, JoinReply(error=denied, member_id=""))
+        return
     join = Join(
         member_id=body.member_id,
         instance_id=request.get("group_instance_id"),
@@ -82,12 +101,15 @@ def _respond_to_join(request: Request, reply: JoinReply) -> None:
     )
 
 
-JOIN_GROUP = Api(11, "JoinGroup", 0, 9, join_group)
+JOIN_GROUP = Api(11, "JoinGroup", 0, 9, join_group, "READ of the group")
 
 
 def sync_group(request: Request, broker: Broker) -> None:
     """Respond when the leader's assignments are stored."""
     body = request.body
+    if denied := _denied(request):
+        _respond_to_sync(request, SyncReply(error=denied))
+        return
     sync = SyncRequest(
         member_id=body.member_id,
         instance_id=request.get("group_instance_id"),
@@ -113,21 +135,21 @@ def _respond_to_sync(request: Request, reply: SyncReply) -> None:
     )
 
 
-SYNC_GROUP = Api(14, "SyncGroup", 0, 5, sync_group)
+SYNC_GROUP = Api(14, "SyncGroup", 0, 5, sync_group, "READ of the group")
 
 
 def heartbeat(request: Request, broker: Broker) -> Fields:
     """The code for a member of a generation: none if it is one."""
     body, instance_id = request.body, request.get("group_instance_id")
     members = broker.groups.members
-    code = members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
+    code = _denied(request) or members.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
     if code is ErrorCode.coordinator_load_in_progress:
         # as in Kafka: members go on while their group is loaded
         code = ErrorCode.none
     return {"throttle_time": 0, "error_code": code}
 
 
-HEARTBEAT = Api(12, "Heartbeat", 0, 4, heartbeat)
+HEARTBEAT = Api(12, "Heartbeat", 0, 4, heartbeat, "READ of the group")
 
 
 #: The codes that are of a group, and not of a member: where the whole answer has one, admin clients ask again.
@@ -137,6 +159,8 @@ _OF_GROUP = (ErrorCode.invalid_group_id, ErrorCode.not_coordinator, ErrorCode.co
 def leave_group(request: Request, broker: Broker) -> Fields:
     """Remove members: one by its id before version 3, later several, static ones by their instances too."""
     members, group = broker.groups.members, request.body.group_id
+    if denied := _denied(request):
+        return {"throttle_time": 0, "error_code": denied, "members": ()}
     if request.get("members") is None:
         return {"throttle_time": 0, "error_code": members.leave(group, request.body.member_id)}
     left = [
@@ -153,7 +177,7 @@ def leave_group(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "error_code": ErrorCode.none, "members": left}
 
 
-LEAVE_GROUP = Api(13, "LeaveGroup", 0, 5, leave_group)
+LEAVE_GROUP = Api(13, "LeaveGroup", 0, 5, leave_group, "READ of the group")
 
 #: The APIs of this module.
 APIS = (FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP)

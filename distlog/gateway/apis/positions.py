@@ -16,6 +16,7 @@ from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.offsets_format import TopicPartition
 from distlog.gateway.protocol.frames import FAILURES, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
 
@@ -23,9 +24,12 @@ _NO_EPOCH = -1
 
 
 class RequestedPositions:
-    """The positions that a client commits: in partitions that exist; the others get their own error codes."""
+    """The positions that a client commits: in partitions that exist; the others get their own error codes.
 
-    def __init__(self, request: Request, broker: Broker) -> None:
+    All get the code `refused`, if there is one.
+    """
+
+    def __init__(self, request: Request, broker: Broker, refused: ErrorCode) -> None:
         now_ms = broker.clock()
         positions = {
             (topic.name, each.partition_index): Position(
@@ -40,7 +44,8 @@ class RequestedPositions:
             for each in topic.partitions
         }
         self._topics = once((topic, number, None) for topic, number in positions)
-        self._codes = {place: place_code(broker.metadata.topic, *place) for place in positions}
+        find = partial(allowed_topic, request, broker.metadata.topic, Operation.READ)
+        self._codes = {place: refused or place_code(find, *place) for place in positions}
         self.positions = {place: each for place, each in positions.items() if self._codes[place] is ErrorCode.none}
 
     def topics(self, code: ErrorCode) -> list[Fields]:
@@ -64,6 +69,14 @@ def _replaced_ms(broker: Broker, topic: str) -> int:
     return 0
 
 
+def allowed_topic(
+    request: Request, find: Callable[[str], HostedTopic], operation: Operation, topic: str
+) -> HostedTopic:
+    """The topic that `find` gives, if the client may do this with it; else AccessDeniedError."""
+    request.rights.check(operation, ResourceType.TOPIC, topic)
+    return find(topic)
+
+
 def place_code(find: Callable[[str], HostedTopic], topic: str, number: int) -> ErrorCode:
     """The code of a coordinator for a partition of a topic that `find` gives."""
     try:
@@ -79,7 +92,12 @@ def place_code(find: Callable[[str], HostedTopic], topic: str, number: int) -> E
 
 def offset_commit(request: Request, broker: Broker) -> None:
     """Keep the positions."""
-    body, requested = request.body, RequestedPositions(request, broker)
+    body = request.body
+    refused = request.rights.denied(Operation.READ, ResourceType.GROUP, body.group_id)
+    requested = RequestedPositions(request, broker, refused)
+    if not requested.positions:
+        request.respond({"throttle_time": 0, "topics": requested.topics(ErrorCode.none)})
+        return
     broker.groups.offsets.commit(
         body.group_id,
         requested.positions,
@@ -90,7 +108,7 @@ def offset_commit(request: Request, broker: Broker) -> None:
     )
 
 
-OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9, offset_commit)
+OFFSET_COMMIT = Api(8, "OffsetCommit", 2, 9, offset_commit, "READ of the group and of the topic")
 
 
 #: A position; the code of its error; or None if there is none.
@@ -104,29 +122,40 @@ def offset_fetch(request: Request, broker: Broker) -> Fields:
     """The positions of one group, or of several from version 8 on."""
     groups, stable = request.get("groups"), request.get("require_stable", False)
     if groups is None:
-        return {"throttle_time": 0, **_group(broker, request.body.group_id, [request.body.topics], stable)}
+        return {"throttle_time": 0, **_group(request, broker, request.body.group_id, [request.body.topics], stable)}
     # each once: a group may have many positions
     answers = [
-        {"group_id": name, **_group(broker, name, [each.topics for each in several], stable, several[-1])}
+        {"group_id": name, **_group(request, broker, name, [each.topics for each in several], stable, several[-1])}
         for name, several in grouped(groups, attrgetter("group_id")).items()
     ]
     return {"throttle_time": 0, "groups": answers}
 
 
-def _group(broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker: Any = None) -> Fields:
+def _group(
+    request: Request, broker: Broker, group: str, lists: Sequence[Any], stable: bool, asker: Any = None
+) -> Fields:
+    rights = request.rights
     # without a list of topics, all positions of the group are wanted
     wanted = None if None in lists else dict.fromkeys(place for topics in lists for place in _places(topics))
+    topics = dict.fromkeys(topic for topic, _ in wanted or ())
     # from version 9 on
     member_id, epoch = getattr(asker, "member_id", None), getattr(asker, "member_epoch", -1)
     try:
+        if code := rights.denied(Operation.DESCRIBE, ResourceType.GROUP, group):
+            raise GroupRefusedError(code)
+        codes = {topic: rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, topic) for topic in topics}
+        allowed = None if wanted is None else [place for place in wanted if not codes[place[0]]]
         positions: Mapping[TopicPartition, PositionOrCode] = broker.groups.offsets.fetch(
-            group, wanted, stable=stable, member_id=member_id, epoch=epoch
+            group, allowed, stable=stable, member_id=member_id, epoch=epoch
         )
     except GroupRefusedError as refused:
         # version 1 has a place for the code only at the partitions; without it, a client would begin anew
         return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or (), refused.code))}
-    if wanted is not None:
-        positions = {place: _of_this_topic(broker, place[0], each) for place, each in positions.items()}
+    if wanted is None:
+        positions = {place: each for place, each in positions.items() if rights.describes(place[0])}
+    else:
+        denied = {place: codes[place[0]] for place in wanted if codes[place[0]]}
+        positions = {place: _of_this_topic(broker, place[0], each) for place, each in positions.items()} | denied
     return {"error_code": ErrorCode.none, "topics": _topics(positions)}
 
 
@@ -156,7 +185,7 @@ def _topics(positions: Mapping[TopicPartition, PositionOrCode]) -> list[Fields]:
     return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
 
 
-OFFSET_FETCH = Api(9, "OffsetFetch", 1, 9, offset_fetch)
+OFFSET_FETCH = Api(9, "OffsetFetch", 1, 9, offset_fetch, "DESCRIBE of the group and of the topic")
 
 
 def offset_delete(request: Request, broker: Broker) -> None:
@@ -164,9 +193,18 @@ def offset_delete(request: Request, broker: Broker) -> None:
     places = dict.fromkeys(
         (topic.name, each.partition_index) for topic in request.body.topics for each in topic.partitions
     )
-    results: dict[TopicPartition, ErrorCode] = {}
+    rights, group = request.rights, request.body.group_id
+    topics = dict.fromkeys(topic for topic, _ in places)
     try:
-        broker.groups.offsets.delete(request.body.group_id, places, results, partial(_respond, request, results))
+        if code := rights.denied(Operation.DELETE, ResourceType.GROUP, group):
+            raise GroupRefusedError(code)
+        codes = {topic: rights.denied(Operation.READ, ResourceType.TOPIC, topic) for topic in topics}
+        results: dict[TopicPartition, ErrorCode] = {place: codes[place[0]] for place in places if codes[place[0]]}
+        allowed = [place for place in places if not codes[place[0]]]
+        if results and not allowed:
+            _respond(request, results, ErrorCode.none)
+        else:
+            broker.groups.offsets.delete(group, allowed, results, partial(_respond, request, results))
     except GroupRefusedError as refused:
         _respond(request, {}, refused.code)
 
@@ -179,7 +217,7 @@ def _respond(request: Request, results: Mapping[TopicPartition, ErrorCode], code
     request.respond({"throttle_time": 0, "error_code": code, "topics": fields})
 
 
-OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, offset_delete)
+OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, offset_delete, "DELETE of the group, READ of the topic")
 
 #: The APIs of this module.
 APIS = (OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE)

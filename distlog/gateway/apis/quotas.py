@@ -9,8 +9,15 @@ from typing import Any
 from distlog.gateway.apis.cluster import attempted, grouped, only_once
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.client_quotas import check_change
-from distlog.gateway.protocol.frames import Fields, UnsupportedRequestError, client_text
+from distlog.gateway.protocol.frames import (
+    AccessDeniedError,
+    Fields,
+    UnsupportedRequestError,
+    client_text,
+    error_code,
+)
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import CLUSTER_NAME, Operation, ResourceType
 from distlog.gateway.server.quotas import CLIENT_ID, USER, Entity
 from distlog.gateway.server.request import Request
 
@@ -23,11 +30,12 @@ _IP = "ip"
 def describe_client_quotas(request: Request, broker: Broker) -> Fields:
     """The quotas as they are now; with `strict`, of entities that have no other types than the filter."""
     try:
+        request.rights.check(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
         _check_filter(request.body.components)
-    except UnsupportedRequestError as error:
+    except (UnsupportedRequestError, AccessDeniedError) as error:
         return {
             "throttle_time": 0,
-            "error_code": ErrorCode.invalid_request,
+            "error_code": error_code(error),
             "error_message": client_text(error),
             "entries": None,
         }
@@ -73,14 +81,18 @@ def _entity_fields(entity: Entity) -> list[Fields]:
     return [{"entity_type": each, "entity_name": name} for each, name in entity.parts]
 
 
-DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", 0, 1, describe_client_quotas)
+DESCRIBE_CLIENT_QUOTAS = Api(
+    48, "DescribeClientQuotas", 0, 1, describe_client_quotas, "DESCRIBE_CONFIGS of the cluster"
+)
 
 
 def alter_client_quotas(request: Request, broker: Broker) -> Fields:
     """Respond when the quotas are durable; with `validate_only` only check whether they could be set."""
     entries = [
         attempted(
-            partial(only_once, partial(_alter, broker, entity, validate_only=request.body.validate_only), several),
+            partial(
+                only_once, partial(_alter, request, broker, entity, validate_only=request.body.validate_only), several
+            ),
             entity=_entity_fields(entity),
         )
         for entity, several in grouped(request.body.entries, _entity).items()
@@ -92,7 +104,8 @@ def _entity(entry: Any) -> Entity:
     return Entity.of({each.entity_type: each.entity_name for each in entry.entity})
 
 
-def _alter(broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -> None:
+def _alter(request: Request, broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -> None:
+    request.rights.check(Operation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
     changes = {each.key: None if each.remove else each.value for each in entry.ops}
     try:
         if len(changes) < len(entry.ops):
@@ -105,7 +118,7 @@ def _alter(broker: Broker, entity: Entity, entry: Any, *, validate_only: bool) -
         broker.configs.alter_quotas(entity, changes)
 
 
-ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas)
+ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, alter_client_quotas, "ALTER_CONFIGS of the cluster")
 
 #: The APIs of this module.
 APIS = (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS)

@@ -31,13 +31,14 @@ from distlog.core.storage.parallel import PARALLEL_REQUESTS, in_parallel
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.time_warnings import is_early, warn_of_early
 from distlog.core.transaction_state import ProducerId
-from distlog.gateway.apis.cluster import attempted, grouped, once, topic_key, topic_place
+from distlog.gateway.apis.cluster import attempted, check_topic, grouped, once, topic_key, topic_place
 from distlog.gateway.apis.transactions import code_of, fenced_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.delayed_operations import DelayedAppend, DelayedFetch
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.protocol.frames import Fields, ResponsePiece, client_text, error_code
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.metadata_cache import HostedTopic
@@ -98,7 +99,7 @@ def produce(request: Request, broker: Broker) -> None:
     A request that waits for a partition's lock is put off, and handled again when the lock is free: it goes on then.
     """
     if request.delayed is None:
-        request.delayed = _new_delayed(request)
+        request.delayed = _new_delayed(request, broker)
     delayed: DelayedAppend = request.delayed
     parts: list[_ProducedBatch] = delayed.state
     topics: _Topics = {}
@@ -118,9 +119,11 @@ def produce(request: Request, broker: Broker) -> None:
 
 
 def is_at_hand(request: Request, broker: Broker) -> bool:
-    """True if no topic of a Produce request has to be looked for, and all are on a local disk."""
-    found = (broker.metadata.at_hand(topic_key(topic, "name")) for topic in request.body.topic_data)
-    return all(hosted is not None and hosted.is_local for hosted in found)
+    """True if all topics of a Produce request are open, on a local disk, and need no sync of each batch."""
+    topics = (broker.metadata.at_hand(topic_key(topic, "name")) for topic in request.body.topic_data)
+    return all(
+        hosted is not None and hosted.is_local and hosted.snapshot.config.flush_messages > 1 for hosted in topics
+    )
 
 
 def produce_at_once(request: Request, broker: Broker) -> bool:
@@ -130,7 +133,7 @@ def produce_at_once(request: Request, broker: Broker) -> bool:
     """
     if request.body.transactional_id is not None:
         return False
-    request.delayed = _new_delayed(request)
+    request.delayed = _new_delayed(request, broker)
     parts: list[_ProducedBatch] = request.delayed.state
     topics: _Topics = {}
     for part in parts:
@@ -144,9 +147,10 @@ def produce_at_once(request: Request, broker: Broker) -> bool:
     return True
 
 
-def _new_delayed(request: Request) -> DelayedAppend:
+def _new_delayed(request: Request, broker: Broker) -> DelayedAppend:
     body = request.body
     parts = list(_produced(body))
+    _check_rights(request, broker, parts)
     request.counts(PRODUCER_BYTE_RATE, sum(len(part.records or b"") for part in parts))
     for part in parts:
         if body.acks not in _ACKS:
@@ -154,6 +158,17 @@ def _new_delayed(request: Request) -> DelayedAppend:
     wait_s = min(max(body.timeout / 1000, _SHORTEST_WAIT_S), TIMEOUT_S)
     # a client that wants no response may be gone before the append
     return DelayedAppend(request, time.monotonic() + wait_s, parts, is_needed=body.acks == 0)
+
+
+def _check_rights(request: Request, broker: Broker, parts: Sequence[_ProducedBatch]) -> None:
+    transactional_id = request.body.transactional_id
+    for part in parts:
+        try:
+            if transactional_id is not None:
+                request.rights.check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+            check_topic(request, broker, Operation.WRITE, part.topic)
+        except DistlogError as error:  # noqa: PERF203 - the other parts are appended
+            part.error, part.code = error, error_code(error)
 
 
 def _produced(body: Any) -> Iterator[_ProducedBatch]:
@@ -387,7 +402,7 @@ def _produced_fields(part: _ProducedBatch, most_errors: int) -> Fields:
     }
 
 
-PRODUCE = Api(0, "Produce", 3, 13, produce)
+PRODUCE = Api(0, "Produce", 3, 13, produce, "WRITE of the topic, and of the transactional id")
 
 
 #: From here on topics have their ids (KIP-516).
@@ -452,17 +467,25 @@ def _read_all(request: Request, broker: Broker, delayed: DelayedFetch) -> list[_
     memory = broker.fetch_memory.take(min(wanted, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
     room, reads = memory, list[_FetchedPartition]()
     for (topic, _), partition in partitions.items():
-        reads.append(_read(broker, topic, partition, room, committed, is_first=room == memory))
+        reads.append(_read(request, broker, topic, partition, room, committed, is_first=room == memory))
         room -= reads[-1].size
     broker.fetch_memory.give_back(room)
     return reads
 
 
 def _read(
-    broker: Broker, topic: str | uuid.UUID, wanted: Any, room: int, committed: bool, *, is_first: bool
+    request: Request,
+    broker: Broker,
+    topic: str | uuid.UUID,
+    wanted: Any,
+    room: int,
+    committed: bool,
+    *,
+    is_first: bool,
 ) -> _FetchedPartition:
     partition = None
     try:
+        check_topic(request, broker, Operation.READ, topic)
         partition = broker.metadata.readable_topic(topic).partition(wanted.partition)
         max_bytes = max(min(wanted.partition_max_bytes, room), 0)
         data = partition.fetch(wanted.fetch_offset, max_bytes, committed=committed)
@@ -522,7 +545,7 @@ def _records(each: _FetchedPartition) -> ResponsePiece:
     return bytes(batches) if batches.moved else batches.data
 
 
-FETCH = Api(1, "Fetch", 4, 17, fetch)
+FETCH = Api(1, "Fetch", 4, 17, fetch, "READ of the topic")
 
 
 #: KIP-405: the earliest offset on the broker's own disk, and the latest in tiered storage. A gateway has no tiers.
@@ -552,16 +575,17 @@ def list_offsets(request: Request, broker: Broker) -> Fields:
     topics = [
         {
             "name": name,
-            "partitions": _listed(broker, name, [*numbers.values()], committed),
+            "partitions": _listed(request, broker, name, [*numbers.values()], committed),
         }
         for name, numbers in _by_index(request).items()
     ]
     return {"throttle_time": 0, "topics": topics}
 
 
-def _listed(broker: Broker, topic: str, wanted: Sequence[Any], committed: bool) -> list[Fields]:
+def _listed(request: Request, broker: Broker, topic: str, wanted: Sequence[Any], committed: bool) -> list[Fields]:
     """The answers for partitions: on an object store after one look at the topic, and then into logs at once."""
     try:
+        request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         hosted = broker.metadata.fresh_topic(topic)
         if not hosted.is_local:
             hosted.refresh()
@@ -600,7 +624,7 @@ def _listed_offset(hosted: HostedTopic, wanted: Any, committed: bool) -> _Listed
     return _ListedOffset(*offset_and_time, partition.leader_epochs(state).at(state, offset_and_time[0]))
 
 
-LIST_OFFSETS = Api(2, "ListOffsets", 1, 9, list_offsets)
+LIST_OFFSETS = Api(2, "ListOffsets", 1, 9, list_offsets, "DESCRIBE of the topic")
 
 
 # There is one leader for ever, and acknowledged records are never cut. Epochs are those of an adopted log: one ends
@@ -614,7 +638,8 @@ def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
         {
             "topic": name,
             "partitions": [
-                attempted(partial(_end, broker, name, one), partition=number) for number, one in numbers.items()
+                attempted(partial(_end, request, broker, name, one), partition=number)
+                for number, one in numbers.items()
             ],
         }
         for name, numbers in wanted.items()
@@ -622,14 +647,15 @@ def offset_for_leader_epoch(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "topics": topics}
 
 
-def _end(broker: Broker, topic: str, wanted: Any) -> Fields:
+def _end(request: Request, broker: Broker, topic: str, wanted: Any) -> Fields:
+    request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, topic)
     partition = broker.metadata.fresh_topic(topic).partition(wanted.partition)
     state = partition.state()
     end = partition.leader_epochs(state).end_of(wanted.leader_epoch, state.log_end_offset)
     return {"leader_epoch": end.epoch, "end_offset": end.end_offset}
 
 
-OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch)
+OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch, "DESCRIBE of the topic")
 
 
 def delete_records(request: Request, broker: Broker) -> Fields:
@@ -639,7 +665,9 @@ def delete_records(request: Request, broker: Broker) -> Fields:
             "name": name,
             "partitions": [
                 attempted(
-                    partial(_delete, broker, name, number, one.offset), partition_index=number, low_watermark=_NONE
+                    partial(_delete, request, broker, name, number, one.offset),
+                    partition_index=number,
+                    low_watermark=_NONE,
                 )
                 for number, one in numbers.items()
             ],
@@ -649,12 +677,13 @@ def delete_records(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "topics": topics}
 
 
-def _delete(broker: Broker, name: str, number: int, offset: int) -> Fields:
+def _delete(request: Request, broker: Broker, name: str, number: int, offset: int) -> Fields:
+    request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
     report = broker.metadata.clients_topic(name).topic.delete_records({number: offset})
     return {"low_watermark": report.log_start_offsets[number]}
 
 
-DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2, delete_records)
+DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2, delete_records, "DELETE of the topic")
 
 
 _NO_PRODUCER = ProducerId(-1, -1)
@@ -663,10 +692,16 @@ _FENCED_SINCE = 4
 
 def init_producer_id(request: Request, broker: Broker) -> Fields:
     """A producer without a transactional id gets a new id, one with it the next epoch."""
-    body, producers = request.body, [_NO_PRODUCER]
+    body, producers, rights = request.body, [_NO_PRODUCER], request.rights
     if body.transactional_id is None:
-        return _producer_id_fields(ErrorCode.none, ProducerId(new_producer_id(), 0))
-    code = _refused_id(body.transactional_id, request, broker)
+        code = ErrorCode.none
+        # the right to write to any topic is enough (KIP-679)
+        if not rights.might_with_any(Operation.WRITE, ResourceType.TOPIC):
+            code = rights.denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+        return _producer_id_fields(code, _NO_PRODUCER if code else ProducerId(new_producer_id(), 0))
+    code = rights.denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id) or _refused_id(
+        body.transactional_id, request, broker
+    )
     if code is ErrorCode.none:
         expected = ProducerId(request.get("producer_id", -1), request.get("producer_epoch", -1))
         code = code_of(
@@ -697,7 +732,14 @@ def _producer_id_fields(code: ErrorCode, producer: ProducerId) -> Fields:
     }
 
 
-INIT_PRODUCER_ID = Api(22, "InitProducerId", 0, 4, init_producer_id)
+INIT_PRODUCER_ID = Api(
+    22,
+    "InitProducerId",
+    0,
+    4,
+    init_producer_id,
+    "WRITE of the transactional id; without one, IDEMPOTENT_WRITE of the cluster or WRITE of any topic",
+)
 
 #: The APIs of this module.
 APIS = (PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS, INIT_PRODUCER_ID)

@@ -12,7 +12,7 @@ from distlog.core.commits.commit_log import check_partition_count
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
 from distlog.core.topics.topic import check_grows
-from distlog.gateway.apis.cluster import TopicIds, attempted, grouped, only_once, topic_uuid
+from distlog.gateway.apis.cluster import TopicIds, attempted, check_create, grouped, only_once, topic_uuid
 from distlog.gateway.apis.configs import described, without_ignored
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import (
@@ -21,6 +21,8 @@ from distlog.gateway.protocol.frames import (
     InvalidReplicationError,
     UnsupportedRequestError,
 )
+from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request
 
 _DEFAULT_COUNT = -1
@@ -34,13 +36,16 @@ def create_topics(request: Request, broker: Broker) -> Fields:
     return {
         "throttle_time": 0,
         "topics": [
-            attempted(partial(only_once, partial(_create, broker, validate_only=validate_only), topics), name=name)
+            attempted(
+                partial(only_once, partial(_create, request, broker, validate_only=validate_only), topics), name=name
+            )
             for name, topics in grouped(request.body.topics, attrgetter("name")).items()
         ],
     }
 
 
-def _create(broker: Broker, topic: Any, *, validate_only: bool) -> Fields:
+def _create(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> Fields:
+    check_create(request, topic.name)
     if empty := [each.name for each in topic.configs if each.value is None]:
         raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(empty)}")
     config = TopicConfig.parse(without_ignored({each.name: each.value for each in topic.configs}))
@@ -51,6 +56,11 @@ def _create(broker: Broker, topic: Any, *, validate_only: bool) -> Fields:
         "replication_factor": 1,
         "configs": [{name: each[name] for name in _OF_SETTING} for each in described(config)],
     }
+    if not request.rights.might(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        # the settings are secret (KIP-525)
+        code = ErrorCode.topic_authorization_failed
+        hidden = {"num_partitions": -1, "replication_factor": -1, "configs": None, "topic_config_error_code": code}
+        fields = hidden
     if validate_only:
         broker.metadata.check_new(topic.name, count)
         return fields
@@ -86,7 +96,14 @@ def _check_replicas(assignments: Sequence[Any]) -> None:
             raise InvalidAssignmentError("The manual partition assignment includes a broker more than once.")
 
 
-CREATE_TOPICS = Api(19, "CreateTopics", 2, 7, create_topics)
+CREATE_TOPICS = Api(
+    19,
+    "CreateTopics",
+    2,
+    7,
+    create_topics,
+    "CREATE of the topic or of the cluster; DESCRIBE_CONFIGS to be told its settings",
+)
 
 
 _BY_STATE = 6
@@ -96,40 +113,48 @@ def delete_topics(request: Request, broker: Broker) -> Fields:
     """Drop each topic, by name or, since version 6, by id."""
     if request.api_version < _BY_STATE:
         names = dict.fromkeys(request.body.topic_names)
-        responses = [attempted(partial(_drop, broker, name), name=name) for name in names]
+        responses = [attempted(partial(_drop, request, broker, name), name=name) for name in names]
     else:
         ids = TopicIds(broker)
         responses = [
-            attempted(partial(_drop_state, broker, ids, topic), name=topic.name, topic_id=topic.topic_id)
+            attempted(partial(_drop_state, request, broker, ids, topic), name=topic.name, topic_id=topic.topic_id)
             for topic in dict.fromkeys(request.body.topics)
         ]
     return {"throttle_time": 0, "responses": responses}
 
 
-def _drop_state(broker: Broker, ids: TopicIds, topic: Any) -> Fields:
-    return _drop(broker, ids.name_of(topic.name, topic.topic_id), topic.topic_id)
+def _drop_state(request: Request, broker: Broker, ids: TopicIds, topic: Any) -> Fields:
+    name = ids.name_of(topic.name, topic.topic_id)
+    if topic.name is None:
+        # the name of a topic is not for a client that knows its id only
+        request.rights.check(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    return attempted(partial(_drop, request, broker, name, topic.topic_id), name=name)
 
 
-def _drop(broker: Broker, name: str, topic_id: uuid.UUID | None = None) -> Fields:
+def _drop(request: Request, broker: Broker, name: str, topic_id: uuid.UUID | None = None) -> Fields:
+    request.rights.check(Operation.DELETE, ResourceType.TOPIC, name)
     dropped = broker.metadata.drop(name, topic_id)
     broker.groups.offsets.forget_topic(name)
     return {"name": name, "topic_id": topic_uuid(dropped)}
 
 
-DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, delete_topics)
+DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, delete_topics, "DELETE of the topic")
 
 
 def create_partitions(request: Request, broker: Broker) -> Fields:
     """Raise each topic's number of partitions; with `validate_only` only check whether that is possible."""
     validate_only = request.body.validate_only
     results = [
-        attempted(partial(only_once, partial(_raise_count, broker, validate_only=validate_only), topics), name=name)
+        attempted(
+            partial(only_once, partial(_raise_count, request, broker, validate_only=validate_only), topics), name=name
+        )
         for name, topics in grouped(request.body.topics, attrgetter("name")).items()
     ]
     return {"throttle_time": 0, "results": results}
 
 
-def _raise_count(broker: Broker, topic: Any, *, validate_only: bool) -> None:
+def _raise_count(request: Request, broker: Broker, topic: Any, *, validate_only: bool) -> None:
+    request.rights.check(Operation.ALTER, ResourceType.TOPIC, topic.name)
     check_partition_count(topic.count)
     opened = broker.metadata.clients_topic(topic.name).topic
     snapshot = opened.current.refresh()
@@ -147,7 +172,7 @@ def _raise_count(broker: Broker, topic: Any, *, validate_only: bool) -> None:
         opened.create_partitions(topic.count)
 
 
-CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3, create_partitions)
+CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3, create_partitions, "ALTER of the topic")
 
 #: The APIs of this module.
 APIS = (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS)

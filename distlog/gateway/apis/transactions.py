@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -12,13 +13,14 @@ from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.log.end_marker import marker
 from distlog.core.transaction_state import ProducerId
 from distlog.gateway.apis.cluster import grouped, once
-from distlog.gateway.apis.positions import RequestedPositions, place_code
+from distlog.gateway.apis.positions import RequestedPositions, allowed_topic, place_code
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.classic_group import GroupRefusedError
 from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.offsets_format import encode_key
 from distlog.gateway.protocol.frames import FAILURES, Fields, error_code
 from distlog.gateway.protocol.messages import ErrorCode
+from distlog.gateway.security.acls import Operation, ResourceType
 from distlog.gateway.server.request import Request
 from distlog.gateway.topics.partition import OWN_WAIT_S
 from distlog.gateway.transactions.transaction_log import TransactionRefusedError, own_batch
@@ -43,6 +45,14 @@ def code_of(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
     return ErrorCode.none
 
 
+def _denied(request: Request, transactional_id: str, group: str | None = None) -> ErrorCode:
+    """The code for a client that may not use the transactional id, or the group; none if it may."""
+    code = request.rights.denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    if not code and group is not None:
+        code = request.rights.denied(Operation.READ, ResourceType.GROUP, group)
+    return code
+
+
 def fenced_code(api_version: int, since: int) -> ErrorCode:
     """The code for a fenced producer; clients before version `since` know only the older one."""
     return ErrorCode.producer_fenced if api_version >= since else ErrorCode.invalid_producer_epoch
@@ -55,7 +65,9 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     """Add the partitions to the transaction; if one of them is missing, the others are not attempted."""
     body = request.body
     places = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
-    codes = {place: place_code(broker.metadata.clients_topic, *place) for place in places}
+    denied = _denied(request, body.v3_and_below_transactional_id)
+    find = partial(allowed_topic, request, broker.metadata.clients_topic, Operation.WRITE)
+    codes = {place: denied or place_code(find, *place) for place in places}
     if any(code is not ErrorCode.none for code in codes.values()):
         rest = ErrorCode.operation_not_attempted
     else:
@@ -74,7 +86,9 @@ def add_partitions_to_txn(request: Request, broker: Broker) -> Fields:
     return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
 
 
-ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn)
+ADD_PARTITIONS_TO_TXN = Api(
+    24, "AddPartitionsToTxn", 0, 3, add_partitions_to_txn, "WRITE of the transactional id and of the topic"
+)
 
 
 def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
@@ -86,15 +100,20 @@ def add_offsets_to_txn(request: Request, broker: Broker) -> Fields:
         place = OFFSETS_TOPIC, broker.groups.partition_of(body.group_id)
         coordinator.add_partitions(body.transactional_id, ProducerId(body.producer_id, body.producer_epoch), [place])
 
-    return {"throttle_time": 0, "error_code": code_of(add, fenced=fenced_code(request.api_version, _FENCED_SINCE))}
+    denied = _denied(request, body.transactional_id, body.group_id)
+    fenced = fenced_code(request.api_version, _FENCED_SINCE)
+    return {"throttle_time": 0, "error_code": denied or code_of(add, fenced=fenced)}
 
 
-ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn)
+ADD_OFFSETS_TO_TXN = Api(
+    25, "AddOffsetsToTxn", 0, 3, add_offsets_to_txn, "WRITE of the transactional id, READ of the group"
+)
 
 
 def txn_offset_commit(request: Request, broker: Broker) -> Fields:
     """Keep the positions, on the device, until the transaction ends."""
-    requested, code = RequestedPositions(request, broker), ErrorCode.none
+    denied, code = _denied(request, request.body.transactional_id, request.body.group_id), ErrorCode.none
+    requested = RequestedPositions(request, broker, denied)
     if requested.positions:
         code = code_of(lambda: _keep(request, broker, requested), fenced=ErrorCode.invalid_producer_epoch)
     return {"throttle_time": 0, "topics": requested.topics(code)}
@@ -127,21 +146,28 @@ def _keep(request: Request, broker: Broker, requested: RequestedPositions) -> No
     )
 
 
-TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", 0, 3, txn_offset_commit)
+TXN_OFFSET_COMMIT = Api(
+    28,
+    "TxnOffsetCommit",
+    0,
+    3,
+    txn_offset_commit,
+    "WRITE of the transactional id, READ of the group and of the topic",
+)
 
 
 def end_txn(request: Request, broker: Broker) -> Fields:
     """Respond when the decision is on the device; by then it is visible, unless a partition's storage fails."""
     body = request.body
     producer = ProducerId(body.producer_id, body.producer_epoch)
-    code = code_of(
+    code = _denied(request, body.transactional_id) or code_of(
         lambda: broker.transactions.coordinator.end(body.transactional_id, producer, is_committed=body.committed),
         fenced=fenced_code(request.api_version, _FENCED_SINCE),
     )
     return {"throttle_time": 0, "error_code": code}
 
 
-END_TXN = Api(26, "EndTxn", 0, 3, end_txn)
+END_TXN = Api(26, "EndTxn", 0, 3, end_txn, "WRITE of the transactional id")
 
 
 # The coordinators of gateways write their markers themselves. So this request comes from an administrator's tool; a
@@ -154,13 +180,13 @@ def write_txn_markers(request: Request, broker: Broker) -> Fields:
     """The code of each marker in each partition."""
     return {
         "markers": [
-            {"producer_id": several[0].producer_id, "topics": _written(broker, several)}
+            {"producer_id": several[0].producer_id, "topics": _written(request, broker, several)}
             for several in grouped(request.body.markers, _MARKER).values()
         ]
     }
 
 
-def _written(broker: Broker, markers: Sequence[Any]) -> list[Fields]:
+def _written(request: Request, broker: Broker, markers: Sequence[Any]) -> list[Fields]:
     """Write one marker in all places where a request has it."""
     places = once(
         (topic.name, number, None) for each in markers for topic in each.topics for number in topic.partition_indexes
@@ -169,7 +195,7 @@ def _written(broker: Broker, markers: Sequence[Any]) -> list[Fields]:
         {
             "name": name,
             "partitions": [
-                {"partition_index": number, "error_code": _marker_code(broker, markers[0], name, number)}
+                {"partition_index": number, "error_code": _marker_code(request, broker, markers[0], name, number)}
                 for number in numbers
             ],
         }
@@ -177,8 +203,9 @@ def _written(broker: Broker, markers: Sequence[Any]) -> list[Fields]:
     ]
 
 
-def _marker_code(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
+def _marker_code(request: Request, broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode:
     try:
+        request.rights.check_cluster(Operation.ALTER, Operation.CLUSTER_ACTION)
         return _write(broker, requested, topic, number)
     except TransactionRefusedError as refused:
         return refused.code
@@ -218,7 +245,7 @@ def _write(broker: Broker, requested: Any, topic: str, number: int) -> ErrorCode
     return ErrorCode.none
 
 
-WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1, write_txn_markers)
+WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1, write_txn_markers, "ALTER or CLUSTER_ACTION of the cluster")
 
 #: The APIs of this module.
 APIS = (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN, WRITE_TXN_MARKERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from distlog.core.errors import InvalidConfigError
@@ -12,6 +13,7 @@ from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.frames import Fields
 from distlog.gateway.protocol.messages import ErrorCode
 from distlog.gateway.root_users import Credential, RootUsers
+from distlog.gateway.security.acls import Operation
 from distlog.gateway.security.authentication import AuthenticationFailedError
 from distlog.gateway.security.users_file import (
     HASHES,
@@ -40,7 +42,7 @@ def sasl_handshake(request: Request, broker: Broker) -> Fields | None:
     return {"error_code": ErrorCode.none, "mechanisms": sasl.mechanisms}
 
 
-SASL_HANDSHAKE = Api(HANDSHAKE_KEY, "SaslHandshake", 0, 1, sasl_handshake)
+SASL_HANDSHAKE = Api(HANDSHAKE_KEY, "SaslHandshake", 0, 1, sasl_handshake, "")
 
 
 AUTHENTICATE_KEY = 36
@@ -83,7 +85,7 @@ def _refuse(request: Request, broker: Broker, fields: Fields, user: str, why: st
     request.refuse(fields, failures.delay_s(owner_of(None, host), shortest_s))
 
 
-SASL_AUTHENTICATE = Api(AUTHENTICATE_KEY, "SaslAuthenticate", 0, 2, sasl_authenticate)
+SASL_AUTHENTICATE = Api(AUTHENTICATE_KEY, "SaslAuthenticate", 0, 2, sasl_authenticate, "")
 
 #: The APIs that authenticate a client.
 SASL_APIS = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
@@ -111,6 +113,7 @@ def describe_users(request: Request, broker: Broker) -> Fields:
     users, wanted = broker.users, request.body.users
 
     def described() -> Fields:
+        request.rights.check_cluster(Operation.DESCRIBE)
         # without ACLs there are none: an error would end kafka-configs, which asks for users beside their quotas
         secrets: Mapping[str, Mapping[str, ScramSecret]] = {}
         if users is not None:
@@ -134,7 +137,7 @@ def _user_fields(name: str, several: list[str], all: Mapping[str, Mapping[str, S
     return {**fields, "error_code": ErrorCode.none, "error_message": None, "credential_infos": infos}
 
 
-DESCRIBE_USERS = Api(50, "DescribeUserScramCredentials", 0, 0, describe_users)
+DESCRIBE_USERS = Api(50, "DescribeUserScramCredentials", 0, 0, describe_users, "DESCRIBE of the cluster")
 
 
 def alter_users(request: Request, broker: Broker) -> Fields:
@@ -143,6 +146,9 @@ def alter_users(request: Request, broker: Broker) -> Fields:
     changes = grouped([*body.deletions, *body.upsertions], lambda each: each.name)
     if users is None:
         return {"throttle_time": 0, "results": [{"user": name, **_DISABLED} for name in changes]}
+    outcome = attempted(partial(request.rights.check_cluster, Operation.ALTER))
+    if outcome["error_code"]:
+        return {"throttle_time": 0, "results": [{"user": name, **outcome} for name in changes]}
     outcome = attempted(users.look)
     results, good = dict[str, Fields](), list[tuple[Credential, ScramSecret | None]]()
     sasl = request.session.sasl
@@ -187,7 +193,7 @@ def _change(each: Any, users: RootUsers, *, is_local: bool) -> tuple[Credential,
     return name, secret_of_salted(mechanism, each.salted_password, each.salt, each.iterations)
 
 
-ALTER_USERS = Api(51, "AlterUserScramCredentials", 0, 0, alter_users)
+ALTER_USERS = Api(51, "AlterUserScramCredentials", 0, 0, alter_users, "ALTER of the cluster")
 
 #: The APIs of this module.
 APIS = (*SASL_APIS, DESCRIBE_USERS, ALTER_USERS)

@@ -52,7 +52,19 @@ class InvalidReplicationError(UnsupportedRequestError):
 
 
 class AccessDeniedError(errors.DistlogError):
-    """No client may do this with the topic."""
+    """The client, or no client, may do this with the topic."""
+
+
+class GroupAccessDeniedError(AccessDeniedError):
+    """The client may not do this with the group."""
+
+
+class ClusterAccessDeniedError(AccessDeniedError):
+    """The client may not do this with the cluster."""
+
+
+class TransactionalIdAccessDeniedError(AccessDeniedError):
+    """The client may not do this with the transactional id."""
 
 
 _log = logging.getLogger("distlog.gateway")
@@ -84,6 +96,9 @@ CODES: dict[type[BaseException], ErrorCode] = {
     InvalidAssignmentError: ErrorCode.invalid_replica_assignment,
     InvalidReplicationError: ErrorCode.invalid_replication_factor,
     AccessDeniedError: ErrorCode.topic_authorization_failed,
+    GroupAccessDeniedError: ErrorCode.group_authorization_failed,
+    ClusterAccessDeniedError: ErrorCode.cluster_authorization_failed,
+    TransactionalIdAccessDeniedError: ErrorCode.transactional_id_authorization_failed,
     LostRecordsError: ErrorCode.kafka_storage_error,
     DamagedLogError: ErrorCode.kafka_storage_error,
     errors.CorruptionError: ErrorCode.kafka_storage_error,

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from distlog.gateway.protocol.frames import Fields, RequestHead, ResponsePiece, read_request, write_response
 from distlog.gateway.protocol.messages import MAX_ITEMS
 from distlog.gateway.security.authentication import SaslExchange
+from distlog.gateway.security.rights import Rights
 from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue
 from distlog.gateway.server.quotas import REQUEST_PERCENTAGE, Quotas
 
@@ -75,23 +76,24 @@ class Request:
     throttled_s: float = 0
     #: The handler's state of a request that it has put off.
     delayed: Any = None
-    #: Whether its client was found to be allowed to send it, and the changes of the response that follow from that.
-    is_checked: bool = False
-    amend: Callable[[Fields], Fields] | None = None
-    #: Why the connection ends instead of a response; None if there is one.
-    ends_by: str | None = None
+    #: The rights of its client; None before it is handled first.
+    granted: Rights | None = None
     #: Of the connection: the pieces of its response that were not sent yet, the memory that it has, and whether the
     #: next request was let follow it.
     unsent: list[ResponsePiece] | None = None
     memory: int = 0
     has_passed: bool = False
-    #: The names of topics that may be created for it; None: all.
-    creatable: Container[str] | None = None
 
     @property
     def api_version(self) -> int:
         """The version of the API that the client speaks."""
         return self.head.api_version
+
+    @property
+    def rights(self) -> Rights:
+        """What its client may do."""
+        assert self.granted is not None
+        return self.granted
 
     @property
     def user(self) -> str:
@@ -116,8 +118,6 @@ class Request:
 
     def respond(self, fields: Fields) -> None:
         """Send the response with these fields; one that cannot be written ends the connection, and raises nothing."""
-        if self.amend is not None:
-            fields = self.amend(fields)
         self.throttled_s = self.quotas.wait_s(self.user, self.client_id)
         if self.throttled_s and "throttle_time" in fields:
             fields = {**fields, "throttle_time": ceil(1000 * self.throttled_s)}
@@ -134,10 +134,7 @@ class Request:
     def _send(self, pieces: Sequence[ResponsePiece]) -> None:
         # it has the request, too: without this circle there is next to nothing for the garbage collector to find
         self.delayed = None
-        if self.ends_by is None:
-            self.client.send(self, pieces)
-        else:
-            self.hang_up(self.ends_by)
+        self.client.send(self, pieces)
 
     def hang_up(self, why: str) -> None:
         """End the connection at once, without a response."""
