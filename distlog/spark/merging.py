@@ -208,18 +208,13 @@ class MergeParts:
         done = self._work(self._job, read=self._logs)
         yield rows([0], RESULT, [pickle.dumps((self._number, done))])
 
-    def _logs(self, segments: SegmentTable, numbers: Longs) -> npt.NDArray[np.uint8]:
-        """The logs of some segments of the job; those that no part has are read. To be called once."""
-        sizes, lacks, logs = self._sizes[numbers], self._lacks[numbers], self._all
-        places = np.cumsum(sizes) - sizes
-        if len(numbers) < len(self._sizes):
-            logs = new_array(int(sizes.sum()), np.uint8)
-            copy_slices(logs, places, self._all, self._places[numbers], sizes)
+    def _logs(self) -> npt.NDArray[np.uint8]:
+        """The logs of the job; those that no part has are read. To be called once."""
+        logs, lacks = self._all, np.flatnonzero(self._lacks)
         # the work lets go of the logs when it has made batches of them
         del self._all
-        if lacks.any():
-            left = SegmentTable(segments.columns().take(integers(np.flatnonzero(lacks))))
-            read = read_logs(self._handle.storage, self._handle.name, left)
-            ends = np.cumsum(sizes[lacks])
-            copy_slices(logs, places[lacks], read, ends - sizes[lacks], sizes[lacks])
+        if len(lacks):
+            left = SegmentTable(self._job.inputs.columns().take(integers(lacks)))
+            read, sizes = read_logs(self._handle.storage, self._handle.name, left), self._sizes[lacks]
+            copy_slices(logs, self._places[lacks], read, np.cumsum(sizes) - sizes, sizes)
         return logs

@@ -127,18 +127,19 @@ def test_damage_stops_its_own_group_alone(kind: str) -> None:
     topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 6)
     for first in range(3):
         topic.append(rows(6, 1, first))
+    topic.append([{"partition": 3, "value": b"v"}])
     before = contents(topic)
     DAMAGE[kind](topic)
     report = topic.compact()
-    assert [one.partition for one in report.failed] == [3]
-    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1, 1, 3, 1, 1]
+    assert [(one.partition, one.offsets) for one in report.failed] == [(3, (0, 4))]
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 1, 1, 4, 1, 1]
     kept = [0, 1, 2, 4, 5]
     assert topic.scan(partitions=kept).count() == sum(len(before[number]) for number in kept)
 
 
 def test_a_sound_job_is_never_merged_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group by itself takes ten times as long."""
-    monkeypatch.setattr(merge_job, "_one_by_one", lambda *_: pytest.fail("one by one"))
+    monkeypatch.setattr(merge_job, "_streamed", lambda *_: pytest.fail("by itself"))
     topic = topic_on(Storage(f"memory://columns/{uuid.uuid4().hex}"), 30, {"index.interval.bytes": 0})
     for first in range(5):
         topic.append(rows(30, 3, first, 500))
@@ -200,7 +201,7 @@ def test_a_log_that_was_committed_with_a_wrong_batch_is_not_merged(position: int
     told = dataclasses.replace(
         job, inputs=SegmentTable(with_numbers(job.inputs.columns(), {"crc32c": np.array(checksums)}))
     )
-    options = {"config": topic.config, "read_version": topic.version, "read": lambda *_: logs}
+    options = {"config": topic.config, "read_version": topic.version, "read": lambda: logs}
     assert list(do_job(topic.handle, told, **options).failed) == [0]
 
 

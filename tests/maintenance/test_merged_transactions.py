@@ -13,6 +13,7 @@ from partition_logs import Process, append, new_topic
 from transacting import Sender, seen
 
 import distlog
+from distlog.core.maintenance import merge_job
 from distlog.core.maintenance.merge import merge_groups
 from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.reading.stable_offset import last_stable_offset
@@ -41,8 +42,16 @@ def segments(topic: Topic) -> list[int]:
     return [len(state.segments) for state in topic.refresh().snapshot.partitions]
 
 
-def test_commits_with_transactions_are_merged_and_read_as_before(gateway: Gateway) -> None:
+def test_commits_with_transactions_are_merged_and_read_as_before(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # both partitions at once
+    monkeypatch.setattr(merge_job, "_streamed", lambda *_: pytest.fail("by itself"))
+    gateway.send(1, b"gone", 0)
+    gateway.end(1, 0, is_committed=True)
     topic = gateway.topic()
+    topic.delete_records({0: 2})
+    topic.retention()
     for producer in range(1, 7):
         for number in (0, 1):
             gateway.send(producer, b"%d" % producer, number)

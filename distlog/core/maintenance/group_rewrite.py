@@ -22,7 +22,7 @@ from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.producers import KeptProducers
 from distlog.core.maintenance.cleaning_plan import MOST_SEGMENTS, first_dirty_offset
 from distlog.core.reading.chunks import Chunk
-from distlog.core.segments.segment_writer import Bundles, SegmentFile, with_aborted
+from distlog.core.segments.segment_writer import SegmentFile, with_aborted
 from distlog.core.topic_handle import TopicHandle
 
 # ---
@@ -194,17 +194,15 @@ def rewrite_group(
     *,
     config: TopicConfig,
     read_version: int,
-    bundles: Bundles | None = None,
     part_bytes: int | None = None,
 ) -> RewrittenGroup:
     """Write what the filter `chosen` leaves of the group as new segments; no commit names these yet.
 
-    `chunks` are the checked chunks of the group, in their order. The new segments are files of their own, or parts of
-    `bundles`, with stems of `read_version`. Memory is bounded by a few chunks, but for what bundles hold, and three
-    parts of an upload of `part_bytes`. Raises CorruptRecordError. After an error there is no partial file and no
-    upload left.
+    `chunks` are the checked chunks of the group, in their order. The new segments have stems of `read_version`.
+    Memory is bounded by a few chunks, and three parts of an upload of `part_bytes`. Raises CorruptRecordError. After
+    an error there is no partial file and no upload left.
     """
-    output = _Output(handle, group, chosen, config, read_version, bundles, part_bytes)
+    output = _Output(handle, group, chosen, config, read_version, part_bytes)
     unchanged, forgets, unkeyed = len(group.segments) == 1, False, 0
     try:
         for chunk in chunks:
@@ -229,11 +227,10 @@ class _Output:
         chosen: Filter,
         config: TopicConfig,
         read_version: int,
-        bundles: Bundles | None,
         part_bytes: int | None,
     ) -> None:
         self._handle, self._group, self._filter = handle, group, chosen
-        self._config, self._read_version, self._bundles = config, read_version, bundles
+        self._config, self._read_version = config, read_version
         self._part_bytes = part_bytes
         self._file: SegmentFile | None = None
         self._base_offset = group.base_offset
@@ -275,8 +272,8 @@ class _Output:
 
     def _open(self) -> SegmentFile:
         handle, stem = self._handle, self._handle.new_stem(self._read_version)
-        written_by = self._bundles, self._part_bytes
-        return SegmentFile(handle.storage, handle.name, self._group.partition, stem, self._config, *written_by)
+        partition, part_bytes = self._group.partition, self._part_bytes
+        return SegmentFile(handle.storage, handle.name, partition, stem, self._config, part_bytes=part_bytes)
 
     def _seal(self, next_offset: int) -> None:
         """Seal the open segment, which covers everything up to `next_offset`."""

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.arrays import booleans, byte_array, integers, join, new_array, numbers_of
+from distlog.core.arrays import byte_array, join, new_array, numbers_of
 from distlog.core.batches.record_batch import (
     Source,
     first_bad_crc,
@@ -29,7 +30,8 @@ from distlog.core.batches.record_decoder import BatchSelection
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable, of_numbers
 from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.errors import CorruptionError, CorruptRecordError, StorageError, UnsupportedVersionError
+from distlog.core.errors import CorruptRecordError, StorageError
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.kernels.batch_scan import RUN, first_misplaced
 from distlog.core.kernels.crc import crcs_of_slices
 from distlog.core.kernels.record_write import copy_slices
@@ -41,12 +43,11 @@ from distlog.core.maintenance.group_rewrite import (
     result_or_failure,
     rewrite_group,
 )
-from distlog.core.reading.chunks import Chunk
-from distlog.core.reading.pipeline import whole_groups, whole_logs
+from distlog.core.reading.pipeline import whole_logs
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.time_lookup import first_in
 from distlog.core.segments.segment_state import FoldedSegments, UnfitBatchError, fold_all
-from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, Bundles, write_bundle, write_files
+from distlog.core.segments.segment_writer import LARGEST_BUNDLE, LARGEST_PART, write_bundle, write_files
 from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
@@ -101,10 +102,10 @@ class MergeJob:
             for count, end in zip(self.counts.tolist(), ends, strict=True)
         ]
 
-    def of_groups(self, chosen: Flags) -> MergeJob:
-        """The job of the chosen groups."""
-        rows = self.inputs.columns().filter(booleans(np.repeat(chosen, self.counts)))
-        return MergeJob(SegmentTable(rows), self.counts[chosen])
+    def part(self, start: int, end: int) -> MergeJob:
+        """The job of groups [start, end)."""
+        ends = np.append(0, np.cumsum(self.counts)).tolist()
+        return MergeJob(self.inputs.part(ends[start], ends[end]), self.counts[start:end])
 
     def per_group(self, name: str, function: np.ufunc) -> npt.NDArray[np.int64]:
         """The values of a column, those of each group made one by `function`, as np.add."""
@@ -156,9 +157,16 @@ class MergedJob:
     counts: Longs
     failed: dict[int, RewriteFailure] = field(default_factory=dict)
 
-
-#: Reads the logs of some segments of a job, which have these numbers in it, back to back in their order.
-ReadLogs = Callable[[SegmentTable, Longs], Bytes]
+    @classmethod
+    def joined(cls, parts: Sequence[MergedJob]) -> MergedJob:
+        """The job whose parts these are."""
+        segments = SegmentTable.joined([part.segments for part in parts])
+        joined = cls(segments, np.concatenate([part.counts for part in parts]))
+        begin = 0
+        for part in parts:
+            joined.failed.update({begin + number: why for number, why in part.failed.items()})
+            begin += len(part.counts)
+        return joined
 
 
 def do_job(
@@ -168,79 +176,65 @@ def do_job(
     config: TopicConfig,
     read_version: int,
     job_bytes: int = JOB_BYTES,
-    read: ReadLogs | None = None,
+    read: Callable[[], Bytes] | None = None,
 ) -> MergedJob:
-    """Merge the groups of a job; `read` reads their logs if the storage's are not to be read.
+    """Merge the groups of a job; `read` reads their logs, back to back, if the storage's are not to be read.
 
-    Memory is a few chunks for a job of more than `job_bytes`, or what it reads and as much written. Where something
-    is wrong with a file, each group is looked at by itself, and tells what is wrong with its own.
+    Memory is what the job reads and as much written, or a few chunks for a group of more than `job_bytes`. Where a
+    file is wrong, parts of the job are done, down to single groups, which tell what is wrong with them.
     """
-    part_bytes = upload_bytes(job_bytes)
-    together = job.per_group("has_transactions", np.logical_or) == 0
-    if job.log_bytes > job_bytes or not together.any():
-        return _one_by_one(handle, job, config, read_version, part_bytes)
-    chosen = job if together.all() else job.of_groups(together)
-    numbers = np.flatnonzero(np.repeat(together, job.counts))
-    read = read or (lambda segments, _: read_logs(handle.storage, handle.name, segments))
-    try:
-        # nothing here keeps the logs that were read, while their batches are written
-        batches = _joined(_checked(chosen, read(chosen.inputs, numbers)), BatchJoin.of(config))
-    except (CorruptionError, FileNotFoundError, StorageError, _UnsoundError):
-        return _one_by_one(handle, job, config, read_version, part_bytes)
-    try:
-        done = _Writing(handle, chosen, batches, config, read_version, part_bytes).merged()
-    except (UnfitBatchError, UnsupportedVersionError):
-        return _one_by_one(handle, job, config, read_version, part_bytes)
-    if together.all():
-        return MergedJob(SegmentTable(done), np.ones(len(job.counts), np.int64))
-    return _combined(together, done, _one_by_one(handle, job.of_groups(~together), config, read_version, part_bytes))
-
-
-def _combined(together: Flags, done: pa.RecordBatch, others: MergedJob) -> MergedJob:
-    """The groups that were merged together, and the others, in the order of all groups."""
-    counts, numbers = together.astype(np.int64), np.flatnonzero(~together)
-    counts[numbers] = others.counts
-    owners = np.append(np.flatnonzero(together), np.repeat(numbers, others.counts))
-    rows = join([done, others.segments.columns()]).take(integers(np.argsort(owners, kind="stable")))
-    return MergedJob(SegmentTable(rows), counts, {int(numbers[at]): one for at, one in others.failed.items()})
+    part_bytes, count, parts = upload_bytes(job_bytes), len(job.counts), 2
+    if job.log_bytes <= job_bytes:
+        try:
+            # nothing here keeps the logs that were read, while their batches are written
+            checked = _checked(job, read() if read else read_logs(handle.storage, handle.name, job.inputs))
+            batches = _joined(checked, BatchJoin.of(config))
+            del checked
+        except StorageError:
+            # a file is too short, or the storage does not answer, which is not to be waited for at each halving
+            parts = count
+        except (*OF_ITS_FILES, FileNotFoundError, _UnsoundError):
+            pass
+        else:
+            with suppress(*OF_ITS_FILES, UnfitBatchError):
+                done = _Writing(handle, job, batches, config, read_version, part_bytes).merged()
+                return MergedJob(SegmentTable(done), np.ones(count, np.int64))
+    if count == 1:
+        return _streamed(handle, job, config, read_version, part_bytes)
+    cuts = np.linspace(0, count, parts + 1).astype(int).tolist()
+    again = partial(do_job, handle, config=config, read_version=read_version, job_bytes=job_bytes)
+    return MergedJob.joined([again(job.part(start, end)) for start, end in pairwise(cuts)])
 
 
 # ---
-# Merges group by group, for large groups, for groups with transactions, and where a file is damaged.
+# Merges one group batch by batch: a large one, one that becomes several segments, and one whose files are damaged.
 
 
-def _one_by_one(
+def _streamed(
     handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int, part_bytes: int | None
 ) -> MergedJob:
-    bundles = Bundles(handle.storage, partial(handle.new_stem, read_version))
-    groups = job.groups
-    for group in groups:
-        bundles.join(group.partition)
+    group = SegmentGroup(job.inputs)
 
-    def merged(group: SegmentGroup, chunks: Iterable[Chunk]) -> tuple[SegmentInfo, ...]:
-        transactional = transactional_of(group.segments)
-        aborted = [each for segment in transactional for each in handle.reader.aborted_transactions(segment)]
-        keep_all = BatchJoin.of(config, aborted)
+    def merged() -> Sequence[SegmentInfo]:
         outputs = rewrite_group(
             handle,
             group,
-            keep_all,
-            chunks,
+            BatchJoin.of(config, _aborted_in(handle.reader, group.segments)),
+            whole_logs(handle.reader, group.segments),
             config=config,
             read_version=read_version,
-            bundles=bundles,
             part_bytes=part_bytes,
         ).outputs
-        return outputs if len(outputs) == 1 else tuple(_cut(handle.reader, group, each) for each in outputs)
+        return outputs if len(outputs) == 1 else [_cut(handle.reader, group, each) for each in outputs]
 
-    done = [
-        result_or_failure(group.partition, partial(merged, group, chunks))
-        for group, chunks in zip(groups, _chunks(handle.reader, groups), strict=True)
-    ]
-    bundles.close()
-    made = [() if isinstance(one, RewriteFailure) else tuple(map(bundles.placed, one)) for one in done]
-    failed = {number: one for number, one in enumerate(done) if isinstance(one, RewriteFailure)}
-    return MergedJob(SegmentTable.of([*chain.from_iterable(made)]), np.array([*map(len, made)]), failed)
+    done = result_or_failure(group.partition, merged)
+    outputs, failed = ([], {0: done}) if isinstance(done, RewriteFailure) else (done, {})
+    return MergedJob(SegmentTable.of(outputs), np.array([len(outputs)]), failed)
+
+
+def _aborted_in(reader: SegmentReader, segments: SegmentTable) -> list[AbortedTransaction]:
+    """The aborted transactions of the segments, in the order of their last offsets."""
+    return [each for segment in transactional_of(segments) for each in reader.aborted_transactions(segment)]
 
 
 def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> SegmentInfo:
@@ -268,14 +262,6 @@ def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo)
         if output.base_offset <= newest < output.next_offset:
             return newest
     return -1
-
-
-def _chunks(reader: SegmentReader, groups: Sequence[SegmentGroup]) -> list[Iterable[Chunk]]:
-    """The chunks of each group, read all at once if there are several and nothing is wrong with a file."""
-    if len(groups) > 1:
-        with suppress(*OF_ITS_FILES):
-            return [[chunk] for chunk in whole_groups(reader, [list(group.segments) for group in groups])]
-    return [whole_logs(reader, group.segments) for group in groups]
 
 
 # ---
@@ -480,7 +466,7 @@ class _Writing:
             raise UnfitBatchError("a group has more index entries than one segment takes", start)
         stem = self.handle.new_stem(self.read_version)
         places = self._stored(stem, data, folded, start)
-        facts = {**folded.fields, **places, **self._described(start, end)}
+        facts = {**folded.fields, **places, **self._described(start, end), **self._aborted(stem, start, end)}
         return of_numbers(facts, stem, folded.compression)
 
     def _stored(self, stem: str, data: Bytes, folded: FoldedSegments, group: int) -> dict[str, Longs]:
@@ -510,6 +496,10 @@ class _Writing:
         rows = np.flatnonzero(newest == largest)
         # the first segment of each group that has the largest time
         chosen = rows[np.searchsorted(rows, firsts)]
+        had = np.flatnonzero(inputs.array("has_transactions"))
+        last_had = np.append(-1, had)[np.searchsorted(had, ends[start:end])]
+        unstable = inputs.array("first_unstable_offset")[last_had]
+        has_transactions = last_had >= firsts
         return {
             "partition": inputs.array("partition")[firsts],
             "base_offset": inputs.base_offsets[firsts],
@@ -518,6 +508,18 @@ class _Writing:
             "offset_of_max_timestamp": inputs.array("offset_of_max_timestamp")[chosen],
             "created_ms": inputs.array("created_ms")[lasts],
             "compacted": self.job.per_group("compacted", np.logical_or)[start:end],
-            "has_transactions": np.zeros(end - start, np.int64),
-            "first_unstable_offset": np.full(end - start, NO_OFFSET),
+            "has_transactions": has_transactions,
+            "first_unstable_offset": np.where(has_transactions, unstable, NO_OFFSET),
         }
+
+    def _aborted(self, stem: str, start: int, end: int) -> dict[str, Longs]:
+        """Write the indexes of aborted transactions of groups [start, end), as files; returns their facts."""
+        handle, sizes, checksums = self.handle, *np.zeros((2, end - start), np.int64)
+        has_transactions = self.job.per_group("has_transactions", np.logical_or)[start:end]
+        for number in np.flatnonzero(has_transactions).tolist():
+            group = SegmentGroup(self.job.part(start + number, start + number + 1).inputs)
+            aborted = _aborted_in(handle.reader, group.segments)
+            if data := encode_transactions(each.moved(-group.base_offset) for each in aborted):
+                handle.storage.put(paths.segment_file(handle.name, group.partition, stem, ".txnindex"), data)
+            sizes[number], checksums[number] = len(data), crc32c(data)
+        return {"txn_index_bytes": sizes, "txn_index_crc32c": checksums}
