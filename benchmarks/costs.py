@@ -37,7 +37,7 @@ APPEND_S, MAINTAIN_S, KEPT_DAYS, REMOVED_DAYS, COMMIT_DAYS = 1, 60, 7, 1, 7
 #: The same seconds for those who can wait.
 SLOW = 10, 900
 #: What one task writes in a second, at most; and the memory of a task of Spark that merges.
-TASK_BYTES, TASK_MEMORY = 100_000_000, 1 << 30
+TASK_BYTES, TASK_MEMORY = 100_000_000, 4 << 30
 #: What a commit says of a segment with files of its own, of a part of a bundle, and of one that is removed.
 ADD_BYTES, PART_ADD_BYTES, REMOVE_BYTES = 750, 15, 2
 #: A checkpoint is two files, comes after so many commits or bytes of them, and has so many bytes for each segment.
@@ -132,15 +132,12 @@ class Merge:
     made: Segment
 
     @classmethod
-    def of(cls, group: tuple[Segment, ...], partitions: int, job_bytes: int, shuffles: bool) -> Merge:
-        """The merge of such a group; `shuffles` says that bundles are read once if that saves most requests."""
+    def of(cls, group: tuple[Segment, ...], partitions: int, job_bytes: int) -> Merge:
+        """The merge of such a group."""
         size, kinds, part_bytes = sum(segment.size for segment in group), Counter(group), upload_bytes(job_bytes)
         most = min(job_bytes // max(size, 1), JOB_SEGMENTS * max(1, job_bytes // JOB_BYTES) // len(group))
         share = max(1, min(partitions, most))
         gets = sum(count * _reads(one, share, partitions) for one, count in kinds.items())
-        if shuffles and size <= job_bytes:
-            at_once = sum(count * _reads(one, one.share or 1, partitions) for one, count in kinds.items())
-            gets = at_once if gets - at_once >= max(1000, 3 * at_once) else gets
         if partitions == 1 or size > LARGEST_PART:
             return cls(Requests(partitions * segment_puts(size, part_bytes), gets), Segment(size, 0))
         shared = max(1, min(share, LARGEST_BUNDLE // size))
@@ -156,7 +153,6 @@ class Merging:
 
     partitions: int
     job_bytes: int = JOB_BYTES
-    shuffles: bool = False
     live: list[Segment] = field(default_factory=list)
     # of those that are live, for the planner: the lists are long, and each run of a day needs all of it
     sizes: array[int] = field(default_factory=lambda: array("q"))
@@ -174,7 +170,7 @@ class Merging:
         """Merge what is worth it."""
         for start, end in reversed(_groups(self.sizes)):
             group = tuple(self.live[start:end])
-            done = _merge(group, self.partitions, self.job_bytes, self.shuffles)
+            done = _merge(group, self.partitions, self.job_bytes)
             self.live[start:end] = [done.made]
             self.sizes[start:end] = array("q", [done.made.size])
             self.requests += done.requests
@@ -215,7 +211,6 @@ class Day:
     maintain_s: int = MAINTAIN_S
     seconds: int = DAY_S
     memory: int = TASK_MEMORY
-    shuffles: bool = True
     stays: bool = False
     looks: int = 1
     kept_days: float = KEPT_DAYS
@@ -259,7 +254,7 @@ class Day:
     @cached_property
     def merging(self) -> Merging:
         """The merges."""
-        merging = Merging(self.partitions, job_bytes_of(self.memory, 1), self.shuffles)
+        merging = Merging(self.partitions, job_bytes_of(self.memory, 1))
         part = Segment(self.part_bytes, self.share)
         for _ in range(self.runs):
             merging.add(part, self.tasks * self.maintain_s // self.append_s)

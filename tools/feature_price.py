@@ -147,7 +147,6 @@ FEATURES = (
             "distlog/core/maintenance/group_rewrite.py",
             "distlog/core/maintenance/merge*.py",
             "distlog/core/maintenance/record_keys.py",
-            "distlog/spark/merging.py",
             "distlog/jobs/compact.py",
         ),
         r"maintenance/test_(batch_join|c[lo]|key|merge|offset_map|rewrite|t|un)|spark/test_spark_(compaction|merging)",

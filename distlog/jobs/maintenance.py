@@ -19,7 +19,7 @@ from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.open_topic import find_topics
 from distlog.jobs.job import JobParser, add_shared_arguments, argument, exit_status, reason
-from distlog.spark.merging import MERGE_MEMORY_BYTES
+from distlog.spark.frames import MERGE_MEMORY_BYTES
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20

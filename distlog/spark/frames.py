@@ -50,7 +50,6 @@ from distlog.core.transactions.open_transactions import Isolation, IsolationLeve
 from distlog.spark.batch_source import SPARK_NAMES, Split, SplitSize, read_splits, schema_of, split
 from distlog.spark.frame_append import OrderBy, append_frame, in_order, order_columns
 from distlog.spark.known_topics import KNOWN_TOPICS
-from distlog.spark.merging import MERGE_MEMORY_BYTES, MergeRun
 from distlog.spark.read_options import format_assign, format_offsets
 from distlog.spark.sink import WriteOptions, parse_batch_id
 from distlog.spark.spark_session import cores, format_with
@@ -454,6 +453,10 @@ def rebuild_indexes(
     return rebuild_by(topic.handle, topic.snapshot, SparkRun(spark), force=force, dry_run=dry_run)[0]
 
 
+#: The memory of a task that merges, if the caller does not say.
+MERGE_MEMORY_BYTES = 192 << 20
+
+
 def compact(
     spark: SparkSession,
     url: str,
@@ -466,14 +469,12 @@ def compact(
     """Compact partitions or merge groups of segments in parallel, as `Topic.compact` does.
 
     Keys need 24 bytes each. If the keys of a partition do not fit in `dedupe_buffer_bytes`, many tasks share the
-    partition, and no task needs more memory than that for keys. A task of a merge holds about `memory` bytes: many
-    small segments of many partitions are read once and shuffled; fewer are read by the task that merges them. The
-    report names partitions that cannot be cleaned and segments that cannot be merged; the others go on. Raises
-    TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions with the text of
-    distlog's.
+    partition, and no task needs more memory than that for keys. A task of a merge holds about `memory` bytes:
+    the more it is, the fewer requests read small segments of many partitions. The report names partitions that cannot
+    be cleaned and segments that cannot be merged; the others go on. Raises TopicNotFoundError, CommitConflictError,
+    CommitStateUnknownError, and Spark's own exceptions with the text of distlog's.
     """
     topic = open_topic(url, storage_options=storage_options)
     clean = partial(clean_in_tasks, spark, topic.handle, dedupe_buffer_bytes)
-    job_bytes = job_bytes_of(memory, 1)
-    run = MergeRun(spark, topic.handle, job_bytes)
+    run, job_bytes = SparkRun(spark), job_bytes_of(memory, 1)
     return compact_or_merge(topic.handle, topic.snapshot, run, clean, dry_run=dry_run, job_bytes=job_bytes)[0]

@@ -225,7 +225,7 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
 
 
 #: Kinds of rows, in the order in which a task must get them: it needs the dirty keys to judge clean records.
-ITEM, DIRTY, CLEAN, SUPERSEDED, PART, RESULT = range(6)
+ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def test_the_memory_that_the_caller_gives_is_shared_by_the_jobs_that_run_at_once
     assert job_bytes_of(3 << 30, 8) == 128 << 20
 
 
-def flip(data: np.ndarray, position: int) -> None:
+def flip(data: bytearray, position: int) -> None:
     data[position] ^= 1
 
 
@@ -194,15 +194,15 @@ def test_a_log_that_was_committed_with_a_wrong_batch_is_not_merged(position: int
     for first in range(2):
         topic.append(rows(2, 1, first))
     (job,) = jobs(plan_merge(topic.snapshot))
-    logs = merge_job.read_logs(topic.storage, topic.name, job.inputs)
-    flip(logs, int(job.inputs.log_bytes[0]) + position)
-    ends = np.cumsum(job.inputs.log_bytes)
+    hurt = job.inputs[1]
+    changed(topic.storage, topic.reader.name(hurt), lambda data: flip(data, hurt.log_position + position))
+    logs, ends = merge_job.read_logs(topic.storage, topic.name, job.inputs), np.cumsum(job.inputs.log_bytes)
     checksums = [crc32c(logs[end - size : end]) for size, end in zip(job.inputs.log_bytes, ends, strict=True)]
     told = dataclasses.replace(
         job, inputs=SegmentTable(with_numbers(job.inputs.columns(), {"crc32c": np.array(checksums)}))
     )
-    options = {"config": topic.config, "read_version": topic.version, "read": lambda: logs}
-    assert list(do_job(topic.handle, told, **options).failed) == [0]
+    done = do_job(topic.handle, told, config=topic.config, read_version=topic.version)
+    assert list(done.failed) == [0]
 
 
 def test_batches_of_two_partitions_are_not_joined_where_one_begins_as_the_other_ends() -> None:

@@ -53,7 +53,7 @@ def test_the_figures_in_the_text_are_those_of_the_model() -> None:
 def test_merging_a_gigabyte_a_second_takes_at_most_about_twice_the_requests_of_its_appends() -> None:
     day = costs.Day(1_000_000_000, 10_000, *costs.SLOW)
     assert day.merges.dollars < 2 * day.appends.dollars
-    alone = costs.Day(1_000_000_000, 10_000, *costs.SLOW, memory=0, shuffles=False)
+    alone = costs.Day(1_000_000_000, 10_000, *costs.SLOW, memory=0)
     assert alone.merges.dollars > 4 * day.merges.dollars
 
 
@@ -94,7 +94,7 @@ def test_the_model_counts_the_requests_that_a_server_gets(s3_url: Address) -> No
     before = requests(topic)
     topic.compact()
     group = tuple(costs.Segment(size, PARTITIONS) for size in sizes)
-    merge = costs.Merge.of(group, PARTITIONS, JOB_BYTES, shuffles=False)
+    merge = costs.Merge.of(group, PARTITIONS, JOB_BYTES)
     # two looks for news, and the commit
     assert since(topic, before) == merge.requests + costs.Requests(1, 2)
     assert len(segments(topic)) == PARTITIONS
@@ -173,7 +173,7 @@ def compare(
     scanner = client()
     assert counting("scan", scanner, lambda: scanner.scan().to_table().num_rows) == 2 * seconds * partitions
     # the follower looks twice for each append: it ends when nothing more is there
-    few = {"seconds": seconds, "maintain_s": maintain_s, "memory": 0, "shuffles": False, "stays": True, "looks": 2}
+    few = {"seconds": seconds, "maintain_s": maintain_s, "memory": 0, "stays": True, "looks": 2}
     day = costs.Day(data, partitions, **few)
     model = {
         "appends": day.appends + day.checkpointing,

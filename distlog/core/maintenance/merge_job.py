@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -176,9 +176,8 @@ def do_job(
     config: TopicConfig,
     read_version: int,
     job_bytes: int = JOB_BYTES,
-    read: Callable[[], Bytes] | None = None,
 ) -> MergedJob:
-    """Merge the groups of a job; `read` reads their logs, back to back, if the storage's are not to be read.
+    """Merge the groups of a job.
 
     Memory is what the job reads and as much written, or a few chunks for a group of more than `job_bytes`. Where a
     file is wrong, parts of the job are done, down to single groups, which tell what is wrong with them.
@@ -187,7 +186,7 @@ def do_job(
     if job.log_bytes <= job_bytes:
         try:
             # nothing here keeps the logs that were read, while their batches are written
-            checked = _checked(job, read() if read else read_logs(handle.storage, handle.name, job.inputs))
+            checked = _checked(job, read_logs(handle.storage, handle.name, job.inputs))
             batches = _joined(checked, BatchJoin.of(config))
             del checked
         except StorageError:
