@@ -62,10 +62,6 @@ from distlog.spark.versions import (
     map_in_arrow,
 )
 
-# ---
-# Turns records into rows of Spark's own Kafka source: Arrow batches with exactly its columns and types.
-
-
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Mapping[str, DataType] = {
     "key": BinaryType(),
@@ -190,10 +186,6 @@ _CONVERT: Mapping[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
     "timestamp": _to_microseconds,
     "headers": _headers,
 }
-
-
-# ---
-# Packs and cuts slices of segments into splits, one for each Spark task: few, and similar in size.
 
 
 #: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to
@@ -338,9 +330,6 @@ class DistlogReader(DataSourceReader):
         return self._splits.read(partition) if isinstance(partition, Split) else iter(())
 
 
-# ---
-# Reads splits without the data source: mapInArrow turns each row of a tiny frame into the records of a split.
-#
 # Process, socket and batches are the same as with the data source, but the JVM is a third faster. And Spark knows
 # how large the rows are, which no data source in Python can tell it.
 
@@ -404,9 +393,6 @@ def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
     return last if count == 1 else spark.range(0, count - 1, 1, count - 1).union(last)
 
 
-# ---
-# Filter pushdown, which `pushFilters=true` turns on: filters narrow the plan of a read.
-#
 # Every filter is also returned to Spark, which applies it to each row. So a filter that we do not understand costs
 # time, but never gives a wrong row. Pushdown is not the default, because Spark 4.3.0 keeps the plan of the first
 # scan of a DataFrame for all its later scans: a narrowed plan is right for only one action per `load()`.

@@ -57,10 +57,6 @@ from distlog.spark.stream_plan import BYTES_BEHIND, log_bytes
 from distlog.spark.tasks import SparkRun, clean_in_tasks
 from distlog.spark.versions import has_map_in_arrow
 
-# ---
-# Functions that append and read DataFrames: they do what `df.write` and `spark.read` do, with Python's types.
-
-
 StorageSettings = Mapping[str, Any]
 
 
@@ -332,10 +328,6 @@ def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[
     }
 
 
-# ---
-# How far a streaming query is behind its topics: by what Spark tells of its progress, and by a topic as it is now.
-
-
 _LAG = pa.schema(
     [
         ("topic", pa.string()),
@@ -422,10 +414,6 @@ def _lag_row(topic: str, partition: str, *values: int | None) -> dict[str, objec
 def _newest(topic: str | Topic, storage_options: StorageSettings | None) -> tuple[str, Snapshot]:
     opened = _opened(topic, None, None, storage_options)
     return opened.name, (opened if isinstance(topic, str) else opened.refresh()).live_snapshot
-
-
-# ---
-# Maintenance that reads the logs of a topic, as Spark tasks. The reports are the same as those of `Topic`.
 
 
 def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] | None = None) -> VerifyReport:

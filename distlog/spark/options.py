@@ -15,10 +15,6 @@ from typing import Any
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 
-# ---
-# Settings that make a Python process of Spark a good worker. In other processes nothing is done.
-
-
 _main = sys.modules["__main__"]
 _name = str(getattr(getattr(_main, "__spec__", None), "name", ""))
 _is_sparks = _name.startswith("pyspark.")
@@ -56,7 +52,6 @@ def works_for(module: str) -> bool:
     return _is_sparks and module in (_name, *sys.argv)
 
 
-# ---
 # Options that Spark or a Kafka job adds are ignored. A name that is almost one of ours is refused, since a misspelt
 # option that does nothing is worse than an error.
 

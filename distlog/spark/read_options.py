@@ -19,10 +19,6 @@ from distlog.core.times import to_ms
 from distlog.core.transactions.open_transactions import IsolationLevel
 from distlog.spark.options import Options, place_of, storage_of
 
-# ---
-# Parses and formats offsets by partition as JSON, as Spark's Kafka source: {"clicks": {"0": 23, "1": -2}}.
-
-
 _EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
 
 
@@ -239,10 +235,6 @@ def _time(name: str, text: str, *, up: bool = True) -> int:
     if time < 0:
         raise InvalidConfigError(f"option {name} must be milliseconds since 1970, or ISO 8601", value=text)
     return time
-
-
-# ---
-# Turns the options of a read into offsets of a topic: where a read starts, and where a batch read ends.
 
 
 #: The offsets (start, end), by partition.

@@ -47,9 +47,6 @@ from distlog.spark.known_topics import KNOWN_TOPICS
 from distlog.spark.options import Options, settle, storage_of
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, check_part
 
-# ---
-# The facts that a write needs about its topic. Unlike a snapshot, they are small enough to send to every task.
-
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
@@ -85,10 +82,6 @@ class TopicFacts:
             )
 
 
-# ---
-# Computes the partition of each row as a Spark column, by Kafka's rule, for a shuffle before a write.
-
-
 def partition_column(rows: DataFrame, partitions: int) -> Column:
     """The row's `partition` if given, else the partition of its `key`, else a sticky one for a run of rows."""
     key = F.col("key") if "key" in rows.columns else F.lit(None)
@@ -107,10 +100,6 @@ def _router(partitions: int) -> Callable[[Column, Column], Column]:
 
     made: Callable[[Column, Column], Column] = F.arrow_udf(route, "int")  # type: ignore[attr-defined]
     return made
-
-
-# ---
-# The options of a write: names of Delta's writer, names of Spark's Kafka sink, and our own.
 
 
 WRITE_NAMES = [
@@ -185,10 +174,6 @@ def parse_batch_id(text: str) -> BatchId:
     return int(text) if is_number else text
 
 
-# ---
-# Finds the commit of a Spark write by its `write_id`, since Spark may ask twice for one commit.
-
-
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """A batch of a streaming query; the query's id lasts as long as its checkpoint."""
@@ -216,9 +201,6 @@ def is_committed(storage: Storage, write_id: str, after: int, head: int) -> bool
     return False
 
 
-# ---
-# The work of a task: it writes its rows as unreferenced segments, and tells the driver about them.
-#
 # Each attempt of a task writes files under its own names, and leaves them there when it fails, is repeated or is
 # aborted. Only the files of the attempt whose message Spark passes to `commit` become part of the topic. So nothing
 # is ever undone.
@@ -305,10 +287,6 @@ def micro_batch(local_property: Callable[[str], str | None]) -> MicroBatch | Non
     query_id = local_property("sql.streaming.queryId")
     batch_id = local_property("streaming.sql.batchId")
     return MicroBatch(query_id, int(batch_id)) if query_id and batch_id else None
-
-
-# ---
-# The commit of a write, in the driver: the segments of all its tasks, and then a merge of small ones.
 
 
 _log = logging.getLogger(__name__)
@@ -406,13 +384,6 @@ def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentIn
     KNOWN_TOPICS.keep(handle, snapshot)
     for failure in report.failed if report else ():
         _log.warning("cannot merge %s", failure)
-
-
-# ---
-# The batch sink: each task writes its rows as unreferenced segments, then the driver commits them all at once.
-#
-# `abort` deletes nothing: the outcome of the commit may be unknown, and another attempt of a task may still be
-# writing.
 
 
 class DistlogWriter(DataSourceArrowWriter):

@@ -50,7 +50,6 @@ from distlog.spark.read_options import (
     start_offset,
 )
 
-# ---
 # The offsets of a stream as JSON, which Spark keeps in the checkpoint and compares as text.
 #
 #     {"version": 1, "topicId": "...", "offsets": {"clicks": {"0": 23, "1": 7}}, "starts": {"clicks": {"0": 0, "1":
@@ -164,10 +163,6 @@ def _foreign(value: Mapping[str, Any]) -> InvalidConfigError:
     )
 
 
-# ---
-# The options of a stream: those of a read, and how much one micro-batch takes, as in Spark's Kafka source.
-
-
 #: Options of a batch read that a stream cannot have: it has no end, and follows the newest version.
 BATCH_ONLY = {
     "endingOffsets": "a stream has no end: leave it out, or stop after what is there with Trigger.AvailableNow",
@@ -239,9 +234,6 @@ def _duration_ms(name: str, text: str) -> float:
     return int(match[1]) * unit
 
 
-# ---
-# How far one micro-batch goes: limits of offsets and of bytes, spread over the partitions by what each has.
-#
 # As in Spark's Kafka source, each partition that has something goes on, however small its share is.
 
 
@@ -370,10 +362,6 @@ def _cut(reader: SegmentReader, segment: SegmentInfo, position: int, start: int)
     return min(end, segment.next_offset)
 
 
-# ---
-# When records that a stream should read are gone, it fails, or warns and goes on.
-
-
 _ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to go on with what is there"
 
 _log = logging.getLogger("distlog")
@@ -439,10 +427,6 @@ def _out_of_range(text: str, state: PartitionState, partition: int, offset: int)
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
     )
-
-
-# ---
-# A topic as a stream sees it: the newest snapshot, asked for as often as it is cheap.
 
 
 #: How long the snapshot of a remote storage is taken to be the newest.

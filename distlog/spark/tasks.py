@@ -55,10 +55,6 @@ from distlog.spark.options import settle
 from distlog.spark.spark_session import cores
 from distlog.spark.versions import HAS_ARROW_FUNCTIONS, by_id, check_part
 
-# ---
-# Runs a function over a list as Spark tasks. Results must be small. Unlike `mapInArrow`, it needs no pandas.
-
-
 #: The cost of a segment besides its bytes, in bytes. On an object store it takes one to three requests, one after the
 #: other, of about 30 ms each: the time in which one stream gets about 3 MB. A local file costs less, but then a task
 #: of the thousand files that make MIN_BYTES still takes longer than its start.
@@ -137,9 +133,6 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
     return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
 
 
-# ---
-# Passes blobs between tasks: a few large rows in and a few large rows out, not one per record.
-#
 # A row goes to a target, which is one task of the next stage. A row has a kind, and a task gets its rows ordered by
 # kind. The stages run in an Arrow table function: unlike `mapInArrow` it needs no pandas, and Spark Connect has it
 # too.
@@ -217,9 +210,6 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-# ---
-# The three stages in which tasks share the compaction of large partitions. Each takes blobs and sends blobs.
-#
 # Each stage first gets an item, which says what it works on. If a file of a partition is damaged or gone, the stage
 # that finds out gives the partition up, and sends the reason on in place of a result: trying again would not help.
 
@@ -349,9 +339,6 @@ class RewriteGroup:
             yield rows([0], RESULT, [pickle.dumps(done)])
 
 
-# ---
-# Compaction as Spark tasks. One task cleans a small partition. Tasks share large ones, in one job for all of these.
-#
 # A shared partition takes three stages. First, tasks read adjacent segments and send the hashes and offsets of
 # their records to buckets of hashes. Second, a task for each bucket finds the superseded offsets and sends them to
 # groups of segments. Third, a task for each group writes the records that stay.

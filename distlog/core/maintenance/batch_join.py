@@ -22,7 +22,6 @@ from distlog.core.maintenance.record_keys import ScannedRecords, scan_records
 from distlog.core.reading.chunks import Chunk
 from distlog.core.segments.segment_writer import compression_level, largest_batch, usual_batch
 
-# ---
 # A read takes time for each batch, so ten thousand micro-batches would be read more slowly than one large append.
 # Records keep their offsets, times, keys, values and headers, and batches keep their codec. Only batches of plain
 # records are joined: no transactions, no producer with an id, no control batch, no delete horizon, and no

@@ -13,9 +13,6 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
 
-# ---
-# Decides which partitions to compact, and which offsets of them (Kafka's `LogCleanerManager`). Reads metadata only.
-#
 # A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. What lies
 # above is left alone. The active segment is too, as in Kafka: the commit log's snapshot ends where it begins.
 

@@ -58,10 +58,6 @@ from distlog.core.reading.chunks import Chunk
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.topic_handle import TopicHandle
 
-# ---
-# The report of a compaction: its results in each partition, and the partitions that it could not clean.
-
-
 _COUNTED = ("segments", "bytes", "records")
 
 
@@ -138,10 +134,6 @@ class CompactionReport(Shown):
     def _sums(self) -> dict[str, int]:
         names = (f"{name}_{when}" for name in _COUNTED for when in ("before", "after"))
         return {name: sum(getattr(one, name) for one in self.partitions) for name in names}
-
-
-# ---
-# The plan of one round of compaction over one partition: which keys it looks for, and in which segments.
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +225,6 @@ class CleaningPlan:
         ]
 
 
-# ---
-# Filters the batches of a chunk and gives those that stay (Kafka's `cleanInto` and `MemoryRecords.filterTo`).
-#
 # A batch that loses no record is copied as it is. A batch that loses some records keeps its base offset, last
 # offset and base sequence. A batch that loses all records is dropped, or stays as 61 bytes if its offsets or its
 # producer's sequence matter. A tombstone first gets a delete horizon (KIP-534), which is `delete.retention.ms` from
@@ -467,10 +456,6 @@ def _records(choice: _Choice, scanned: ScannedRecords | None) -> RecordBytes:
     return RecordBytes(rewritten, starts, ends - starts).compressed(headers, {})
 
 
-# ---
-# Does one round of compaction over one partition, in one process (Kafka's `Cleaner`). Commits nothing.
-
-
 #: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
 DEDUPE_BUFFER_BYTES = 128 << 20
 #: What a round cleans before its commit: one for each small partition would be a version each.
@@ -509,7 +494,6 @@ def clean_group(handle: TopicHandle, due: GroupToClean, survivors: Survivors) ->
     return rewrite_group(handle, due.group, chosen, chunks, config=config, read_version=due.read_version)
 
 
-# ---
 # It works in rounds, and each round is one commit. Of each of its partitions, a round collects the keys of the dirty
 # range, as many as fit in memory. Then it rewrites all segments up to there, and drops the records that a later one
 # supersedes.

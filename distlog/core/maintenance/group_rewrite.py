@@ -25,9 +25,6 @@ from distlog.core.reading.chunks import Chunk
 from distlog.core.segments.segment_writer import SegmentFile, with_aborted
 from distlog.core.topic_handle import TopicHandle
 
-# ---
-# A group of segments, a filter of its batches, and the reason why a group is left as it is.
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
@@ -139,10 +136,6 @@ def result_or_failure(partition: int, work: Callable[[], Result]) -> Result | Re
         return work()
     except OF_ITS_FILES as error:
         return RewriteFailure(partition, str(error))
-
-
-# ---
-# Rewrites a group of adjacent segments as one segment, or as none if nothing of them stays.
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +284,6 @@ class _Output:
         self._base_offset = next_offset
 
 
-# ---
-# Commits rewritten groups: their new segments replace those that they were made from.
-#
 # Where nothing of the first segments stays, the log begins later: the states of producers are stored there
 # before.
 

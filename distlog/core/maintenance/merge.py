@@ -29,10 +29,6 @@ from distlog.core.maintenance.merge_plan import LARGEST_BYTES, plan_merge, plan_
 from distlog.core.maintenance.run import Run, run_here, sums_of
 from distlog.core.topic_handle import TopicHandle
 
-# ---
-# The report of a merge: as text for a person, as a table, and as JSON.
-
-
 _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 
@@ -95,12 +91,6 @@ def _failed_group(failure: RewriteFailure) -> dict[str, Any]:
     base_offset, next_offset = failure.offsets or (None, None)
     facts = {"partition": failure.partition, "base_offset": base_offset, "next_offset": next_offset}
     return {**facts, "reason": failure.reason}
-
-
-# ---
-# Appends make one segment per commit and partition. `plan_merge` says which are worth merging, and `do_job` does it:
-# small segments stay parts of bundles, which are fewer and larger after each merge, and large ones become
-# files.
 
 
 def merge(
@@ -207,10 +197,6 @@ class _Replacement:
         return replacing(removed, added) if len(added) else None
 
 
-# ---
-# Merges the small segments at the ends of partitions, a little after each append of a stream.
-
-
 #: A merge after one append ends with the group that exceeds this, or what the append itself justifies.
 LEAST_BYTES, LEAST_SEGMENTS = LARGEST_BYTES, 512
 #: A record is copied about four times on its way from 50 kB to LARGEST_BYTES, and its segment's file is read once.
@@ -237,10 +223,6 @@ def merge_tails(
     if not groups:
         return None, snapshot
     return merge_groups(handle, snapshot, groups, timeout_s=COMMIT_TIMEOUT_S)
-
-
-# ---
-# The operation `compact`: a compacted topic keeps the last record of each key, any other topic gets larger segments.
 
 
 CompactReport = CompactionReport | MergeReport

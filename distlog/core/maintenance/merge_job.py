@@ -52,7 +52,6 @@ from distlog.core.storage.backend import MAX_GAP_BYTES, MAX_MERGED_BYTES
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 
-# ---
 # The work of a merge, cut into jobs. The parts of a bundle that go into one job are neighbours, so few requests read
 # them all. Without that a merge would cost a request for each part, and files for each partition.
 
@@ -205,10 +204,6 @@ def do_job(
     return MergedJob.joined([again(job.part(start, end)) for start, end in pairwise(cuts)])
 
 
-# ---
-# Merges one group batch by batch: a large one, one that becomes several segments, and one whose files are damaged.
-
-
 def _streamed(
     handle: TopicHandle, job: MergeJob, config: TopicConfig, read_version: int, part_bytes: int | None
 ) -> MergedJob:
@@ -263,10 +258,6 @@ def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo)
     return -1
 
 
-# ---
-# Reads the logs of many segments at once: the parts of a bundle that are close by one request of up to 8 MiB.
-
-
 def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
     """The logs of `segments`, back to back in their order.
 
@@ -312,12 +303,6 @@ def _objects(topic: str, segments: SegmentTable) -> tuple[list[str], Longs]:
     ]
     codes[own] = len(stems) + np.arange(len(own))
     return names, codes
-
-
-# ---
-# The batches of all groups of a job, and what must be right of each segment before anything is made of them.
-#
-# These are the checks of chunks and of whole logs, over all segments at once.
 
 
 class _UnsoundError(Exception):
@@ -404,10 +389,6 @@ def _joined(checked: tuple[BatchSelection, _Batches], join_batches: BatchJoin) -
     data = np.concatenate([one.data for one, _ in parts])
     base_offsets = np.concatenate([one.base_offsets for one, _ in parts])
     return _Batches(data, rows, counts, base_offsets, np.concatenate([one.min_timestamps for one, _ in parts]))
-
-
-# ---
-# Writes the batches of all groups of a job as segments: small ones as bundles, large ones as files of their own.
 
 
 _INDEXES = "offset_index", "time_index"

@@ -79,9 +79,6 @@ def _groups_in(table: SegmentTable, floor: int, limits: Longs) -> list[SegmentGr
     return [SegmentGroup(table.part(*group)) for group in rows]
 
 
-# ---
-# Plans the merges after an append of a stream: of the small segments at the ends of partitions, a bounded amount.
-#
 # A group of adjacent segments is merged when it has GROWTH times the bytes of its largest segment, or twice if no
 # later segment fits into it any more. So each time that a record is copied, its segment becomes that much larger,
 # and a partition has few small segments of each size. Segments do not grow beyond LARGEST_BYTES here; `plan_merge`

@@ -32,10 +32,6 @@ from distlog.core.segments.segment_parts import INDEX_FIELDS, index_checksum, in
 from distlog.core.segments.segment_state import LogDescription
 from distlog.core.topic_handle import TopicHandle
 
-# ---
-# The reports of an index rebuild, for each segment and for a topic.
-
-
 _REPORT = pa.schema(
     [
         ("partition", pa.int64()),
@@ -128,9 +124,6 @@ class RebuildReport(Shown):
         }
 
 
-# ---
-# Makes transaction indexes anew, and says where they lack aborted transactions, from the logs of a partition.
-#
 # A transaction may begin in an earlier segment than it ends, so one segment's log does not tell its index.
 
 
@@ -226,7 +219,6 @@ def _verdict(reader: SegmentReader, verdict: SegmentVerdict, transactions: Segme
     return dataclasses.replace(verdict, anomalies=(Anomaly("index_mismatch", message, file, partition),))
 
 
-# ---
 # An index that is right is left alone, even one of another `index.interval.bytes` unless `force` is given. Each
 # file is replaced in one step, under its old name; an index in a bundle gets a file instead. Then a commit records
 # the new sizes, checksums and places, and facts of the log that no commit recorded before. A reader in between

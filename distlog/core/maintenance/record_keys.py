@@ -41,9 +41,6 @@ from distlog.core.reading.pipeline import whole_log
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice
 
-# ---
-# Hashes of record keys under a secret.
-#
 # Where keys are compared in bulk, a hash stands for its key. So a writer that finds two keys with the same hash
 # could make compaction delete another writer's record. Without the secret it cannot search for such keys. Among
 # 10^9 keys, the probability that any two have the same hash by chance is 10^-21.
@@ -69,9 +66,6 @@ def hash_keys(
     return hashes
 
 
-# ---
-# The map that compaction uses: from the hash of a key to the key's last offset (Kafka's `SkimpyOffsetMap`).
-#
 # Keys are compared by their hashes alone, as Kafka compares them by their MD5.
 
 
@@ -142,10 +136,6 @@ class OffsetMap:
     def update_latest_offset(self, offset: int) -> None:
         """Set `latest_offset`: everything up to `offset` was looked at."""
         self.latest_offset = offset
-
-
-# ---
-# Scans the records of a chunk for compaction: their keys, offsets, times, and whether they have a value.
 
 
 #: Compressed batches are opened until they have expanded to this many bytes.
@@ -232,9 +222,6 @@ def _in_format_2(chunk: Chunk) -> Chunk:
     return Chunk([whole], data, batches, np.zeros(len(batches), np.int64))
 
 
-# ---
-# Finds, before the rewrite, the meaning of transactions and idempotent producers for each batch.
-#
 # The rules are those of Kafka's `CleanedTransactionMetadata` and of its producer state. They need everything before
 # a batch, and the last batch of each producer. With these verdicts, each group of segments can be rewritten by
 # itself. Segments that Kafka did not write and that hold no transaction have no producers, so they are not read.
@@ -430,10 +417,6 @@ def _describe(row: Any, shift: int, now_ms: int, kind: int) -> _Batch:
     )
 
 
-# ---
-# Says whether a record is the last of its key, by a map of all keys or by what a shuffle found for some segments.
-
-
 class Survivors(Protocol):
     """Says which records a rewrite keeps. Nothing is known about records above `latest_offset`, so they stay."""
 
@@ -483,12 +466,6 @@ class OffsetSurvivors:
         current = np.empty(records.count, bool)
         unset_bits(self._bits, self._base_offset, records.offsets, current)
         return current
-
-
-# ---
-# Reads the keys of segments as hashes, with their offsets, to find the last record of each key.
-#
-# For this, tasks exchange only a hash of 16 bytes and an offset of 8 bytes per record.
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,9 +530,6 @@ def build_map(
     offset_map.update_latest_offset(end_offset - 1)
 
 
-# ---
-# The data that tasks exchange when they share the compaction of one partition: keys by bucket, offsets by group.
-#
 # A record's hash and offset, 24 bytes, go to the task that finds the last record of each key. If the record is
 # superseded, its offset, 8 bytes, comes back. Both travel as blobs, so there is no row per record.
 

@@ -24,9 +24,6 @@ from distlog.core.topic_handle import TopicHandle
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# ---
-# Retention: removes whole segments from the old end of a partition. It changes metadata only.
-#
 # It reads no log, unless batches of producers are in a segment that goes, and where that ends it is not yet stored
 # what they did.
 #
@@ -249,10 +246,6 @@ def _actions(plans: Sequence[PartitionRetention]) -> Iterator[Action]:
             yield Remove(plan.partition, stem)
     for plan in plans:
         yield SetLogStartOffset(plan.partition, plan.log_start_offset)
-
-
-# ---
-# delete-records: raise the log start offset, as Kafka's DeleteRecords does; retention removes the segments later.
 
 
 #: Instead of an offset: delete everything that is there now (Kafka's high watermark).

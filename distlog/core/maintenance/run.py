@@ -20,10 +20,6 @@ from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import iso
 
-# ---
-# `Run`, the one seam of maintenance: does work on many items, in threads here or in tasks elsewhere.
-
-
 #: How many items of a remote topic are worked on at the same time. Each holds a few MiB, and 30 MiB more to upload.
 PARALLEL = 8
 
@@ -87,17 +83,9 @@ def each_segment(
         yield result
 
 
-# ---
-# The sums of the rows of reports.
-
-
 def sums_of(rows: list[dict[str, int]], *names: str) -> dict[str, int]:
     """The sums of these columns."""
     return {name: sum(row[name] for row in rows) for name in names}
-
-
-# ---
-# Reports of retention, restore and delete-records: as text for a person, as a table, and as JSON.
 
 
 _RETENTION = (

@@ -53,10 +53,6 @@ from distlog.core.maintenance.removals import FoundStem, StemSet, removals, remo
 from distlog.core.storage.locks_and_pages import FileLock, copy_of, flocked
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
-# ---
-# The segments that commits after a version removed, and when: read from the commits, since no snapshot has it.
-
-
 #: (partition, stem): together they name a segment's files.
 Stem = tuple[int, str]
 
@@ -99,9 +95,6 @@ class RemovedSince:
             self.version = head
 
 
-# ---
-# One process at a time may bring removed files back, or delete them ahead of a gc floor.
-#
 # A restore looks whether files are there, and then commits. Vacuum of a full disk deletes files before its floor
 # fits, so the floor cannot refuse a restore in between.
 
@@ -119,10 +112,6 @@ def removed_files_held(storage: Storage) -> Iterator[None]:
         return
     with flocked(storage.local_path(paths.REMOVED_FILES_LOCK)):
         yield
-
-
-# ---
-# Finds manifests that no commit names: their commit lost a race, or their writer died before it committed.
 
 
 def unreferenced_manifests(
@@ -166,9 +155,6 @@ def _floor(commit: Commit) -> int:
     return max((action.version for action in commit.actions if isinstance(action, GcFloor)), default=0)
 
 
-# ---
-# Finds segment files and bundles that no version since the gc floor references, and no pinned version.
-#
 # A bundle is referenced as long as one of its parts is.
 
 
@@ -269,10 +255,6 @@ def is_below(stem: FoundStem, version: int) -> bool:
     return read_version is not None and read_version < version
 
 
-# ---
-# Finds the multipart uploads of killed writers. They are never finished, and their parts cost money until an abort.
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -305,12 +287,6 @@ def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, befor
         return is_below((None, pending), floor)
     is_known = stem is not None or paths.parse_checkpoint_file(upload.name) is not None
     return is_known and upload.started_ms < before_ms
-
-
-# ---
-# Finds obsolete files other than segments: torn puts, probes, locks.
-#
-# And stored producers and leader epochs that no reader needs any more.
 
 
 #: Vacuum leaves younger leftovers alone, however short `file.delete.delay.ms` is. A put in trouble is aborted after
@@ -402,7 +378,6 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
         lock.close()
 
 
-# ---
 # First a commit raises the gc floor, which is a version. From then on a commit is refused if its transaction read a
 # version below the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays
 # unreferenced, whatever the clocks say. The versions from the floor to that commit decide which files are kept. A

@@ -39,10 +39,6 @@ from distlog.core.segments.segment_parts import part_of
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 
-# ---
-# Checks that a topic's commits are all there and follow each other, and that its checkpoints agree with them.
-
-
 _log = logging.getLogger("distlog")
 #: How many commits are read at the same time.
 _GROUP = 64
@@ -162,10 +158,6 @@ def _seams(state: PartitionState) -> list[tuple[int, int]]:
     starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
     first = min([state.log_start_offset, *starts[:1]])
     return list(zip([first, *ends], [*starts, state.log_end_offset], strict=True))
-
-
-# ---
-# The whole check, which writes nothing.
 
 
 _TABLE = pa.schema(

@@ -30,10 +30,6 @@ from distlog.core.segments.segment_state import LogDescription, RecordFacts, Seg
 from distlog.core.storage.backend import Part
 from distlog.core.times import NO_TIMESTAMP
 
-# ---
-# Anomalies: the faults that a topic can have, in the words of Redpanda's scrubber and of kafka-dump-log.
-
-
 Word = Literal[
     # the metadata names a file that is not there
     "missing_segment",
@@ -97,10 +93,6 @@ class Anomaly:
         places = ((name, getattr(self, name)) for name in ("file", "partition", "position", "offset"))
         facts = " ".join(f"{name}={value}" for name, value in places if value is not None)
         return f"{self.word}: {self.message}" + (f" ({facts})" if facts else "")
-
-
-# ---
-# Gathers facts of a log file batch by batch, and finds where the metadata of its segment says something else.
 
 
 class LogFacts:
@@ -199,9 +191,6 @@ def is_contiguous(segment: SegmentInfo) -> bool:
     return segment.dense or (paths.stem_read_version(segment.stem) is not None and not segment.compacted)
 
 
-# ---
-# Compares stored index files with their log, batch by batch.
-#
 # An entry is right if a reader finds by it what it looks for. In distlog's own files it is what the writing rule
 # gives, for any `index.interval.bytes`. A broker also makes one entry for several batches that were appended
 # together. Old brokers name the record that has the timestamp, not the end of its batch.
@@ -369,10 +358,6 @@ class TransactionIndexCheck(IndexCheck):
         return np.asarray(ended & (batches["producer_id"][rows] == producers))
 
 
-# ---
-# Reads the index files of a segment from storage and says what state each is in.
-
-
 #: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
 #: "corrupted": has entries that no log can have, or more bytes or another checksum than its segment says. "stale": is
 #: of another log. "fine": nothing is wrong.
@@ -434,7 +419,6 @@ def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position
     return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)
 
 
-# ---
 # It only reads. It goes on behind damaged bytes, as far as it can tell batches apart. What depends on damaged bytes
 # is not reported a second time.
 
