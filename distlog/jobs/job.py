@@ -27,10 +27,7 @@ from distlog.spark.spark_session import default_settings, session
 
 
 class _JvmErrors(io.TextIOBase):
-    """The standard error of the JVM: spark-submit sends a Python program's own to standard output.
-
-    `otherwise` takes what a JVM that has ended cannot.
-    """
+    """The standard error of the JVM: spark-submit sends a Python program's own to standard output."""
 
     def __init__(self, otherwise: TextIO) -> None:
         self._otherwise = otherwise

@@ -29,10 +29,7 @@ Work = Callable[[str, argparse.Namespace], Report]
 
 
 def maintenance_parser(file: str, description: str | None, *, read_only: bool = False) -> argparse.ArgumentParser:
-    """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run.
-
-    A job that is `read_only` has no --dry-run, since it changes nothing.
-    """
+    """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run."""
     parser = JobParser(file, description)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--topic", metavar="URL", help="the path or URL of the topic")
@@ -105,10 +102,7 @@ class TopicMaintenance:
 
 
 def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> TopicMaintenance | None:
-    """Do the work on one topic and print its report.
-
-    Returns None for a topic below a root that was dropped: only files are left of it.
-    """
+    """Do the work on one topic and print its report."""
     try:
         report = work(url, chosen)
     except Exception as error:

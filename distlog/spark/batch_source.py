@@ -264,10 +264,7 @@ def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterat
 
 
 def load_snapshot(options: ReadOptions) -> Snapshot:
-    """The topic as it is now, with what writers appended in place, or at the version or time of the options.
-
-    Raises TopicNotFoundError.
-    """
+    """The topic as it is now, with what writers appended in place, or at the version or time of the options."""
     if isinstance(options.storage, TieredStorage):
         # it imports all of a topic, which no other read needs
         from distlog.core.tiered.tiered_topic import load
@@ -288,10 +285,7 @@ class SplitReader:
         self._format = RowFormat(storage.name, schema)
 
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
-        """The records of a split in batches of some MB.
-
-        Raises CorruptRecordError, and SnapshotTooOldError for a file that vacuum has deleted since the snapshot.
-        """
+        """The records of a split in batches of some MB."""
         reader = SegmentReader(self._storage, self._prefix, IndexCache())
         # one thread, since Spark runs a task for each core already
         batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
@@ -374,12 +368,7 @@ def row_bytes(schema: StructType, splits: Iterable[Split]) -> int:
 
 
 def _numbers(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """The numbers 0 to `count` - 1 in the column `id`, each in a task, which Spark believes to have `size` bytes.
-
-    Spark takes what mapInArrow gives to be as large as what it gets. Its estimate of a limit over rows of an unknown
-    number is the limit, so the last number stands below one. There must be no shuffle: at run time Spark would go by
-    how large that is.
-    """
+    """The numbers 0 to `count` - 1 in the column `id`, each in a task, which Spark believes to have `size` bytes."""
     rows = max(size // _NUMBER_BYTES, 1)
     if spark.conf.get("spark.sql.cbo.enabled") == "true":
         # this planner knows how many rows an explode gives, but not how many a filter lets through
@@ -452,10 +441,7 @@ def _offsets(each: Filter, start: int, end: int) -> tuple[int, int]:
 
 
 def _times(each: Filter) -> TimeRange:
-    """The times, in ms, at which records may pass the filter.
-
-    Records without a timestamp are no special case: their time is -1 for Spark too.
-    """
+    """The times, in ms, at which records may pass the filter."""
     values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
     if getattr(each, "attribute", None) != ("timestamp",) or not values:
         return ALWAYS

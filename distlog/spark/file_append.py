@@ -47,11 +47,7 @@ class FilesResult:
 def append_files(
     spark: SparkSession, topic: Topic, reader: FileReader, files: Sequence[InputFile], options: WriteOptions
 ) -> FilesResult:
-    """Append the records of `files` in one commit; within a partition they stand in the order of files and lines.
-
-    Raises InvalidRecordError and InvalidConfigError, and Spark's exceptions with the text of distlog's; then nothing
-    was appended.
-    """
+    """Append the records of `files` in one commit; within a partition they stand in the order of files and lines."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     codec_of(topic.config, options.compression)
     check_room(snapshot, app_id, batch_id)

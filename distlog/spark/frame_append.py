@@ -43,11 +43,7 @@ _SCHEMA = "task int, written binary"
 
 
 def append_frame(topic: Topic, rows: DataFrame, options: WriteOptions, *, shuffle: bool = False) -> AppendResult:
-    """Append rows with the columns of a topic in one commit, from the snapshot that `topic` has.
-
-    Raises InvalidRecordError, InvalidConfigError and StorageFullError before any task runs, and then Spark's
-    exceptions, or those of a commit.
-    """
+    """Append rows with the columns of a topic in one commit, from the snapshot that `topic` has."""
     snapshot, app_id, batch_id = topic.snapshot, options.app_id, options.batch_id
     codec_of(topic.config, options.compression)
     check_writable(rows.schema, topic.config)

@@ -242,11 +242,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions) -> dict[int, tuple[int, int]]:
-    """The offsets (start, end), by partition, that the options mean at `snapshot`.
-
-    Raises InvalidConfigError for options that do not fit the topic, and OffsetOutOfRangeError for offsets that the
-    topic does not have. If `failOnDataLoss` is false, the offsets are cut to those that the topic has instead.
-    """
+    """The offsets (start, end), by partition, that the options mean at `snapshot`."""
     partitions = chosen_partitions(snapshot, options)
     for bound in (options.start, options.end):
         bound.check(options.storage.name, partitions)
@@ -310,10 +306,7 @@ def start_offset(state: PartitionState, partition: int, options: ReadOptions, fo
 
 
 def held_offset(state: PartitionState, partition: int, offset: int, options: ReadOptions) -> int:
-    """`offset` if the partition has it or ends there; else the bound that is next to it.
-
-    If `failOnDataLoss` is true, raises OffsetOutOfRangeError instead.
-    """
+    """`offset` if the partition has it or ends there; else the bound that is next to it."""
     low, high = state.log_start_offset, state.log_end_offset
     if options.fail_on_data_loss and not low <= offset <= high:
         raise OffsetOutOfRangeError(

@@ -350,10 +350,7 @@ def commit_written(
     batch: MicroBatch | None = None,
     write_id: str | None = None,
 ) -> AppendResult:
-    """Append what the tasks of a batch write have `written`, in the order of the tasks, in one commit.
-
-    Raises what `commit_segments` raises, and InvalidConfigError for a micro-batch without txnAppId.
-    """
+    """Append what the tasks of a batch write have `written`, in the order of the tasks, in one commit."""
     segments = [segment for message in written for segment in message.segments]
     batch = next((message.micro_batch for message in written if message.micro_batch), batch)
     if batch is not None and options.app_id is None:
@@ -387,10 +384,7 @@ def _merge(handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentIn
 
 
 class DistlogWriter(DataSourceArrowWriter):
-    """One write, as Spark sees it.
-
-    Spark makes it in the planner, copies it to every task, and uses it again for the driver's commit.
-    """
+    """One write, as Spark sees it."""
 
     def __init__(self, options: WriteOptions, topic: TopicFacts) -> None:
         self._options, self._topic = options, topic
@@ -398,10 +392,7 @@ class DistlogWriter(DataSourceArrowWriter):
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
-        """Load the facts of the topic, and check the write before any task runs.
-
-        Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError, StorageFullError as `check_room`.
-        """
+        """Load the facts of the topic, and check the write before any task runs."""
         _, snapshot = KNOWN_TOPICS.load(options.storage)
         check_room(snapshot, options.app_id, options.batch_id)
         topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
@@ -420,11 +411,7 @@ class DistlogWriter(DataSourceArrowWriter):
         return WrittenSegments()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the segments of all tasks, in the order of the tasks, in one commit; a second call adds no other.
-
-        Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (the rows may have been appended;
-        repeat the write with the same txnAppId and txnVersion).
-        """
+        """Commit the segments of all tasks, in the order of the tasks, in one commit; a second call adds no other."""
         settle()
         written = all_written(messages)
         if self._topic.is_done:

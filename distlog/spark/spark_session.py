@@ -131,10 +131,7 @@ def default_settings() -> dict[str, str]:
 
 
 def _start_jvm() -> None:
-    """Start the JVM of this process, if there is none yet, without the lines that Spark logs at its start.
-
-    A log that the user configured stays as it is: of two properties the last one counts, and theirs comes last.
-    """
+    """Start the JVM of this process, if there is none yet, without the lines that Spark logs at its start."""
     given = os.environ.get("SPARK_SUBMIT_OPTS")
     if SparkContext._gateway is None and _LOG.is_file() and not _is_log_configured():
         os.environ["SPARK_SUBMIT_OPTS"] = f'"-Dlog4j2.configurationFile={_LOG}" {given or ""}'

@@ -92,10 +92,7 @@ class StreamOffset:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> StreamOffset | None:
-        """The offset in a JSON object; None for INITIAL.
-
-        Raises UnsupportedVersionError for an offset of a newer library, and InvalidConfigError for any other JSON.
-        """
+        """The offset in a JSON object; None for INITIAL."""
         if value == INITIAL:
             return None
         version = value.get("version")
@@ -112,10 +109,7 @@ class StreamOffset:
 
 
 def offset_in(value: Mapping[str, Any], name: str, snapshot: Snapshot) -> StreamOffset | None:
-    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the topic that is there, called `name`.
-
-    Raises InvalidConfigError if that one is about another topic, too.
-    """
+    """As `StreamOffset.parse`; an offset of Kafka's source becomes one of the topic that is there, called `name`."""
     offset = StreamOffset.parse(value)
     if offset is None or offset.topic_id:
         return offset
@@ -297,10 +291,7 @@ def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, 
 
 
 def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
-    """The part of `most` that each size gets, at least one; sizes of nothing get none.
-
-    Together they are `most`, unless there are more sizes: the rest of rounding down goes to the largest remainders.
-    """
+    """The part of `most` that each size gets, at least one; sizes of nothing get none."""
     total = sum(sizes.values())
     shares = {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
     left = max(most - sum(shares.values()), 0)
@@ -462,10 +453,7 @@ class WatchedTopic:
         return self._known or self.look()
 
     def look(self) -> Snapshot:
-        """The newest snapshot, with the active segments up to their ends now; it may say that the topic is dropped.
-
-        Raises TopicNotFoundError if there is no topic and never was one.
-        """
+        """The newest snapshot, with active segments up to their ends now; the topic may be dropped."""
         now = self._clock()
         if self._known is None or now >= self._next_look:
             self._known = self._newest(now)
@@ -530,10 +518,7 @@ class StreamPlan:
         self._target = self._head(self._topic.look())
 
     def head(self) -> Json:
-        """The offsets up to which the stream could read, as of the last look, or where it will end.
-
-        With them is what the batch that was planned last leaves, of each partition of which it leaves something.
-        """
+        """The offsets up to which the stream could read, as of the last look, or where it will end."""
         snapshot = self._topic.known
         head, planned = self._target or self._head(snapshot), StreamOffset.parse(self._last_end)
         value = head.to_json()
@@ -550,10 +535,7 @@ class StreamPlan:
         return {**value, **{name: _by_partition(head.topic, given) for name, given in behind.items()}}
 
     def next_end(self, start: Json, *, limited: bool) -> Json:
-        """The end of the batch from `start` on; `start` itself if there is nothing to read.
-
-        Raises OffsetOutOfRangeError and TopicNotFoundError for lost records, unless they may be lost.
-        """
+        """The end of the batch from `start` on; `start` itself if there is nothing to read."""
         self._last_end = end = self._next_end(start, limited=limited)
         return end
 
@@ -581,10 +563,7 @@ class StreamPlan:
         return StreamOffset(self._name, snapshot.topic_id, ends, starts).to_json()
 
     def whole_end(self) -> Json:
-        """The end of a batch with all that is there, for a Spark that does not tell its beginning.
-
-        Raises TopicNotFoundError for a topic that is dropped. Other losses are found by `splits`.
-        """
+        """The end of a batch with all that is there, for a Spark that does not tell its beginning."""
         snapshot = self._topic.look()
         if snapshot.dropped:
             raise TopicNotFoundError(f"the stream's topic was dropped: {_ADVICE}", topic=self._name)
@@ -607,10 +586,7 @@ class StreamPlan:
         self._start(self._topic.look())
 
     def splits(self, start: Json, end: Json) -> list[StreamSplit]:
-        """The splits that the tasks of the batch from `start` (in) to `end` (out) read; the same records each time.
-
-        Raises as `next_end`.
-        """
+        """The splits of the batch from `start` (in) to `end` (out); the same records each time."""
         snapshot = self._topic.known
         before, last = (offset_in(each, self._name, snapshot) for each in (start, end))
         if last is None or before == last:

@@ -50,10 +50,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogStreamWriter:
-        """Load the topic, and check the write before any task runs; for a commit neither is needed.
-
-        Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
-        """
+        """Load the topic, and check the write before any task runs; for a commit neither is needed."""
         if works_for(COMMITTER):
             return cls(options, None)
         _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)

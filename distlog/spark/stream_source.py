@@ -57,10 +57,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.freeze()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the batch from `start` on; `start` itself if there is nothing new.
-
-        Raises OffsetOutOfRangeError and TopicNotFoundError when records are lost that the stream should read.
-        """
+        """The end of the batch from `start` on; `start` itself if there is nothing new."""
         return dict(self._planner.next_end(start, limited=not isinstance(limit, ReadAllAvailable)))
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -85,10 +82,7 @@ class DistlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DistlogStreamReader):
-    """A stream that cannot be: raises `error` when it is planned.
-
-    Where no reader is made at all, Spark's last word is an error of its own, about a variable without a value.
-    """
+    """A stream that cannot be: raises `error` when it is planned."""
 
     def __init__(self, error: InvalidConfigError) -> None:
         self._error = error

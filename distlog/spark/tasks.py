@@ -81,10 +81,7 @@ def _each(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]
 
 
 def cost(item: WorkItem) -> int:
-    """The work on an item as a number of bytes: the bytes of its log, and SEGMENT_BYTES for each of its `segments`.
-
-    An item that has no `segments` is one itself.
-    """
+    """The work on an item in bytes: those of its log, and SEGMENT_BYTES for each of its `segments`."""
     return item.log_bytes + SEGMENT_BYTES * len(getattr(item, "segments", (item,)))
 
 
@@ -268,10 +265,7 @@ def _send_keys(item: KeysItem, parts: list[KeyedRecords]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class BucketItem:
-    """The slots that the keys of a bucket need, and the base offsets of the partition's groups.
-
-    The groups are the targets from `first_group` on.
-    """
+    """The slots that the keys of a bucket need, and the base offsets of the partition's groups."""
 
     slots: int
     first_group: int

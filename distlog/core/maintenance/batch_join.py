@@ -69,10 +69,7 @@ class BatchJoin:
         )
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """All batches of a checked chunk, some of them joined; in parts if they are compressed.
-
-        Raises CorruptRecordError for records that cannot be read in a batch that should be joined.
-        """
+        """All batches of a checked chunk, some of them joined; in parts if they are compressed."""
         segments = [piece.slice.segment for piece in chunk.pieces]
         shifts = np.full(len(chunk.batches), chunk.per_batch(each.shift for each in segments))
         oldest = np.full(len(shifts), chunk.per_batch(each.min_timestamp for each in segments))

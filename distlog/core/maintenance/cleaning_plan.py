@@ -94,10 +94,7 @@ def first_dirty_offset(state: PartitionState) -> int:
 def _first_uncleanable_offset(
     state: PartitionState, start: int, config: TopicConfig, now_ms: int, last_stable_offset: int
 ) -> int:
-    """The first offset that must not be cleaned yet.
-
-    It is the start of a segment unless everything is cleanable, since no segment is cleaned in part.
-    """
+    """The first offset that must not be cleaned yet."""
     table = state.segments
     end = min(last_stable_offset, state.log_end_offset)
     if config.min_compaction_lag_ms > 0:
@@ -113,10 +110,7 @@ def _first_uncleanable_offset(
 
 
 def _oldest_timestamp(state: PartitionState, first: int) -> int:
-    """The smallest first timestamp above 0 of the segments from `first` on.
-
-    Like Kafka, it looks at the first record of each segment only.
-    """
+    """The smallest first timestamp above 0 of the segments from `first` on."""
     timestamps = state.segments.array("first_timestamp")[first:]
     known = timestamps[timestamps > 0]
     return int(known.min()) if known.size else MAX_LONG

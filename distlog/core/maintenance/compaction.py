@@ -86,10 +86,7 @@ class PartitionCompaction:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompactionReport(Shown):
-    """The results of compaction in each partition, or with `dry_run` the partitions that are due.
-
-    `notes` say what keeps partitions from being cleaned further.
-    """
+    """The results of compaction in each partition, or with `dry_run` the partitions that are due."""
 
     partitions: tuple[PartitionCompaction, ...]
     dry_run: bool
@@ -237,10 +234,7 @@ _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
 
 @dataclass(frozen=True, slots=True)
 class BatchFilter:
-    """Decides which records and batches stay; times are in ms, offsets are absolute.
-
-    Cleaning ends at `end_offset`; the batch that ends there stays even if it is empty.
-    """
+    """Decides which records and batches stay; times are in ms, offsets are absolute."""
 
     survivors: Survivors
     verdicts: Verdicts
@@ -269,10 +263,7 @@ class BatchFilter:
         )
 
     def _first_unstable_offset(self, next_offset: int, inputs: SegmentTable) -> int:
-        """The first unstable offset of the output that ends at `next_offset`.
-
-        A transaction that began below the clean end is decided, though its end may lie behind it.
-        """
+        """The first unstable offset of the output that ends at `next_offset`."""
         known = [segment.first_unstable_offset for segment in inputs if segment.has_transactions]
         if next_offset <= self.end_offset or not known:
             return NO_OFFSET
@@ -281,10 +272,7 @@ class BatchFilter:
         return known[-1]
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """The batches that stay of a checked chunk of one piece; in parts if batches are compressed.
-
-        Raises CorruptRecordError.
-        """
+        """The batches that stay of a checked chunk of one piece; in parts if batches are compressed."""
         outcomes = self._outcomes(chunk)
         start, rows = 0, np.flatnonzero(~outcomes.discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
@@ -376,10 +364,7 @@ class _BatchOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Per batch: its new header, what is kept (KEPT), and whether it is copied, rewritten, emptied, or dropped.
-
-    `keep` has a flag per record of the batches that were `read`.
-    """
+    """Per batch: its new header, what is kept (KEPT), and whether it is copied, rewritten, emptied, or dropped."""
 
     headers: np.ndarray
     kept: np.ndarray
@@ -465,10 +450,7 @@ ROUND_BYTES = 64 << 20
 def clean_partition(
     handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
 ) -> RewrittenPartition:
-    """Do what `plan` says, up to the offset at which the memory for keys is full.
-
-    Raises CorruptRecordError, and InvalidConfigError if there is no memory for a single key.
-    """
+    """Do what `plan` says, up to the offset at which the memory for keys is full."""
     now_ms = plan.now_ms(handle)
     verdicts = judge(handle.reader, plan.segments, handle.trusted_ms(), handle.producer_expiration_ms)
     keys = OffsetMap.within(dedupe_buffer_bytes, plan.dirty_records)
@@ -545,10 +527,7 @@ def clean_dirtiest(
     due: Sequence[Cleanable],
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
 ) -> list[RewrittenPartition | RewriteFailure]:
-    """One round over the first partitions that are due, in this process: ROUND_BYTES of log, or one of them.
-
-    They are cleaned one after the other, each with all the memory for keys.
-    """
+    """One round over the first partitions that are due, in this process: ROUND_BYTES of log, or one of them."""
     done: list[RewrittenPartition | RewriteFailure] = []
     room = ROUND_BYTES
     for one in due:

@@ -28,10 +28,7 @@ from distlog.core.topic_handle import TopicHandle
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Adjacent segments of one partition, at least one, to be rewritten as one segment.
-
-    They are a table, and often a part of the partition's: to make objects of thousands of them takes long.
-    """
+    """Adjacent segments of one partition, at least one, to be rewritten as one segment."""
 
     segments: SegmentTable
 
@@ -113,10 +110,7 @@ OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """A partition, or its offsets from `offsets[0]` to `offsets[1]`, whose files cannot be rewritten, and why.
-
-    It stays as it is, and all others are rewritten without it.
-    """
+    """A partition, or its offsets from `offsets[0]` to `offsets[1]`, whose files cannot be rewritten, and why."""
 
     partition: int
     reason: str

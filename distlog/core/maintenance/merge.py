@@ -148,18 +148,12 @@ def merge_groups(
 
 
 def job_bytes_of(memory: int, workers: int) -> int:
-    """The bytes that a job of a merge reads at once if `workers` jobs together hold `memory` bytes.
-
-    A job has what it reads, what it makes of that, and what it writes.
-    """
+    """The bytes that a job of a merge reads at once if `workers` jobs together hold `memory` bytes."""
     return max(JOB_BYTES, memory // (3 * workers))
 
 
 class _Replacement:
-    """The plan of the commit that replaces the groups of jobs that are `done`.
-
-    A group is left out if one of its segments is gone, or if it is below the log start.
-    """
+    """The plan of the commit that replaces the groups of jobs that are `done`."""
 
     def __init__(self, done: Sequence[tuple[MergeJob, MergedJob]]) -> None:
         jobs_done, made = zip(*done, strict=True)
@@ -208,11 +202,7 @@ COMMIT_TIMEOUT_S = 5.0
 def merge_tails(
     handle: TopicHandle, snapshot: Snapshot, appended: Sequence[SegmentInfo]
 ) -> tuple[MergeReport | None, Snapshot]:
-    """Merge in the partitions of the segments that were `appended` just now; None if nothing is worth it yet.
-
-    The work is bounded by constants and a multiple of what was appended. Raises CommitConflictError if the merge lost
-    too many races, and what `merge` raises.
-    """
+    """Merge in the partitions of the segments that were `appended` just now; None if nothing is worth it yet."""
     sizes = [segment.log_bytes for segment in appended]
     groups = plan_tail_merge(
         snapshot,
@@ -237,11 +227,7 @@ def compact_or_merge(
     dry_run: bool = False,
     job_bytes: int = JOB_BYTES,
 ) -> tuple[CompactReport, Snapshot]:
-    """Compact the topic, or merge small segments if `cleanup.policy` has no compact.
-
-    Returns the report and the new state. `clean` is for `compact`, `run` and `job_bytes` for `merge`; raises what
-    these two raise.
-    """
+    """Compact the topic, or merge small segments if `cleanup.policy` has no compact."""
     snapshot = handle.log.refresh(snapshot)
     if "compact" in snapshot.config.cleanup_policy:
         return compact(handle, snapshot, clean, dry_run=dry_run)

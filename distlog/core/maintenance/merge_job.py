@@ -240,10 +240,7 @@ def _cut(reader: SegmentReader, group: SegmentGroup, output: SegmentInfo) -> Seg
 
 
 def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo) -> int:
-    """The offset of the first record with the largest timestamp of `output`, or -1 if no record has it.
-
-    An input that was cut is read where its metadata name a record on the other side of the cut.
-    """
+    """The offset of the first record with the largest timestamp of `output`, or -1 if no record has it."""
     if output.max_timestamp < 0:
         return -1
     own = (inputs.base_offsets < output.next_offset) & (inputs.next_offsets > output.base_offset)
@@ -259,10 +256,7 @@ def _newest_of(reader: SegmentReader, inputs: SegmentTable, output: SegmentInfo)
 
 
 def read_logs(storage: Storage, topic: str, segments: SegmentTable) -> Bytes:
-    """The logs of `segments`, back to back in their order.
-
-    Raises FileNotFoundError, StorageError, and CorruptRecordError for parts of one bundle that overlap.
-    """
+    """The logs of `segments`, back to back in their order."""
     begins, sizes = np.maximum(segments.array("log_position"), 0), segments.log_bytes
     names, objects = _objects(topic, segments)
     # an empty part goes before the one that begins where it is

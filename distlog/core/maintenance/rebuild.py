@@ -50,10 +50,7 @@ _REPORT = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SegmentRebuild:
-    """The rebuild of one segment: the states found, and the sizes of the index files written, both by suffix.
-
-    `facts` are the right values of SegmentInfo's fields about the index files and the log.
-    """
+    """The rebuild of one segment: the states found, and the sizes of the index files written, both by suffix."""
 
     segment: SegmentInfo
     found: Mapping[str, State]
@@ -148,10 +145,7 @@ def complete_index(present: bytes, aborted: Iterable[AbortedTransaction]) -> byt
 def rebuild_transactions(
     reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool
 ) -> list[SegmentRebuild]:
-    """Rebuild what segments cannot by themselves: transaction indexes, and first unstable offsets that are unknown.
-
-    Returns `rebuilt`, the rebuild of every segment, with what was done. A partition with a damaged log is left alone.
-    """
+    """Rebuild what a segment cannot by itself: transaction indexes, and unknown first unstable offsets."""
     by_segment = {(each.segment.partition, each.segment.stem): each for each in rebuilt}
     sound = Counter(each.segment.partition for each in rebuilt if not each.error)
     for number, state in enumerate(snapshot.partitions):
@@ -323,10 +317,7 @@ def _rebuild(
 
 
 def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
-    """Record the changed facts of the segments that are still live, if anything changed.
-
-    It is one commit, or several if one does not take so many segments.
-    """
+    """Record the changed facts of the segments that are still live, if anything changed."""
 
     def plan(some: Sequence[SegmentRebuild], current: Snapshot) -> list[Action] | None:
         return [action for each in some for action in _describe(current, each)] or None

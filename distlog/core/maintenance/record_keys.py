@@ -174,10 +174,7 @@ class ScannedRecords:
     def rewritten(
         self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, keep: Flags
     ) -> tuple[Bytes, Longs]:
-        """The records of some `sections` that are kept, relative to other bases, and where each section ends.
-
-        See `rewrite_records`, also for the arguments.
-        """
+        """The records of some `sections` that are kept, relative to other bases, and where each section ends."""
         room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
         target, ends = new_array(room, np.uint8), np.empty(len(sections), np.int64)
         bases = np.ascontiguousarray(base_offsets), np.ascontiguousarray(base_timestamps)
@@ -299,10 +296,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The fields of a batch that matter here; `kind` is its control record's type or one of the constants below.
-
-    `expired` says that its delete horizon has passed.
-    """
+    """The fields of a batch that matter here; `kind` is its control record's type or one of the constants below."""
 
     base_offset: int
     last_offset: int
@@ -556,10 +550,7 @@ def map_slots(records: int) -> int:
 
 
 def plan_buckets(records: int, memory_bytes: int, at_least: int) -> tuple[int, int]:
-    """The number of buckets for `records` keys, and the slots of each bucket's offset map.
-
-    Each map should fit in `memory_bytes`. There are `at_least` buckets or more, but no more than `records`.
-    """
+    """The number of buckets for `records` keys, and the slots of each bucket's offset map."""
     buckets = max(at_least, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
     while buckets < records and _bucket_slots(records, buckets) * SLOT_BYTES > memory_bytes:
         buckets += buckets // 16 + 1

@@ -127,10 +127,7 @@ class Removals:
 
 
 def removals(storage: Storage, start: int, end: int, *, exactly: bool = False) -> Removals:
-    """Collect what the commits of the versions `start` (in) to `end` (out), which must exist, removed.
-
-    Raises CorruptMetadataError, and UnsupportedVersionError for what only a newer library knows.
-    """
+    """Collect what the commits of the versions `start` (in) to `end` (out), which must exist, removed."""
     removed = Removals(exactly=set() if exactly else None)
     before: str | None = None
     for file, data in _files(storage, start, end):

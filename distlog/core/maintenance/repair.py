@@ -43,10 +43,7 @@ class RepairReport(Shown):
         return f"{verb} {counted(len(self.partitions), 'partition')}, {counted(size, 'byte')}, {offsets:,} offsets"
 
     def to_table(self) -> pa.Table:
-        """A row per partition: the offsets that are gone, where its log was cut, how many bytes, and why.
-
-        The end of the offsets is 0 if it is unknown.
-        """
+        """A row per partition: the offsets that are gone, where its log was cut, how many bytes, and why."""
         return table_of_rows([_row(lost) for lost in self.partitions], _TABLE)
 
     def to_dict(self) -> dict[str, Any]:

@@ -75,10 +75,7 @@ class PartitionRestore:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """The segments that a partition has no more, and those whose offsets it may need to be without a gap.
-
-    So many more were `cleaned` since, and do not come back, nor does what is ahead of the offset `settled`.
-    """
+    """The segments that a partition has no more, and those whose offsets it may need to be without a gap."""
 
     segments: list[SegmentInfo]
     filling: list[SegmentInfo]
@@ -143,10 +140,7 @@ def _in_one_commit(planned: Sequence[PartitionRestore]) -> Sequence[PartitionRes
 def plan_restore(
     handle: TopicHandle, current: Snapshot, wanted: Snapshot, removed: RemovedSince
 ) -> list[PartitionRestore]:
-    """The part of `wanted` that comes back; partitions that get nothing back, and lost nothing, are left out.
-
-    `removed` knows the commits from `wanted` to `current`. Looks whether the log files are there.
-    """
+    """The part of `wanted` that comes back; partitions that get nothing back, and lost nothing, are left out."""
     gone_since, again = _gone_since(removed), _by_partition(removed.cleaned_again)
     emptied = _emptied_since(removed, current.gc_floor)
     found = []
@@ -213,10 +207,7 @@ def _by_partition(segments: Mapping[tuple[int, str], SegmentInfo]) -> dict[int, 
 
 
 def _emptied_since(removed: RemovedSince, floor: int) -> dict[int, list[SegmentInfo]]:
-    """The segments that came since and were replaced behind the version `floor`, by partition, in order.
-
-    Compaction left nothing of some. Of segments at one offset the last to go is first.
-    """
+    """The segments that came since and were replaced behind the version `floor`, by partition, in order."""
     replaced = removed.added.keys() & removed.removed_at.keys() - removed.let_go.keys() - removed.cleaned_again.keys()
     at = {key: removed.removed_at[key] for key in replaced if removed.removed_at[key] > floor}
     ordered = sorted(at, key=lambda key: (removed.added[key].base_offset, -at[key]))
@@ -244,10 +235,7 @@ def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:
 
 
 def _there(handle: TopicHandle, name: str, segments: Iterable[SegmentInfo]) -> set[tuple[int, str]]:
-    """The partitions and stems of those segments whose log files are there as they were.
-
-    Each file is looked for once, all together: a bundle has parts of many partitions.
-    """
+    """The partitions and stems of those segments whose log files are there as they were."""
     logs = {(one.partition, one.stem): part_of(name, one) for one in segments}
 
     def size_of(file: str) -> int:

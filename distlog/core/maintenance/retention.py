@@ -37,10 +37,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PartitionRetention:
-    """The segments that retention removes from one partition, how many by each rule, and its new log start offset.
-
-    `newest_ms` is the latest time of those that are too old; -1 without any.
-    """
+    """The segments that retention removes from one partition, how many by each rule, and its new log start offset."""
 
     partition: int
     segments: SegmentTable
@@ -159,11 +156,7 @@ def _ends(columns: _Columns, starts: Longs, config: TopicConfig, now_ms: int) ->
 
 
 def _times(newest: Longs, written: Longs, now_ms: int) -> Longs:
-    """The time from which each segment's age is counted: its largest timestamp.
-
-    If its records have no timestamp, or one in the future, it is the time at which the segment was written, which is
-    never after the time of its commit. A timestamp in the future would keep every segment behind it for ever.
-    """
+    """The time from which each segment's age is counted: its largest timestamp."""
     return np.where((newest >= 0) & (newest <= now_ms), newest, written)
 
 
@@ -190,10 +183,7 @@ def retention(
 
 
 class _Deletion:
-    """The plan of a commit that deletes segments: only those behind which the producers are stored.
-
-    If it finds others, since another writer was first, nothing is committed before `keep_producers` was called again.
-    """
+    """The plan of a commit that deletes segments: only those behind which the producers are stored."""
 
     def __init__(self, handle: TopicHandle, now_ms: int) -> None:
         self._handle, self._now_ms, self._producers = handle, now_ms, KeptProducers(handle)

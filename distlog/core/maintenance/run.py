@@ -143,10 +143,7 @@ class RetentionReport(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RestoreReport(Shown):
-    """The segments of version `restored` that came back, or would with `dry_run`.
-
-    `expired` counts the segments that retention would delete now, among them perhaps those that came back.
-    """
+    """The segments of version `restored` that came back, or would with `dry_run`."""
 
     version: int
     restored: int

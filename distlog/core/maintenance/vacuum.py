@@ -197,10 +197,7 @@ class Referenced:
 
 
 class UnreferencedFiles:
-    """Finds the segment files and bundles that no version will reference, of any number of files.
-
-    Their transaction read a version below the gc `floor`, or their segment is in `removed`.
-    """
+    """Finds the segment files and bundles that no version will reference, of any number of files."""
 
     def __init__(
         self,
@@ -225,10 +222,7 @@ class UnreferencedFiles:
         return [file for file, stem in unreferenced if is_below(stem, self._floor) or self._is_removed(stem)]
 
     def _is_removed(self, stem: FoundStem) -> bool:
-        """True if a commit has removed the segment: a file of Kafka's does not say when it came here.
-
-        Commits below the log floor are asked, too, as long as they are there: they go after these files.
-        """
+        """True if a commit has removed the segment: a file of Kafka's does not say when it came here."""
         if paths.stem_read_version(stem[1]) is None and not self._knows_all_removed:
             known = self._referenced
             try:
@@ -393,10 +387,7 @@ def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VacuumReport(Shown):
-    """The files that vacuum deleted, or would delete with `dry_run`, and the gc floor that makes it safe.
-
-    `uploads` are the uploads of dead writers that it aborted, or would abort. Commits below `log_floor` are gone.
-    """
+    """The files that vacuum deleted, or would delete with `dry_run`, and the gc floor that makes it safe."""
 
     files: tuple[FileInfo, ...]
     gc_floor: int
@@ -427,13 +418,7 @@ class VacuumReport(Shown):
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
-    """Delete the files that no reader or writer can need; works for a dropped topic too.
-
-    Raises CommitStateUnknownError when the floor's commit got no answer, CommitConflictError when the topic was
-    dropped meanwhile, or another run has deleted commits that this one wanted to read, and StorageFullError when
-    there is no space for the commit of a few hundred bytes. Even then nothing was deleted that a later vacuum would
-    keep.
-    """
+    """Delete the files that no reader or writer can need; works for a dropped topic too."""
     try:
         return _vacuum(storage, log, dry_run=dry_run)
     except (CorruptMetadataError, OffsetOutOfRangeError) as error:
@@ -533,12 +518,7 @@ def _raise_floor(
     freed: list[FileInfo],
     log_floor: int,
 ) -> Snapshot:
-    """Commit the gc floor and the log floor; returns the state right after that, from which all else is decided.
-
-    On a full disk, unreferenced files that need no new floor are deleted first; `freed` gets them. These are files of
-    transactions that read below the present floor, and files that commits up to `floor` removed, which only a restore
-    can bring back: none runs meanwhile. The log floor stays if `commit.retention.ms` was changed meanwhile.
-    """
+    """Commit the gc floor and the log floor; returns the state right after that, from which all else is decided."""
     kept_ms = head.commits_kept_ms
 
     def plan(current: Snapshot) -> list[Action] | None:
@@ -566,10 +546,7 @@ def _raise_floor(
 def _free(
     storage: Storage, log: CommitLog, head: Snapshot, floor: int, folders: Sequence[str], now_ms: int
 ) -> list[FileInfo]:
-    """Delete what needs no new floor, and return the files; the logs go first.
-
-    So after a crash no restore takes a segment to be whole that lost an index.
-    """
+    """Delete what needs no new floor, and return the files; the logs go first."""
     referenced = Referenced.since(storage, log, head, floor, now_ms)
     removed = removals(storage, head.gc_floor + 1, floor + 1, exactly=True).exactly or set()
     unreferenced = UnreferencedFiles(storage, log, referenced, floor=head.gc_floor, removed=removed)

@@ -151,10 +151,7 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
 
 
 def _seams(state: PartitionState) -> list[tuple[int, int]]:
-    """Pairs of the offset where one segment ends and the offset where the next one begins.
-
-    The start and the end of the log are seams too.
-    """
+    """Pairs of the offset where one segment ends and the offset where the next one begins."""
     starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
     first = min([state.log_start_offset, *starts[:1]])
     return list(zip([first, *ends], [*starts, state.log_end_offset], strict=True))
@@ -263,11 +260,7 @@ def _damaged_tails(handle: TopicHandle, committed: Snapshot) -> Iterator[Anomaly
 
 
 def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterator[SegmentVerdict]:
-    """The verdicts, also on offsets that no batch holds at the end of a broker's segment.
-
-    An adopted segment goes up to the next one; where a file was missing, nothing else tells. Compaction leaves such
-    gaps, too, and then in the segments themselves as well.
-    """
+    """The verdicts, also on offsets that no batch holds at the end of a broker's segment."""
     is_compacted = "compact" in snapshot.config.cleanup_policy
     cleaned = {each.segment.partition for each in verdicts if each.is_sparse or each.segment.compacted}
     for verdict in verdicts:
@@ -283,10 +276,7 @@ def _with_gaps(snapshot: Snapshot, verdicts: Sequence[SegmentVerdict]) -> Iterat
 
 
 def _without_old_indexes(handle: TopicHandle, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict:
-    """The verdict without its indexes, if no page counts their entries: they are made anew from the log.
-
-    So it is after a power loss, until a process takes the partition over.
-    """
+    """The verdict without its indexes, if no page counts their entries: they are made anew from the log."""
     segment = verdict.segment
     if not segment.is_active or is_counted(handle, head, segment.partition):
         return verdict
@@ -316,10 +306,7 @@ def _of_clients(handle: TopicHandle, snapshot: Snapshot) -> Iterable[tuple[str, 
 
 
 def _settle(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """The verdict on the segment as it is at `head`; None if it is missing because it was removed since.
-
-    A recovery may have cut an active segment, and a failed sync may have ended it with nothing.
-    """
+    """The verdict on the segment as it is at `head`; None if it is missing because it was removed since."""
     if verdict.ok:
         return verdict
     live, is_active = live_segment(head, verdict.segment), verdict.segment.is_active

@@ -200,10 +200,7 @@ Longs = npt.NDArray[np.int64]
 
 
 class IndexCheck(ABC):
-    """The check of one index of `segment`; `data` is its content, `part` says where it is, for errors.
-
-    Raises CorruptIndexError for entries that no log can have. All offsets here are stored ones.
-    """
+    """The check of one index of `segment`; `data` is its content, `part` says where it is, for errors."""
 
     SUFFIX: ClassVar[str]
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -301,10 +298,7 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """Checks a time index: each entry names a batch with a larger timestamp than all before it.
-
-    The last entry names the batch with the largest timestamp.
-    """
+    """Checks a time index: each entry names a batch with a larger timestamp than all before it."""
 
     SUFFIX, ENTRY = ".timeindex", offset_and_time_index.TIME_ENTRY
 
@@ -596,10 +590,7 @@ class _Verifier:
                 start = bad + 1
 
     def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
-        """Compare `records`, which are all records of the first few `batches`, with the headers of these.
-
-        Returns how many batches these are.
-        """
+        """Compare `records`, which are all records of the first few `batches`, with the headers of these."""
         ends = np.cumsum(batches["record_count"])
         count = int(np.searchsorted(ends, records.num_rows, side="right"))
         timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))
