@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,23 @@ def test_a_member_that_was_paused_alone_goes_on(topic: Topic, time: Time, monkey
     follower.commit()
     assert next(follower) is not None
     assert ids(topic) == before
+
+
+def test_a_fetch_that_takes_longer_than_the_lease_hands_out_nothing(
+    topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, read, others = joined(topic, time), followed_log.FollowedLog.read, list[Follower]()
+
+    def slow(log: followed_log.FollowedLog, positions: Mapping[int, int]) -> followed_log.Window | None:
+        monkeypatch.setattr(followed_log.FollowedLog, "read", read)
+        time.now_s += 2 * LEASE_S
+        others.append(joined(topic, time))
+        live(time, 1.5 * LEASE_S, *others, step_s=LEASE_S / 20)
+        return read(log, positions)
+
+    monkeypatch.setattr(followed_log.FollowedLog, "read", slow)
+    assert drained(paused) == []
+    assert sorted(others[0].position) == [0, 1]
 
 
 @pytest.mark.long

@@ -233,18 +233,6 @@ def test_where_later_changes_may_be_lost_no_setting_is_taken_and_the_topics_are_
         assert note.startswith("settings are not taken from __cluster_metadata, as it is damaged: ")
 
 
-def test_an_error_of_any_kind_leaves_the_settings_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise OverflowError("too large")
-
-    monkeypatch.setattr(cluster_metadata, "log_walk", fails)
-    report = adopted(left_log_dir(tmp_path))
-    assert report.ok
-    assert notes_of(report, "keyed") == [
-        "settings are not taken from __cluster_metadata, as it is damaged: OverflowError: too large"
-    ]
-
-
 @pytest.mark.parametrize("limit", [cluster_metadata._MOST_COMPARED_BYTES, 1])
 def test_after_a_crash_damage_before_a_whole_batch_is_not_the_end(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,12 +26,10 @@ transactions and leader epochs wait for transactional appends in place.
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
-from active_segments import FailingCalls
 from histories import forged
 from open_files import open_below
 from partition_logs import Process, append, encoded, new_topic, sealed
@@ -45,8 +43,6 @@ from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
-    StorageError,
-    StorageFullError,
     TopicNotFoundError,
     UnsupportedVersionError,
 )
@@ -217,58 +213,6 @@ def test_nothing_is_appended_to_a_topic_that_was_dropped_before_its_first_append
     process.handle.log.commit(process.head(), "drop", lambda _: [Drop()])
     with pytest.raises(TopicNotFoundError):
         append(process[0], b"a")
-
-
-@pytest.mark.parametrize("preallocate", [False, True])
-@pytest.mark.parametrize("next_of", ["the same", "another"])
-@pytest.mark.parametrize("cuts_that_fail", [0, 1, 3])
-def test_what_an_append_that_met_a_full_disk_wrote_is_not_there(
-    tmp_path: Path, cuts_that_fail: int, next_of: str, preallocate: bool
-) -> None:
-    """Whoever was told that nothing was appended appends it again; so it must not be there twice."""
-    folder, calls = (
-        new_topic(tmp_path / "events", preallocate=preallocate, internal_segment_bytes=10_000),
-        FailingCalls(),
-    )
-    process, other = Process(folder, calls=calls), Process(folder, calls=calls)
-    append(process[0], b"a")
-    calls.fail("pwrite", spared=1)
-    calls.fail("ftruncate", times=cuts_that_fail, code=errno.EIO)
-    with pytest.raises(StorageFullError):
-        append(process[0], b"b")
-    assert process.seen()[0] == [b"a"]
-    # the second one failed when it was to be sealed
-    for _ in range(cuts_that_fail - 2):
-        with pytest.raises(StorageError, match="cannot cut"):
-            append(other[0], b"b")
-    assert append({"the same": process, "another": other}[next_of][0], b"b") == (1, 2)
-    assert process.seen()[0] == [b"a", b"b"]
-    process[0].roll()
-    assert process.anomalies() == ()
-
-
-@pytest.mark.parametrize("damage", ["torn", "walked", "half appended"])
-def test_a_recovery_that_goes_on_failing_leaves_no_file_open(folder: Path, damage: str) -> None:
-    calls = FailingCalls()
-    process = Process(folder, calls=calls)
-    append(process[0], b"a")
-    if damage == "torn":
-        calls.fail("pwrite", spared=1)
-        calls.fail("ftruncate", times=100, code=errno.EIO)
-        with pytest.raises(StorageFullError):
-            append(process[0], b"b")
-    else:
-        process.close()
-        if damage == "walked":
-            (folder / "events-0" / paths.LOCK_FILE).unlink()
-        next((folder / "events-0").glob("*.log")).open("ab").write(b"torn")
-        calls.fail("ftruncate", times=100, code=errno.EIO)
-    open_files = []
-    for _ in range(10):
-        with pytest.raises(StorageError, match="cannot cut"):
-            append(process[0], b"b")
-        open_files.append(len(open_below(folder)))
-    assert open_files[9] <= open_files[1]
 
 
 def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:

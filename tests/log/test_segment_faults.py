@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from active_segments import (
-    NOW,
-    Clock,
     FailingCalls,
     ShortWrites,
     append,
@@ -66,14 +64,6 @@ def test_a_write_that_fails_after_a_part_is_taken_back(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot write"):
         append(segment, records(2))
     assert files(tmp_path) == before
-
-
-def test_a_write_that_takes_nothing_is_a_full_disk(tmp_path: Path) -> None:
-    calls = ShortWrites(1 << 20)
-    segment = prepared(tmp_path, calls)
-    calls._count = 0
-    with pytest.raises(StorageFullError):
-        append(segment, records(2))
 
 
 def test_a_segment_that_cannot_be_cut_back_takes_nothing_until_it_is_recovered(tmp_path: Path) -> None:
@@ -178,43 +168,6 @@ def test_a_flush_promises_nothing_that_was_appended_during_its_sync(tmp_path: Pa
     segment.flush()
     assert segment.next_offset == 3
     assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, position)
-
-
-def test_what_is_known_to_be_flushed_never_becomes_less(tmp_path: Path) -> None:
-    segment = prepared(tmp_path, FailingCalls())
-    segment.flush()
-    segment.know_flushed(1, len(records(0)), NOW)
-    assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, segment.size)
-
-
-def test_what_is_left_when_the_unflushed_is_dropped_is_known_to_be_flushed(tmp_path: Path) -> None:
-    calls, clock = FailingCalls(), Clock()
-    segment = prepared(tmp_path, calls, clock=clock)
-    # records without a time of their own age from that sync
-    clock.now_ms += 1000
-    segment.flush()
-    flushed = segment.state
-    append(segment, records(2))
-    calls.fail("fsync", code=errno.EIO)
-    with pytest.raises(StorageError, match="cannot sync"):
-        segment.flush()
-    segment.drop_unflushed(none_open())
-    assert segment.state == flushed
-    assert not segment.sync_failed
-
-
-def test_a_seal_that_meets_a_full_disk_can_be_made_again(tmp_path: Path) -> None:
-    calls = FailingCalls()
-    segment = prepared(tmp_path, calls)
-    calls.fail("ftruncate")
-    with pytest.raises(StorageFullError):
-        segment.seal()
-    state = segment.seal()
-    assert [len(files(tmp_path)[suffix]) for suffix in (".log", ".index", ".timeindex")] == [
-        state.position,
-        state.offset_index_bytes,
-        state.time_index_bytes,
-    ]
 
 
 def test_a_sealed_segment_can_be_read_and_nothing_else(tmp_path: Path) -> None:

@@ -94,28 +94,9 @@ def test_a_scan_of_all_partitions_reads_a_remote_bundle_with_one_request(memory_
 
 
 @pytest.mark.s3
-def test_both_indexes_of_a_part_come_with_one_request_and_stay_in_the_cache(s3_url: Address, tmp_path: Path) -> None:
-    wide(Storage(*s3_url).child("t"))
-    topic = topic_on(Storage(*s3_url).child("t"))
-    topic.reader._indexes._cache.folder = str(tmp_path / "cache")
-    before = topic.storage.counters.gets
-    segment = segments(topic)[1]
-    assert topic.reader._indexes.times(segment)
-    assert topic.reader._indexes.offsets(segment)
-    assert topic.storage.counters.gets - before == 1
-    assert len(list((tmp_path / "cache").glob("[!.]*"))) == 2
-    again = topic_on(Storage(*s3_url).child("t"))
-    again.reader._indexes._cache.folder = str(tmp_path / "cache")
-    before = again.storage.counters.gets
-    assert again.reader._indexes.offsets(segments(again)[1])
-    assert again.storage.counters.gets == before
-
-
-@pytest.mark.s3
-def test_the_indexes_of_many_parts_come_with_one_request_a_bundle(s3_url: Address, tmp_path: Path) -> None:
+def test_the_indexes_of_many_parts_come_with_one_request_a_bundle(s3_url: Address) -> None:
     topic = wide(Storage(*s3_url).child("t"))
     topic.append(rows(3, COUNT, COUNT, size=1000))
-    topic.reader._indexes._cache.folder = str(tmp_path / "cache")
     before = topic.storage.counters.gets
     topic.reader.fetch_indexes(segments(topic))
     assert topic.storage.counters.gets - before == 2
@@ -172,10 +153,9 @@ def test_a_bundle_that_is_gone_is_an_old_snapshot_to_its_readers(remote: Storage
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_damaged_index_costs_time_and_is_rebuilt_as_a_file_beside_the_bundle(
-    remote: Storage, suffix: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    remote: Storage, suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = wide(remote)
-    topic.reader._indexes._cache.folder = str(tmp_path / "cache")
     index = topic.reader.part(segments(topic)[1], suffix)
     changed(remote, index.name, lambda data: data.__setitem__(index.begin + 1, 77))
     assert topic.offsets_for_times({1: NOW + 400})[1] == (400, NOW + 400)

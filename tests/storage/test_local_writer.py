@@ -7,7 +7,6 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from searches import examples
 
-from distlog.core.arrays import PAGE_BYTES, address, new_pages
+from distlog.core.arrays import PAGE_BYTES, new_pages
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 
@@ -76,25 +75,6 @@ def test_a_file_holds_what_was_written_wherever_it_lay_in_memory(
     os.unlink(tmp_path / "a")
 
 
-def test_what_lies_in_memory_as_in_the_file_is_written_from_there(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = noted_writes(monkeypatch)
-    first, second = lying_as_in_the_file(0, 600_000), lying_as_in_the_file(600_000, 600_000)
-    with storage.open_write("a") as writer:
-        writer.write_behind(first)
-        writer.write_behind(second)
-    rest = 600_000 % PAGE_BYTES
-    head = PAGE_BYTES - rest
-    end = 1_200_000 % PAGE_BYTES
-    assert [call.places[-1] for call in calls[:2]] == [
-        (address(first), 600_000 - rest),
-        (address(second) + head, 600_000 - head - end),
-    ]
-    assert [call.places[0][1] for call in calls] == [0, PAGE_BYTES, end]
-    assert storage.read("a") == first.tobytes() + second.tobytes()
-
-
 def test_the_caller_may_reuse_its_buffer_at_once(storage: Storage) -> None:
     with storage.open_write("a") as writer:
         buffer = bytearray(b"first ")
@@ -102,22 +82,6 @@ def test_the_caller_may_reuse_its_buffer_at_once(storage: Storage) -> None:
         buffer[:] = b"second"
         writer.write(buffer)
     assert storage.read("a") == b"first second"
-
-
-def test_whole_pages_pass_the_page_cache_and_the_end_does_not(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not takes_direct_writes(Path(storage.url)):
-        pytest.skip("this file system takes no direct writes")
-    calls = noted_writes(monkeypatch)
-    write_in_pieces(storage, "a", [700_000] * 4)
-    rest = 2_800_000 % PAGE_BYTES
-    assert [(call.is_direct, call.places[0][1]) for call in calls] == [
-        (True, GATHERED),
-        (True, GATHERED),
-        (True, 2_800_000 - 2 * GATHERED - rest),
-        (False, rest),
-    ]
 
 
 def test_a_file_system_that_refuses_direct_writes_is_written_as_usual(
@@ -174,23 +138,6 @@ def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
     assert os.listdir(storage.url) == []
 
 
-def test_what_is_made_next_does_not_wait_for_the_disk(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    writev, may_write, allowed = os.writev, threading.Event(), []
-
-    def waiting(file: int, views: Sequence[memoryview]) -> int:
-        allowed.append(may_write.wait(60))
-        return writev(file, views)
-
-    monkeypatch.setattr(os, "writev", waiting)
-    first, second = lying_as_in_the_file(0, 600_000), lying_as_in_the_file(600_000, 600_000)
-    with storage.open_write("a") as writer:
-        writer.write_behind(first)
-        may_write.set()
-        writer.write_behind(second)
-    assert allowed == [True, True, True]
-    assert storage.read("a") == first.tobytes() + second.tobytes()
-
-
 def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_file(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,16 +183,6 @@ def test_a_descriptor_that_cannot_be_had_or_closed_is_an_error_with_the_file(
     assert os.listdir(storage.url) == []
 
 
-def test_a_few_threads_write_many_files(storage: Storage) -> None:
-    writers = [storage.open_write(str(number)) for number in range(20)]
-    for writer in writers:
-        writer.write_behind(lying_as_in_the_file(0, 600_000))
-    assert sum(thread.name.startswith("distlog-background") for thread in threading.enumerate()) <= 4
-    for writer in writers:
-        writer.close()
-    assert {file.size for file in storage.list()} == {600_000}
-
-
 def test_a_sync_that_failed_is_not_tried_again(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = storage.open_write("a.log")
     writer.write(b"1")
@@ -259,40 +196,8 @@ def test_a_sync_that_failed_is_not_tried_again(storage: Storage, monkeypatch: py
     assert os.listdir(storage.url) == []
 
 
-@dataclass(frozen=True)
-class Write:
-    """A system call: whether it passed the page cache, and (address, size) of what it wrote."""
-
-    is_direct: bool
-    places: list[tuple[int, int]]
-
-
-def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[Write]:
-    calls: list[Write] = []
-
-    def noting(file: int, views: Sequence[memoryview]) -> int:
-        is_direct = bool(fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT)
-        calls.append(Write(is_direct, [(address(np.frombuffer(view, np.uint8)), view.nbytes) for view in views]))
-        return writev(file, views)
-
-    writev = os.writev
-    monkeypatch.setattr(os, "writev", noting)
-    return calls
-
-
 def raising(number: int) -> Callable[..., int]:
     def fail(*arguments: object) -> int:
         raise OSError(number, os.strerror(number))
 
     return fail
-
-
-def takes_direct_writes(folder: Path) -> bool:
-    probe = folder / "probe"
-    try:
-        file = os.open(probe, os.O_WRONLY | os.O_CREAT | DIRECT)
-    except OSError:
-        return False
-    os.close(file)
-    probe.unlink()
-    return DIRECT != 0

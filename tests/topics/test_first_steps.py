@@ -78,20 +78,6 @@ def test_a_text_that_is_no_time_is_named_with_its_row(topic: distlog.Topic) -> N
         topic.append(pa.table({"value": ["v"], "timestamp": ["soon"]}))
 
 
-@pytest.mark.parametrize(("unit", "factor"), [("us", 1000), ("ns", 1_000_000)])
-def test_numbers_of_another_unit_are_refused_with_what_they_look_like(
-    topic: distlog.Topic, unit: str, factor: int
-) -> None:
-    for rows in ([{"value": "v", "timestamp": MS * factor}], pa.table({"value": ["v"], "timestamp": [MS * factor]})):
-        with pytest.raises(distlog.InvalidRecordError, match=f"give the unit, {unit}, as timestamp_unit"):
-            topic.append(rows)
-    with (
-        topic.writer() as writer,
-        pytest.raises(distlog.InvalidRecordError, match=f"give the unit, {unit}, as timestamp_unit"),
-    ):
-        writer.append("v", timestamp=MS * factor)
-
-
 def test_a_number_of_partitions_is_a_number(tmp_path: Path) -> None:
     assert distlog.create(str(tmp_path / "a"), partitions=np.int64(3)).partitions == 3  # type: ignore[arg-type]
     for wrong in ("4", 2.5, True):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 from gated_writer import NEVER_MS
@@ -19,8 +17,7 @@ from writers_in_place import syncs as syncs
 from writers_in_place import topic as topic
 
 from distlog.core.errors import InvalidRecordError, TopicNotFoundError
-from distlog.core.log import partition_log
-from distlog.core.log.partition_log import FILES_OF_LOG, PartitionLog, most_open_logs
+from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage import durable_files
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import destinations
@@ -122,30 +119,6 @@ def test_the_files_of_some_partitions_only_stay_open(
                 writer.flush()
                 assert open_files(tmp_path) <= before + 25
     assert contents(many) == {n: [b"%d" % number for number in range(n, 100, 20)] for n in range(20)}
-    assert open_files(tmp_path) == before
-
-
-def test_as_many_logs_stay_open_as_the_process_may_have_files(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # what other tests have left open has a share, too
-    monkeypatch.setattr(partition_log, "_holders", WeakKeyDictionary())
-    before, limits = open_files(tmp_path), [0]
-    # what is told, not what is so: this process has other files open
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limits[0], limits[0]))
-    many = topic_on(Storage(str(tmp_path / "many")), 100)
-    with many.writer(linger_ms=NEVER_MS) as writer, many.writer(linger_ms=NEVER_MS) as another:
-        for limit, most_logs in ((16 * 20, 20), (1 << 16, 100)):
-            limits[0] = limit
-            for partition in range(100):
-                writer.append(b"", partition=partition)
-            writer.flush()
-            assert most_logs <= open_files(tmp_path) - before <= FILES_OF_LOG * most_logs
-        # both share what there is
-        alone = most_open_logs(writer._destination, 100)
-        assert most_open_logs(another._destination, 100) <= alone // 2 + 1
-        another.close()
-        assert most_open_logs(writer._destination, 100) == alone
     assert open_files(tmp_path) == before
 
 
