@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,66 +96,6 @@ def test_a_refused_batch_is_left_out_and_the_others_are_committed(two: tuple[Gat
     assert two[0].topic().end_offsets() == {0: 0, 1: 0}
     two[0].send(7, b"b")
     assert two[0].topic().end_offsets() == {0: 1, 1: 0}
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_readers_of_committed_records_see_what_was_committed_whatever_is_done_to_the_topic(
-    two: tuple[Gateway, Gateway], seed: int
-) -> None:
-    chance, topic = random.Random(seed), two[0].topic()
-    undecided: dict[int, list[tuple[int, bytes]]] = {}
-    outcome: dict[bytes, bool] = {}
-    log: dict[int, list[bytes]] = {0: [], 1: []}
-    producers = iter(range(100, 10_000))
-    for step in range(45):
-        gateway, kind = chance.choice(two), chance.random()
-        if kind < 0.1:
-            value, number = b"plain %d" % step, chance.randrange(2)
-            topic.append([{"key": value, "value": value}], partition=number)
-            log[number].append(value)
-            outcome[value] = True
-        elif kind < 0.7 or not undecided:
-            producer = chance.choice([*undecided, 0, 0]) or next(producers)
-            value, number = b"%d of %d" % (step, producer), chance.randrange(2)
-            two[producer % 2].send(producer, value, number, key=value)
-            undecided.setdefault(producer, []).append((number, value))
-            log[number].append(value)
-        else:
-            producer = chance.choice([*undecided])
-            is_committed = chance.random() < 0.5
-            for number in {number for number, _ in undecided[producer]}:
-                gateway.end(producer, number, is_committed=is_committed)
-            outcome.update((value, is_committed) for _, value in undecided.pop(producer))
-        if step % 5 == 0:
-            check(topic, log, outcome, undecided)
-        if step == 30:
-            topic.compact()
-    check(topic, log, outcome, undecided)
-    topic.rebuild_indexes()
-    assert topic.verify().ok
-    check(topic, log, outcome, undecided)
-    for producer, sent in undecided.items():
-        for number in {number for number, _ in sent}:
-            two[0].end(producer, number, is_committed=True)
-        outcome.update((value, True) for _, value in sent)
-    check(topic, log, outcome, {})
-    topic.alter_config({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
-    topic.compact()
-    check(topic, log, outcome, {})
-
-
-def check(
-    topic: Topic, log: object, outcome: dict[bytes, bool], undecided: dict[int, list[tuple[int, bytes]]]
-) -> None:
-    """Compare what is seen with what was decided, up to the first undecided record of each partition."""
-    assert isinstance(log, dict)
-    expected = {}
-    for number, values in log.items():
-        open_now = {value for sent in undecided.values() for of, value in sent if of == number}
-        first = next((at for at, value in enumerate(values) if value in open_now), len(values))
-        expected[number] = [value for value in values[:first] if outcome[value]]
-    assert seen(topic) == expected
-    stable(topic)
 
 
 def test_what_retention_deleted_of_an_open_transaction_blocks_nobody(two: tuple[Gateway, Gateway]) -> None:

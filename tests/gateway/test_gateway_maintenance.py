@@ -6,7 +6,6 @@ import itertools
 import json
 import signal
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +16,8 @@ from conftest import Address
 from followers import Time
 from forked_programs import command
 from gateways import until
-from topics import contents
 
 import distlog
-from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.log_manager.scheduler import TaskRun
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster import Maintenance, TaskLease
@@ -112,29 +109,6 @@ def test_of_two_gateways_one_runs_the_tasks_and_the_other_goes_on_when_it_ends(
         runs.get()
     until(lambda: runs.qsize() > 3)
     assert {runs.get()[0] for _ in range(3)} == {1}
-
-
-def test_tasks_of_two_managers_at_the_same_time_lose_nothing(storage_url: Address) -> None:
-    """As when a process that was paused goes on: its lease is over, and it does not know."""
-    config = {"internal.segment.bytes": 200, "min.cleanable.dirty.ratio": 0.01, "cleanup.policy": "compact"}
-    options = storage_url.options
-    kept = distlog.create(f"{storage_url.url}/kept", 2, storage_options=options)
-    keyed = distlog.create(f"{storage_url.url}/keyed", 1, config, options)
-    managers = [LogManager(storage_url.url, storage_options=options).load() for _ in range(2)]
-    for number in range(2):
-        kept.append([{"value": b"%d" % number, "partition": n} for n in range(2)])
-        keyed.append([{"key": b"k%d" % n, "value": b"%d" % number} for n in range(2)])
-        threads = [threading.Thread(target=manager.run_once) for manager in managers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert contents(kept.refresh()) == {n: [b"0", b"1"] for n in range(2)}
-    rows = keyed.refresh().scan(columns=["key", "value"]).to_table().to_pylist()
-    assert {row["key"]: row["value"] for row in rows} == {b"k0": b"1", b"k1": b"1"}
-    assert [manager.errors for manager in managers] == [{}, {}]
-    assert kept.verify().ok
-    assert keyed.verify().ok
 
 
 def test_serve_maintains_its_root_and_tells_of_it_as_run_does(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -70,47 +69,6 @@ def test_requests_of_many_connections_are_one_commit(address: Address) -> None:
     assert [row["operation"] for row in topic.history().to_pylist()] == ["append", "create"]
     assert topic.end_offsets() == {0: 2, 1: 2, 2: 2}
     assert len(set(topic.segments().column("stem").to_pylist())) == 1
-
-
-def test_an_answered_request_keeps_no_records_until_garbage_is_collected(gateway: GatewayServer) -> None:
-    large = data(bytes(100_000))
-    with Wire(gateway) as wire:
-        assert producing(wire, large).error_code is ErrorCode.none
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in range(5):
-                producing(wire, large)
-            # the thread that answers lets go of the last one a little later
-            until(lambda: sum(type(each) is bytes and len(each) > 100_000 for each in _referred()) <= 1)
-        finally:
-            gc.enable()
-
-
-@pytest.mark.parametrize(("sequence", "name"), [(5, "clicks"), (-1, "none")])
-def test_a_failed_request_leaves_no_circle_of_objects(gateway: GatewayServer, sequence: int, name: str) -> None:
-    wrong = data(b"a", sequence=sequence, producer=7 if sequence >= 0 else -1)
-    with Wire(gateway) as wire:
-        assert producing(wire, data(b"a", sequence=0, producer=7)).error_code is ErrorCode.none
-        # what was there before does not count
-        gc.freeze()
-        gc.disable()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            for _ in range(5):
-                assert producing(wire, wrong, topic=name).error_code is not ErrorCode.none
-            gc.collect()
-            assert not [each for each in gc.garbage if type(each).__name__ in ("_ProducedBatch", "GatheredBatch")]
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()
-
-
-def _referred() -> list[Any]:
-    """The objects that batches of requests refer to."""
-    batches = [each for each in gc.get_objects() if type(each).__name__ == "_ProducedBatch"]
-    return gc.get_referents(*batches)
 
 
 def test_records_are_taken_while_groups_are_loaded(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:

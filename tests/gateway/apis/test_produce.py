@@ -254,27 +254,6 @@ def test_an_answered_request_leaves_no_circle_of_objects_to_the_garbage_collecto
         assert circles(wire, frame, 100) == {}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ("clicks", 0, corrupt()),
-        ("clicks", 0, b""),
-        ("clicks", 0, data(b"x" * 1_048_577)),
-        ("clicks", 0, data(b"a", attributes=16, producer=7, sequence=0)),
-        ("clicks", 0, data(b"a", sequence=5, producer=7)),
-        ("clicks", 9, data(b"v")),
-        ("none", 0, data(b"v")),
-    ],
-    ids=["corrupt", "empty", "large", "transaction", "sequence", "partition", "topic"],
-)
-def test_a_failed_request_leaves_no_circle_either(gateway: GatewayServer, asked: tuple[str, int, bytes]) -> None:
-    with Wire(gateway) as wire:
-        assert producing(wire, data(b"a", sequence=0, producer=7)).error_code is ErrorCode.none
-        frame = framed(request(PRODUCE, 9, 1, **produce_fields(9, [asked])))
-        assert circles(wire, frame, 10) == {}
-
-
 def test_an_error_whose_causes_form_a_circle_is_answered(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,21 +263,6 @@ def test_an_error_whose_causes_form_a_circle_is_answered(
 
     def fails(*_: object, **__: object) -> None:
         raise first
-
-    monkeypatch.setattr(PartitionLog, "append_batches", fails)
-    with Wire(gateway) as wire:
-        assert producing(wire, data(b"a")).error_code is ErrorCode.kafka_storage_error
-
-
-def test_an_error_behind_many_others_takes_no_longer(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is the cause and the context of the next one, so there are a million million ways through 40 of them."""
-    error = StorageError("the first try")
-    for _ in range(40):
-        error, before = StorageError("one more try"), error
-        error.__cause__ = error.__context__ = before
-
-    def fails(*_: object, **__: object) -> None:
-        raise error
 
     monkeypatch.setattr(PartitionLog, "append_batches", fails)
     with Wire(gateway) as wire:

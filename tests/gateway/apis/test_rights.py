@@ -506,6 +506,24 @@ def test_metadata_of_all_topics_has_those_that_a_client_may_describe(
             assert told == {"clicks": E.none, "__acls": OF_TOPIC}
 
 
+def test_a_description_of_all_topics_has_those_that_a_client_may_describe(
+    gateway: GatewayServer, mallory: UserWire, alice: UserWire
+) -> None:
+    everything = {"topics": [], "response_partition_limit": 9}
+    assert mallory.plain(75, 0, **everything).topics == ()
+    with given(gateway, "DESCRIBE topic clicks"):
+        assert [each.name for each in alice.plain(75, 0, **everything).topics] == ["clicks"]
+
+
+def test_a_group_is_described_only_with_the_right_to_its_topics(gateway: GatewayServer, alice: UserWire) -> None:
+    with UserWire(gateway, "root") as root:
+        until(lambda: codes(root.plain(68, 1, group_id="described", **MEMBER)) == {E.none})
+    for rights, code in (([], OF_TOPIC), (["DESCRIBE topic clicks"], E.none)):
+        with given(gateway, "DESCRIBE group described", *rights):
+            (group,) = alice.plain(69, 1, group_ids=["described"]).groups
+            assert (group.error_code, bool(group.members)) == (code, code is E.none)
+
+
 def test_the_name_of_a_topic_is_not_told_to_a_client_that_has_its_id(
     gateway: GatewayServer, mallory: UserWire, alice: UserWire
 ) -> None:

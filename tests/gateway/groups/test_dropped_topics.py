@@ -106,16 +106,6 @@ def test_the_topics_of_a_group_follow_its_positions_however_these_come_and_go() 
     assert positions.topics == {"carts", "clicks", "orders"}
 
 
-def test_a_look_asks_for_no_group_by_itself_as_there_may_be_tens_of_thousands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    topics, asked = Topics(), list[str]()
-    topics.known()
-    monkeypatch.setattr(topics.gateway.groups, "check", asked.append)
-    topics.watch.look()
-    assert not asked
-
-
 def test_what_could_not_be_forgotten_is_forgotten_at_the_next_look() -> None:
     topics = Topics()
     topics.known()

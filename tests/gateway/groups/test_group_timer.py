@@ -54,29 +54,6 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
     assert "a mistake of ours" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["_wake", "_unloaded"])
-def test_a_stop_between_two_waits_ends_the_wait(tmp_path: Path, name: str) -> None:
-    store, lease = OffsetsTopic(str(tmp_path), linger_ms=0), GatewayLease(Storage(str(tmp_path)), None, 600.0)
-    services = GroupServices(store, lease, GroupSettings(), no_topics(), retention_ms=1000)
-    event = getattr(services, name)
-    clear = event.clear
-
-    def clear_as_the_gateway_stops() -> None:
-        services._is_over.set()
-        for each in (services._wake, services._unloaded):
-            each.set()
-        clear()
-
-    event.clear = clear_as_the_gateway_stops
-    services.join()
-    services.start()
-    try:
-        until(lambda: sum(thread.is_alive() for thread in services._threads) == 0)
-    finally:
-        event.clear = clear
-        services.stop()
-
-
 def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     ended: list[str] = []
     session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
@@ -95,25 +72,6 @@ def test_names_that_no_record_of_the_group_could_hold_are_refused() -> None:
     long_name = (("p" * 40_000, b""),)
     assert gateway.member("c", protocols=long_name).join().told is ErrorCode.invalid_request
     assert gateway.member("c" * 1000).join().told is None
-
-
-def test_a_group_waits_for_one_deadline_however_often_members_with_short_sessions_came_and_went() -> None:
-    gateway = Gateway()
-    stays = gateway.member("stays", session_timeout_ms=60_000)
-    stable(gateway, stays)
-    for _ in range(20):
-        short = gateway.member("short", session_timeout_ms=6000).join()
-        stays.join()
-        stays.sync()
-        short.sync()
-        gateway.at(5000)
-        assert (stays.beat(), short.leave()) == (ErrorCode.none, ErrorCode.none)
-        stays.join().sync()
-        for _ in range(10):
-            gateway.at(6000)
-            assert stays.beat() is ErrorCode.none
-    # the last one, and one that was put off
-    assert len(gateway.groups._queue) <= 2
 
 
 def test_a_group_begins_while_unused_positions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from gateways import until
 from kio.schema.errors import ErrorCode
 from open_files import open_below
 
@@ -153,32 +152,6 @@ def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(
     assert stored(topic, (key(0), Position(9))) is ErrorCode.none
     assert loaded(leading(tmp_path)) == [(key(0), Position(9))]
     topic.close()
-
-
-def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next(tmp_path: Path) -> None:
-    topic, lock, told = leading(tmp_path), threading.Lock(), SimpleQueue[ErrorCode]()
-    assert stored(topic, (key(0), Position(7))) is ErrorCode.none
-    is_held = threading.Event()
-
-    def done(code: ErrorCode) -> None:
-        is_held.wait(60)
-        with lock:
-            told.put(code)
-
-    distlog.open(str(tmp_path / OFFSETS_TOPIC)).drop()
-    topic.store("billing", [(key(0), Position(8))], done)
-    until(lambda: any(each.has_failed for each in topic._batchings.values()))
-    with lock:
-        is_held.set()
-        next_one = threading.Thread(
-            target=topic.store, args=("billing", [(key(0), Position(9))], told.put), daemon=True
-        )
-        next_one.start()
-        next_one.join(60)
-        assert not next_one.is_alive()
-    assert {told.get(timeout=30), told.get(timeout=30)} == {ErrorCode.coordinator_not_available}
-    topic.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "groups-stored"]
 
 
 def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> None:

@@ -61,14 +61,6 @@ def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
     assert loaded(leading(memory_url.url)) == [(key(1), large), (key(0), Position(2 * LEAST - 1))]
 
 
-def test_a_look_at_what_needs_nothing_is_no_request(topic: OffsetsTopic) -> None:
-    commit(topic, range(LEAST - 1))
-    asked = topic._opened()[0].storage.counters
-    before = asked.gets, asked.puts, asked.lists
-    topic.compact()
-    assert (asked.gets, asked.puts, asked.lists) == before
-
-
 def test_a_topic_keeps_its_settings_when_its_leader_compacts_it(topic: OffsetsTopic, memory_url: Address) -> None:
     # a commit of the compaction is the one behind which there is a checkpoint
     commit(topic, range(98))
@@ -84,17 +76,6 @@ def test_what_others_lead_is_left_to_them(topic: OffsetsTopic, memory_url: Addre
     topic.end([NUMBER])
     topic.compact()
     assert segments(memory_url) == LEAST
-
-
-def test_the_more_is_to_be_copied_the_longer_it_waits(
-    topic: OffsetsTopic, memory_url: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(topic, range(LEAST))
-    topic.compact()
-    monkeypatch.setattr(leadership, "CLEAN_BYTES_PER_SEGMENT", 20)
-    commit(topic, range(LEAST))
-    topic.compact()
-    assert segments(memory_url) == 1 + LEAST
 
 
 def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(

@@ -142,25 +142,6 @@ def test_a_right_to_any_resource_is_one_that_no_denial_has_all_of() -> None:
     assert any_topic(acl("clicks", prefix=True), acl("clicks", denied=True))
 
 
-def test_decisions_are_kept_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from distlog.gateway.security import acls
-
-    monkeypatch.setattr(acls, "_MOST_DECISIONS", 10)
-    lists = AccessLists([acl("a", prefix=True)])
-    for _ in range(2):
-        for number in range(25):
-            assert lists.may(ALICE, HOST, Op.READ, R.TOPIC, f"a{number}")
-            assert not lists.may(ALICE, HOST, Op.READ, R.TOPIC, f"b{number}")
-            assert len(lists._decisions) <= 10
-
-
-def test_decisions_about_long_names_are_not_kept() -> None:
-    lists = AccessLists([acl("a", prefix=True)])
-    assert lists.may(ALICE, HOST, Op.READ, R.GROUP, "a" * 513) is False
-    assert lists.may(ALICE, HOST, Op.READ, R.TOPIC, "a" * 513)
-    assert not lists._decisions
-
-
 def test_acls_that_would_never_count_are_refused() -> None:
     good = acl()
     assert check_acl(good) == good

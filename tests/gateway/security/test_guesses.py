@@ -139,17 +139,6 @@ def test_an_address_that_fails_again_and_again_waits_longer_and_longer() -> None
     assert failures.delay_s("a", 1) == 1
 
 
-def test_the_addresses_with_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "_MOST_ADDRESSES", 10)
-    failures = FailedLogins(lambda: 0.0)
-    for number in range(30):
-        failures.delay_s(f"10.0.0.{number}", 1)
-        for _ in range(20):
-            failures.delay_s("guesser", 1)
-    assert len(failures._failures) == 10
-    assert failures.delay_s("guesser", 1) == 20
-
-
 def test_guesses_are_logged_as_a_summary_with_users_and_addresses(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

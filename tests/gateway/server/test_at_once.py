@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,9 +28,6 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.errors import StorageFullError
-from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_log import PartitionLog, WouldWaitError
 from distlog.core.storage.locks_and_pages import FileLock
 from distlog.gateway import delayed_operations
@@ -145,20 +141,6 @@ def test_a_producer_without_acknowledgements_is_hung_up_on_at_an_error(gateway: 
     assert values(opened(gateway)) == [b"first", b"unanswered"]
 
 
-def test_a_failure_of_an_append_ends_its_connection_alone(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: object) -> bool:
-        raise RuntimeError("on purpose")
-
-    with Wire(gateway) as wire, Wire(gateway) as other:
-        monkeypatch.setattr(records, "is_at_hand", failing)
-        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data())]))
-        assert wire.is_closed
-        monkeypatch.undo()
-        assert producing(other, data()).base_offset == 1
-
-
 @pytest.mark.parametrize(
     ("config", "fields"),
     [
@@ -229,50 +211,6 @@ def test_a_request_with_a_lot_to_parse_is_left_to_a_handler(
     assert (readers, len(body.responses)) == ([HANDLER], 0)
 
 
-def test_a_client_pays_for_a_look_at_a_request_that_is_left_to_a_handler(gateway: GatewayServer) -> None:
-    share = gateway._shares.share("a-client", "")
-    request: Any = SimpleNamespace(share=share, counts=lambda *_: None)
-    assert not gateway._handlers[0].handled_at_once(request, lambda _: sum(range(100_000)) < 0)
-    assert share.use(gateway._shares.clock_s()) > 0
-
-
-def test_on_a_full_disk_the_network_s_thread_seals_nothing(
-    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried, sealed = list[str](), list[str]()
-
-    def full(*_: Any, **__: Any) -> None:
-        tried.append(threading.current_thread().name.rstrip("-0123456789"))
-        raise StorageFullError("no space")
-
-    monkeypatch.setattr(LogSegment, "append", full)
-    monkeypatch.setattr(
-        ActivePartition, "seal", lambda _: sealed.append(threading.current_thread().name.rstrip("-0123456789"))
-    )
-    with Wire(gateway) as wire:
-        assert producing(wire, data()).error_code is ErrorCode.kafka_storage_error
-    assert (threads, tried, sealed) == ([HANDLER], [NETWORK, HANDLER], [HANDLER])
-
-
-def test_the_response_is_sent_in_the_turn_of_the_event_loop_that_read_the_request(
-    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_off = list[str]()
-    call_soon = gateway._loop.call_soon
-
-    def noted(work: Any, *args: Any, **fields: Any) -> Any:
-        put_off.append(getattr(work, "__name__", ""))
-        return call_soon(work, *args, **fields)
-
-    with Wire(gateway) as wire:
-        producing(wire, data())
-        monkeypatch.setattr(gateway._loop, "call_soon", noted)
-        producing(wire, data())
-    assert threads == [NETWORK] * 2
-    assert "_end_turn" in put_off
-    assert "_do_due" not in put_off
-
-
 def test_no_more_is_read_of_a_client_than_its_requests_take_away(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,27 +248,6 @@ def test_what_a_client_without_acks_sent_before_it_closed_is_taken_and_then_its_
     until(lambda: len(gateway._processor.connections) == 1)
 
 
-def test_responses_to_requests_that_came_together_go_out_together_in_order(
-    gateway: GatewayServer, threads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gateway._processor, "has_time", lambda: True)
-    others, written = set(gateway._processor.connections), list[bytes]()
-    with Wire(gateway) as wire:
-        producing(wire, data())
-        (connection,) = gateway._processor.connections - others
-        write = connection._transport.write
-
-        def noted(piece: bytes) -> None:
-            written.append(bytes(piece))
-            write(piece)
-
-        monkeypatch.setattr(connection._transport, "write", noted)
-        wire.socket.sendall(b"".join(map(numbered, range(6))))
-        assert [int.from_bytes(wire.frame()[:4], "big") for _ in range(6)] == list(range(6))
-    assert [len(each) // len(written[1]) for each in written] == [2, 1]
-    assert threads == [NETWORK] * 7
-
-
 def test_a_response_does_not_wait_for_the_next_request_where_that_waits(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,25 +268,6 @@ def test_a_response_goes_out_also_where_the_next_request_gets_none(
         wire.socket.sendall(numbered(0) + numbered(1, acks=0))
         assert wire.frame()[:4] == bytes(4)
     assert threads == [NETWORK] * 2
-
-
-def test_a_response_goes_out_also_where_the_next_request_ends_the_connection(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gateway._processor, "has_time", lambda: True)
-    is_at_hand, looks = records.is_at_hand, list[int]()
-
-    def failing(*given: Any) -> bool:
-        looks.append(1)
-        if len(looks) > 1:
-            raise RuntimeError("on purpose")
-        return is_at_hand(*given)
-
-    monkeypatch.setattr(records, "is_at_hand", failing)
-    with Wire(gateway) as wire:
-        wire.socket.sendall(numbered(0) + numbered(1))
-        assert wire.frame()[:4] == bytes(4)
-        assert wire.is_closed
 
 
 def test_a_turn_of_the_event_loop_is_bounded(gateway: GatewayServer, threads: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 import struct
@@ -89,14 +88,6 @@ def test_a_request_may_come_byte_by_byte(gateway: GatewayServer) -> None:
         for byte in framed(request(API_VERSIONS, 3, 7, **SOFTWARE)):
             wire.socket.send(bytes([byte]))
         assert wire.answer(API_VERSIONS, 3, 7).error_code is ErrorCode.none
-
-
-def test_no_response_waits_until_its_client_has_acknowledged_the_one_before(gateway: GatewayServer) -> None:
-    with Wire(gateway) as wire:
-        wire.ask(API_VERSIONS, 3, **SOFTWARE)
-        (connection,) = gateway._processor.connections
-        served = connection._transport.get_extra_info("socket")
-        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_requests_that_come_together_are_answered_in_their_order(gateway: GatewayServer) -> None:
@@ -259,17 +250,3 @@ def test_only_records_make_a_request_large(gateway: GatewayServer) -> None:
         wire.socket.sendall(framed(struct.pack(">hhihi", METADATA, 1, 1, -1, count) + bytes(2 * count)))
         assert wire.is_closed
     assert is_well(gateway)
-
-
-def test_a_client_that_comes_just_as_the_gateway_stops_is_no_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(tmp_path) as gateway, socket.socket() as client:
-
-        async def stop() -> None:
-            client.connect(("127.0.0.1", gateway.port))
-            # begins in the turn of the loop that sees the client, and before its connection is accepted
-            await asyncio.get_running_loop().create_task(gateway._acceptor.stop(0))
-
-        asyncio.run_coroutine_threadsafe(stop(), gateway._loop).result()
-    assert caplog.records == []

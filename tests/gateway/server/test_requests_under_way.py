@@ -15,8 +15,6 @@ from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsets
 from raw_batches import batch, record
 
 import distlog
-from distlog.core.errors import StorageError
-from distlog.gateway import gathered_appends
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.gathered_appends import GatheredAppends
@@ -121,41 +119,6 @@ def test_requests_without_acks_keep_their_place(address: Address) -> None:
         assert [told.base_offset for told in answered(wire, first + sent(wire, [data(b"3")]))] == [0, 3]
 
 
-def test_a_batch_behind_one_that_failed_is_refused_although_it_was_gathered_before(
-    address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The request that failed waits for its other topic meanwhile, so its client does not know of it yet."""
-    begun, fails, goes_on, commit = threading.Event(), threading.Event(), threading.Event(), GatheredAppends._commit
-
-    def commits(self: GatheredAppends, batches: Any) -> None:
-        if self._fresh.name == "orders":
-            goes_on.wait(60)
-        elif not fails.is_set():
-            begun.set()
-            fails.wait(60)
-            raise StorageError("the storage did not answer")
-        commit(self, batches)
-
-    monkeypatch.setattr(GatheredAppends, "_commit", commits)
-    with started(address, linger_ms=1) as gateway, Wire(gateway) as wire:
-        parts = [("clicks", 0, data(producer=7, sequence=0)), ("orders", 0, data())]
-        first = wire.send(PRODUCE, 9, **produce_fields(9, parts))
-        assert begun.wait(60)
-        second = sent(wire, [data(producer=7, sequence=1)])
-        until(lambda: len(gathered(gateway)._waiting) == 1)
-        fails.set()
-        until(lambda: len(gathered(gateway)._waiting) == 0)
-        goes_on.set()
-        codes = {
-            topic.name: topic.partition_responses[0].error_code for topic in wire.answer(PRODUCE, 9, first).responses
-        }
-        assert codes == {"clicks": ErrorCode.kafka_storage_error, "orders": ErrorCode.none}
-        assert answered(wire, second)[0].error_code is ErrorCode.out_of_order_sequence_number
-        # the client sends both again
-        again = sent(wire, [data(producer=7, sequence=number) for number in range(2)])
-        assert [told.base_offset for told in answered(wire, again)] == [0, 1]
-
-
 def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_given_back(address: Address) -> None:
     with started(address) as gateway, Wire(gateway) as other:
         with Wire(gateway) as wire:
@@ -166,26 +129,6 @@ def test_what_a_client_sent_before_it_went_away_is_committed_and_its_memory_give
         gathered(gateway).hurry()
         assert producing(other, data()).base_offset == 3
         until(lambda: gateway._processor.memory.used == 0)
-
-
-def test_a_stop_answers_what_is_committed_also_while_the_next_request_arrives(
-    address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that is not told sends its batch again."""
-    goes_on, commit = threading.Event(), GatheredAppends._commit
-    monkeypatch.setattr(GatheredAppends, "_commit", lambda *given: (goes_on.wait(60), commit(*given))[1])
-    with started(address) as gateway, Wire(gateway) as wire:
-        ids = sent(wire, [data()])
-        until(lambda: len(gathered(gateway)._waiting) == 1)
-        wire.socket.sendall((1_000_000).to_bytes(4, "big") + b"x" * 70_000)
-        until(lambda: gateway._processor.memory.used > 70_000)
-        stop = threading.Thread(target=gateway.stop)
-        stop.start()
-        until(lambda: all(each._is_stopping for each in gateway._processor.connections))
-        wire.socket.sendall(b"x" * 200_000)
-        goes_on.set()
-        assert [told.base_offset for told in answered(wire, ids)] == [0]
-        stop.join()
 
 
 def test_a_connection_has_only_so_many_requests_under_way(address: Address) -> None:
@@ -225,16 +168,6 @@ def test_a_share_gives_its_memory_back_part_by_part() -> None:
     other.give_back(3 << 20)
     many.give_back(3 << 20)
     assert memory.used == 0
-
-
-def test_the_thread_of_a_topic_that_nobody_appends_to_ends_and_the_next_batch_has_another(
-    address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gathered_appends, "_IDLE_S", 0.01)
-    with started(address, linger_ms=1) as gateway, Wire(gateway) as wire:
-        for offset in range(2):
-            assert producing(wire, data()).base_offset == offset
-            until(lambda: gathered(gateway)._thread is None)
 
 
 def test_a_topic_whose_thread_could_not_be_started_is_appended_to_when_one_can_be(

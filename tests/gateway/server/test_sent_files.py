@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import errno
 import logging
 import os
@@ -10,14 +9,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from gateways import FETCH, Wire, fetch_fields, fetching, opened, producing, serving, until
+from gateways import FETCH, Wire, fetch_fields, fetching, producing, serving, until
 from gateways import gateway as gateway
 from raw_batches import batch, record
 from tls_certificates import Authority, TlsWire
 
 import distlog
 from distlog.core.kernels.native import COMPILED
-from distlog.core.reading.chunks import StoredBatches
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.security.tls import TlsFiles
 
@@ -126,27 +124,6 @@ def test_a_disk_that_cannot_read_is_told_of_at_once_and_then_each_minute(
     assert "cannot read: Input/output error, position=0" in told.message
     (metric,) = [each for each in gateway.metrics() if each.name == "distlog_gateway_unreadable_files"]
     assert metric.values == [({}, 3.0)]
-
-
-def test_a_client_whose_connection_was_ended_gets_no_byte_more(gateway: GatewayServer) -> None:
-    """The system would still take the bytes of a file, behind a head that asyncio drops."""
-    with Wire(gateway) as wire:
-        filled(wire)
-    until(lambda: not gateway._processor.connections)
-    with Wire(gateway) as wire:
-        wire.send(FETCH, 12, **{**ALL, "min_bytes": 1 << 30, "max_wait": datetime.timedelta(minutes=1)})
-        until(lambda: len(gateway.broker.fetches) == 1)
-        (connection,) = gateway._processor.connections
-        topic = opened(gateway)
-        file = next(Path(gateway.root).glob("clicks/*/*.log"))
-        records = StoredBatches(topic.storage, f"{file.parent.name}/{file.name}", 0, 1000, 1)
-
-        def ended_then_answered() -> None:
-            connection.hang_up("a test")
-            connection._answered(connection._under_way[0], [b"head", records])
-
-        gateway._processor.loop.call_soon_threadsafe(ended_then_answered)
-        assert wire.is_closed
 
 
 def test_what_is_encrypted_is_read(tmp_path: Path, sent: list[int]) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import socket
 import struct
 import threading
-import time
-import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from gateways import (
@@ -28,7 +23,6 @@ from raw_batches import batch, record
 import distlog
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.server.fairness import CpuUse, CpuUses, FairQueue, owner_of
-from distlog.gateway.server.request import Request, RequestChannel
 from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
 
 ALL_TOPICS = {
@@ -149,27 +143,6 @@ def test_one_that_computes_much_has_one_handler_while_another_is_active() -> Non
     assert [turns.queue.next() for _ in range(2)] == ["slow", None]
 
 
-def test_a_handler_that_ends_leaves_no_request_behind() -> None:
-    turns = Turns(2)
-    slow = turns.put("slow", 5)
-    turns.put("honest")
-    slow.note(10, turns.now_s)
-    assert turns.queue.next() == "honest"
-    assert turns.queue.next() is None
-    assert [turns.queue.next(limited=False) for _ in range(6)] == ["slow"] * 5 + [None]
-
-
-def test_a_handler_that_looks_when_nothing_waits_finds_nothing() -> None:
-    turns = Turns(4)
-    turns.put("someone")
-    assert turns.run(0.1) == "someone"
-    # another thread has noted a later time than this one has
-    turns.now_s -= 1000
-    assert turns.queue.next() is None
-    turns.now_s += 2000
-    assert turns.queue.next() is None
-
-
 def test_idle_clients_are_forgotten() -> None:
     turns = Turns(2)
     for number in range(5000):
@@ -177,29 +150,6 @@ def test_idle_clients_are_forgotten() -> None:
         turns.run(0.001)
         turns.now_s += 1
     assert len(turns.shares.share("here", "").part_of.parts) < 1100  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("of_each", [1, 50])
-def test_idle_client_ids_of_addresses_that_do_not_come_back_are_forgotten(of_each: int) -> None:
-    turns = Turns(2)
-    for number in range(5000):
-        turns.put(f"address {number // of_each}", 1, f"/{number}")
-        turns.run(0.001)
-        turns.now_s += 1
-    owners = turns.shares.all.parts.values()
-    kept = sum(len(each.parts) for each in owners) + len(owners)
-    assert kept < 1100
-
-
-def test_a_long_client_id_takes_no_memory_of_its_own() -> None:
-    turns = Turns(2)
-    tracemalloc.start()
-    for number in range(2000):
-        turns.put("here", 1, f"/{number}" + "x" * 32_000)
-        turns.run(0.001)
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert size < 8 << 20
 
 
 def test_a_client_is_known_by_its_user_or_by_its_address() -> None:
@@ -286,39 +236,3 @@ def metadata_of(names: list[str]) -> bytes:
     """A request for topics with these names."""
     texts = b"".join(struct.pack(">h", len(name)) + name.encode() for name in names)
     return struct.pack(">hhihi", METADATA, 1, 1, -1, len(names)) + texts
-
-
-class Untimed(queue.SimpleQueue[bool]):
-    """A queue that takes no timeout: with one a thread was seen to wait for ever beside others (CPython 3.11)."""
-
-    def get(self, block: bool = True, timeout: float | None = None) -> bool:
-        assert timeout is None
-        return super().get(block)
-
-
-def test_a_handler_looks_again_at_what_had_no_turn_and_waits_for_no_sign_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(queue, "SimpleQueue", Untimed)
-    shares = CpuUses(time.monotonic)
-    channel = RequestChannel(shares, 8)
-    greedy, honest = shares.share("greedy", ""), shares.share("honest", "")
-    for share in (greedy, honest):
-        share.note(1.0 if share is greedy else 0.0, time.monotonic())
-    for _ in range(9):
-        # only their shares matter here
-        channel.offer(cast("Request", SimpleNamespace(share=greedy)))
-    turns = list[Request]()
-
-    def handle() -> None:
-        while (request := channel.receive()) is not None:
-            turns.append(request)
-            channel.done(request.share, 0.0)
-
-    handlers = [threading.Thread(target=handle, daemon=True) for _ in range(8)]
-    for handler in handlers:
-        handler.start()
-    until(lambda: len(turns) == 9, 60)
-    channel.end()
-    for handler in handlers:
-        handler.join()

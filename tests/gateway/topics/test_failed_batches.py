@@ -14,11 +14,10 @@ from raw_batches import batch, record
 from transactional_clients import RawProducer
 
 import distlog
-from distlog.core.batches.record_batch import batch_fields, read_headers
-from distlog.core.errors import OutOfOrderSequenceError, StorageError
+from distlog.core.errors import StorageError
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.topics.metadata_cache import HostedTopic
-from distlog.gateway.topics.partition import FailedBatches, Partition
+from distlog.gateway.topics.partition import Partition
 
 PATIENCE_S = 60
 #: The ways of a batch into a log, on a local disk and on an object store.
@@ -138,16 +137,3 @@ def test_a_transaction_is_committed_with_its_first_batch(gateway: GatewayServer,
         producer.sequences["clicks", 0] = 0
         assert [producer.send(b"first"), producer.send(b"second"), producer.end()] == [ErrorCode.none] * 3
     assert values(gateway) == [b"first", b"second"]
-
-
-def test_of_many_producers_those_that_failed_last_are_remembered() -> None:
-    failed = FailedBatches(limit=2)
-    behind = [batch_fields(read_headers(batch([record(0)], producer=(number, 0, 9))))[0] for number in range(3)]
-    for producer in range(3):
-        failed.failed("clicks", 0, batch([record(0)], producer=(producer, 0, 5)))
-    failed.failed("clicks", 0, b"no batch")
-    failed.check("clicks", 0, behind[0])
-    failed.check("clicks", 1, behind[2])
-    for each in behind[1:]:
-        with pytest.raises(OutOfOrderSequenceError, match="failed"):
-            failed.check("clicks", 0, each)

@@ -127,18 +127,6 @@ def test_a_log_that_nobody_uses_for_long_is_closed(tmp_path: Path) -> None:
     assert topic.refresh().end_offsets() == {0: 2, 1: 3}
 
 
-def test_a_log_that_is_only_appended_to_at_once_is_in_use(tmp_path: Path) -> None:
-    distlog.create(str(tmp_path / "clicks"), config={"flush.messages": 1 << 40})
-    with serving(tmp_path) as gateway, Wire(gateway) as wire:
-        logs = gateway.broker.metadata._logs
-        producing(wire, DATA)
-        (log,) = logs._logs.values()
-        for _ in range(3):
-            logs.close_idle()
-            producing(wire, DATA)
-        assert [*logs._logs.values()] == [log]
-
-
 def records(topic: Topic) -> list[int]:
     """How many records of each partition are on the device."""
     logs = [PartitionLog(topic.handle, number, topic.current) for number in range(topic.partitions)]
@@ -164,19 +152,3 @@ def test_a_log_that_was_closed_for_others_is_flushed_in_time_or_in_the_end(tmp_p
         logs.close(number)
     assert records(topic) == [1, 1, 1]
     assert not logs._unflushed
-
-
-def test_only_logs_with_a_time_are_looked_at_for_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs, asked = OpenPartitionLogs(), list[bool]()
-    topics = {
-        name: distlog.create(str(tmp_path / name), config=config)
-        for name, config in (("timed", {"flush.ms": 1000}), ("counted", {"flush.messages": 1000}))
-    }
-    for name, topic in topics.items():
-        with logs.use(name, lambda topic=topic: PartitionLog(topic.handle, 0, topic.current)) as log:  # type: ignore[misc]
-            log.append_batches(DATA)
-    monkeypatch.setattr(PartitionLog, "flush_if_due", lambda log, **_: asked.append(log.flushes_by_time))
-    logs.flush_due()
-    assert asked == [True]
-    for name in topics:
-        logs.close(name)

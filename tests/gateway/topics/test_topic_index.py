@@ -105,22 +105,6 @@ def test_changes_by_other_programs_are_seen_when_what_is_known_has_its_age(addre
     assert again != before[NAMES[0]]
 
 
-def test_what_was_seen_longer_ago_than_commits_are_kept_is_read_anew(
-    address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listing = Listing(address)
-    listing.facts()
-    distlog.open(f"{address.url}/{NAMES[0]}").create_partitions(9)
-    # a week after, when vacuum may have deleted the next version
-    monkeypatch.setattr(topic_index, "_is_missing", lambda *_: True)
-    listing.now_ms += AGE_MS
-    days_ms, replied_ms = 7 * 86_400_000, Storage.replied_ms
-    monkeypatch.setattr(Storage, "replied_ms", lambda storage: replied_ms(storage) + days_ms)
-    found = listing.facts()[NAMES[0]]
-    assert isinstance(found, TopicSummary)
-    assert found.partitions == 9
-
-
 @pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"topics": {"topic-000": ["x", 1, 2, 3, 4]}}', b'{"topics": 5}'])
 def test_a_damaged_index_is_ignored_and_written_anew(
     address: Address, damaged: bytes, caplog: pytest.LogCaptureFixture
@@ -133,27 +117,6 @@ def test_a_damaged_index_is_ignored_and_written_anew(
     later = Listing(address)
     with later.asks(gets=1):
         assert later.index.facts(NAMES, 600_000) == seen
-
-
-def test_a_number_of_partitions_that_no_topic_has_is_not_believed(address: Address) -> None:
-    seen = Listing(address).facts()
-    root = Storage(*address)
-    data = root.read(paths.TOPIC_INDEX)
-    root.put(paths.TOPIC_INDEX, data.replace(b'",1,', b'",999999999,'))
-    assert data != root.read(paths.TOPIC_INDEX)
-    assert Listing(address).index.facts(NAMES, 600_000) == seen
-
-
-def test_an_index_with_a_changed_byte_is_ignored(address: Address, caplog: pytest.LogCaptureFixture) -> None:
-    seen = Listing(address).facts()
-    root = Storage(*address)
-    data = root.read(paths.TOPIC_INDEX)
-    # what each of them says: another name, id or number
-    for place in (3, 15, 40, 100, 120, 130, 150, len(data) // 2, len(data) - 3):
-        root.put(paths.TOPIC_INDEX, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        caplog.clear()
-        assert Listing(address).index.facts(NAMES, 600_000) == seen
-        assert "index of topics is ignored" in caplog.text
 
 
 def test_what_the_index_lacks_is_read_and_what_has_no_folder_is_not_told(address: Address) -> None:

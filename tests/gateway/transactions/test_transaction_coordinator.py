@@ -166,18 +166,6 @@ def test_a_transaction_that_cannot_be_ended_for_long_is_logged_once_a_minute(
     assert [each for each in caplog.messages if "tried again" in each] == [text]
 
 
-def test_a_tick_passes_over_the_ids_that_are_not_used(in_place: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    producer, asked = opened(in_place), list[str]()
-    in_place.coordinator.end(ID, producer, is_committed=True)
-    monkeypatch.setattr(in_place.coordinator, "_check", asked.append)
-    in_place.coordinator.tick()
-    assert not asked
-    in_place.now_ms += EXPIRATION_MS
-    in_place.coordinator.tick()
-    assert asked
-    assert not in_place.coordinator._transactions
-
-
 def test_an_id_whose_first_record_cannot_be_kept_is_forgotten(
     in_place: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,25 +292,6 @@ def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
     assert after.coordinator.states() == []
     fresh = after.begin()
     assert (fresh.id != producer.id, fresh.epoch) == (True, 0)
-
-
-@pytest.mark.usefixtures("lingers")
-def test_ids_that_are_forgotten_together_are_one_commit(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, state = made(memory_url), "__transaction_state"
-    for number in range(20):
-        parts.begin(f"sink-{number}")
-    parts.now_ms += EXPIRATION_MS
-    hosted, before = parts.broker.metadata.fresh_topic(state), parts.topic(state).snapshot.version
-    monkeypatch.setattr(hosted._gathered, "_linger_s", 3600.0)
-    # it waits for none of them: transactions that time out are next
-    parts.coordinator.tick()
-    assert parts.coordinator.states() == []
-    hosted.hurry()
-    parts.services._log.settle()
-    assert parts.topic(state).snapshot.version == before + 1
-    after = parts.killed()
-    assert after.coordinator.states() == []
-    after.close()
 
 
 def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) -> None:
